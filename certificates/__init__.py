@@ -1,0 +1,1 @@
+"""What is archived: the plan format with its IR, relations, and the bundle of proof certificates."""

@@ -1,0 +1,575 @@
+"""The plan file: specification, plan, input relation and claimed output relation in one document.
+
+Format: ``docs/format.md``. :func:`load` and :func:`loads` return a fully checked :class:`Plan` or raise
+:class:`FormatError`; :func:`dumps` writes deterministic bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+from .affine import Affine, Range
+from .errors import FormatError
+from .ir import (
+    COLLECTIVES,
+    Op,
+    Program,
+    TensorType,
+    check_program,
+    format_rational,
+    op_from_json,
+    op_to_json,
+    rational,
+)
+
+FORMAT, VERSION = "trainverify-plan", 1
+MAX_BYTES = 1 << 30
+_MAX_RANKS = 1 << 17
+
+Box = Mapping[str, Range]
+Coordinates = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Named mesh axes and their sizes; ranks are numbered row-major."""
+
+    axes: Mapping[str, int]
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.axes.values())
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for name, size in reversed(self.axes.items()):
+            rank, out[name] = divmod(rank, size)
+        return {name: out[name] for name in self.axes}
+
+    def rank(self, at: Coordinates) -> int:
+        total = 0
+        for name, size in self.axes.items():
+            total = total * size + at[name]
+        return total
+
+    def fibres(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """The partition of all ranks into fibres of ``axes``: lists ordered row-major in the listed axes."""
+        rest = [a for a in self.axes if a not in axes]
+        return tuple(
+            tuple(
+                self.rank(dict(zip(rest, fixed, strict=True)) | dict(zip(axes, moving, strict=True)))
+                for moving in itertools.product(*(range(self.axes[a]) for a in axes))
+            )
+            for fixed in itertools.product(*(range(self.axes[a]) for a in rest))
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: all its instances as ordered rank lists, and the factorisation its author claims."""
+
+    axes: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks[0])
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks of one box of mesh coordinates run one program."""
+
+    name: str
+    box: Box
+    program: Program
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``plan_m[plan(z)] = coef * spec[spec(z, m)]`` for every rank ``m`` of a class, digit ``z_i < sizes[i]``."""
+
+    cls: str
+    sizes: tuple[int, ...]
+    plan: tuple[Affine, ...]
+    spec: tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """How one specification tensor lies on the mesh; ``reduce`` is ``(kind, axes)`` for partial values."""
+
+    spec: str
+    plan: str
+    pieces: tuple[Piece, ...]
+    coef: Fraction = Fraction(1)
+    reduce: tuple[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A verification problem. Immutable; :func:`check_plan` holds for every instance the loaders return."""
+
+    name: str
+    mesh: Mesh
+    groups: Mapping[str, Group]
+    sources: tuple[str, ...]
+    specification: Program
+    classes: tuple[RankClass, ...]
+    inputs: tuple[Relation, ...]
+    outputs: tuple[Relation, ...]
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    @cached_property
+    def by_class(self) -> dict[str, RankClass]:
+        return {c.name: c for c in self.classes}
+
+    def class_of(self, at: Coordinates) -> RankClass:
+        """The rank class that holds a mesh coordinate."""
+        return next(
+            c for c in self.classes if all(c.box[a][0] <= x < c.box[a][1] for a, x in at.items())
+        )
+
+    def rendezvous(self, seq: int) -> dict[str, Op]:
+        """The op of each class that takes part in collective ``seq``."""
+        return self._rendezvous.get(seq, {})
+
+    @cached_property
+    def _rendezvous(self) -> dict[int, dict[str, Op]]:
+        out: dict[int, dict[str, Op]] = {}
+        for cls in self.classes:
+            for op in cls.program.ops:
+                if op.name in COLLECTIVES:
+                    out.setdefault(op.integer("seq"), {})[cls.name] = op
+        return out
+
+
+def digits(sizes: tuple[int, ...]) -> dict[str, Range]:
+    """Ranges of the digit symbols ``z0, z1, …`` of a piece."""
+    return {f"z{i}": (0, n) for i, n in enumerate(sizes)}
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def load(path: Path | str) -> Plan:
+    """Read a plan file, gzip or plain."""
+    return loads(read_bytes(Path(path)))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The uncompressed bytes of a plan file; over 1 GiB or not gzip after all is a ``FormatError``."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    if data[:2] == b"\x1f\x8b":
+        try:
+            engine = zlib.decompressobj(wbits=31)
+            data = engine.decompress(data, MAX_BYTES)
+        except zlib.error as error:
+            raise FormatError(f"{path} is a damaged gzip file: {error}") from error
+        if engine.unconsumed_tail:
+            raise FormatError(f"{path} unpacks to more than {MAX_BYTES} bytes")
+        if not engine.eof:
+            raise FormatError(f"{path} is a truncated gzip file")
+    return data
+
+
+def parse_json(data: bytes) -> object:
+    """JSON without floats, duplicate keys or absurd nesting."""
+
+    def no_float(text: str) -> object:
+        raise FormatError(f"floating-point number {text[:20]} in the document; write an exact rational string")
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        out = dict(pairs)
+        if len(out) != len(pairs):
+            raise FormatError("an object of the document repeats a key")
+        return out
+
+    try:
+        return json.loads(
+            data, parse_float=no_float, parse_constant=no_float, object_pairs_hook=unique
+        )
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not a JSON document: {error}") from error
+
+
+def _get(data: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+    if not isinstance(data, dict) or set(data) != keys:
+        raise FormatError(f"{what} must be an object with exactly the keys {', '.join(sorted(keys))}")
+    return data
+
+
+def _items(data: object, what: str) -> list[object]:
+    if not isinstance(data, list):
+        raise FormatError(f"{what} must be a list")
+    return data
+
+
+def _strings(data: object, what: str) -> tuple[str, ...]:
+    items = _items(data, what)
+    if not all(isinstance(v, str) for v in items):
+        raise FormatError(f"{what} must be a list of strings")
+    return tuple(str(v) for v in items)
+
+
+def _integers(data: object, what: str) -> tuple[int, ...]:
+    out = []
+    for value in _items(data, what):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+            raise FormatError(f"{what} must hold non-negative integers below 2^62")
+        out.append(value)
+    return tuple(out)
+
+
+def _text(data: object, what: str) -> str:
+    if not isinstance(data, str):
+        raise FormatError(f"{what} must be a string")
+    return data
+
+
+def _pairs(data: object, what: str) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for entry in _items(data, what):
+        pair = _strings(entry, f"entry of {what}")
+        if len(pair) != 2 or pair[0] in out:
+            raise FormatError(f"{what} must hold pairs with distinct names")
+        out[pair[0]] = pair[1]
+    return out
+
+
+def _range(data: object, what: str) -> Range:
+    pair = _integers(data, what)
+    if len(pair) != 2 or pair[0] >= pair[1]:
+        raise FormatError(f"{what} must be a half-open range [lo, hi] with lo < hi")
+    return pair[0], pair[1]
+
+
+def _mapping(data: object, what: str) -> dict[str, object]:
+    if not isinstance(data, dict):
+        raise FormatError(f"{what} must be an object")
+    return data
+
+
+def _program(data: object, what: str) -> Program:
+    raw = _get(data, what, frozenset(("inputs", "ops", "outputs")))
+    inputs = {n: TensorType.parse(t) for n, t in _pairs(raw["inputs"], f"inputs of {what}").items()}
+    ops = tuple(op_from_json(op) for op in _items(raw["ops"], f"ops of {what}"))
+    return Program(inputs, ops, _pairs(raw["outputs"], f"outputs of {what}"))
+
+
+def _relation(data: object) -> Relation:
+    raw = _get(data, "a relation", frozenset(("spec", "plan", "coef", "reduce", "pieces")))
+    spec, plan = _text(raw["spec"], "spec of a relation"), _text(raw["plan"], "plan of a relation")
+    reduce: tuple[str, tuple[str, ...]] | None = None
+    if raw["reduce"] is not None:
+        pair = _items(raw["reduce"], "reduce of a relation")
+        if len(pair) != 2 or pair[0] not in ("add", "max", "min"):
+            raise FormatError(f"reduce of relation {plan} must be null or [add|max|min, [axes]]")
+        reduce = (str(pair[0]), _strings(pair[1], "reduce axes"))
+    pieces = []
+    for entry in _items(raw["pieces"], "pieces of a relation"):
+        p = _get(entry, "a piece", frozenset(("class", "sizes", "plan", "spec")))
+        pieces.append(
+            Piece(
+                _text(p["class"], "class of a piece"),
+                _integers(p["sizes"], "sizes of a piece"),
+                tuple(Affine.from_json(a) for a in _items(p["plan"], "plan forms")),
+                tuple(Affine.from_json(a) for a in _items(p["spec"], "spec forms")),
+            )
+        )
+    return Relation(spec, plan, tuple(pieces), rational(_text(raw["coef"], "coef of a relation")), reduce)
+
+
+_KEYS = frozenset(
+    "format version name mesh groups sources specification classes inputs outputs ranges provenance".split()
+)
+
+
+def loads(data: bytes) -> Plan:
+    """Parse and check a plan document."""
+    raw = _get(parse_json(data), "a plan", _KEYS)
+    if raw["format"] != FORMAT or raw["version"] != VERSION:
+        raise FormatError(f"not a {FORMAT} document of version {VERSION}")
+    axes: dict[str, int] = {}
+    for entry in _items(raw["mesh"], "mesh"):
+        pair = _items(entry, "a mesh axis")
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], int) or pair[0] in axes:
+            raise FormatError("mesh must be a list of [name, size] with distinct names")
+        axes[pair[0]] = pair[1]
+    groups = {}
+    for name, entry in _mapping(raw["groups"], "groups").items():
+        g = _get(entry, f"group {name}", frozenset(("axes", "ranks")))
+        lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
+        groups[name] = Group(_strings(g["axes"], f"axes of {name}"), lists)
+    classes = []
+    for entry in _items(raw["classes"], "classes"):
+        c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
+        name = _text(c["name"], "name of a class")
+        box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
+        classes.append(RankClass(name, box, _program(c["program"], f"program of {name}")))
+    plan = Plan(
+        _text(raw["name"], "name"),
+        Mesh(axes),
+        groups,
+        _strings(raw["sources"], "sources"),
+        _program(raw["specification"], "specification"),
+        tuple(classes),
+        tuple(_relation(r) for r in _items(raw["inputs"], "inputs")),
+        tuple(_relation(r) for r in _items(raw["outputs"], "outputs")),
+        {n: _range(r, f"range of {n}") for n, r in _mapping(raw["ranges"], "ranges").items()},
+        _mapping(raw["provenance"], "provenance"),
+    )
+    check_plan(plan)
+    return plan
+
+
+# --- checking ----------------------------------------------------------------------------------------------
+
+
+def check_plan(plan: Plan) -> None:
+    """Well-formedness of a whole plan: mesh, groups, classes, programs, rendezvous, relations."""
+    mesh = plan.mesh
+    for name, size in mesh.axes.items():
+        if not name.isidentifier() or name.startswith(("z", "_")) or size < 1:
+            raise FormatError(f"mesh axis {name!r} of size {size}: needs an identifier not starting with z or _")
+    if mesh.ranks > _MAX_RANKS:
+        raise FormatError(f"a mesh of {mesh.ranks} ranks is over the limit of {_MAX_RANKS}")
+    for name, group in plan.groups.items():
+        members = [r for ranks in group.ranks for r in ranks]
+        if not group.ranks or len({len(r) for r in group.ranks}) != 1 or not group.ranks[0]:
+            raise FormatError(f"group {name} must hold rank lists of one positive length")
+        if sorted(members) != list(range(mesh.ranks)):
+            raise FormatError(f"group {name} is not a partition of the {mesh.ranks} ranks")
+        if not set(group.axes) <= set(mesh.axes) or len(set(group.axes)) != len(group.axes):
+            raise FormatError(f"group {name} claims axes {group.axes} that the mesh does not have")
+    _check_boxes(plan)
+    check_program(plan.specification)
+    for cls in plan.classes:
+        try:
+            check_program(cls.program, cls.box)
+        except FormatError as error:
+            raise FormatError(f"class {cls.name}: {error}") from error
+    _check_rendezvous(plan)
+    for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
+        for relation in relations:
+            try:
+                check_relation(plan, relation, side)
+            except FormatError as error:
+                raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
+    for name in plan.ranges:
+        if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
+            raise FormatError(f"range of {name}, which is not an integer input of the specification")
+
+
+def _check_boxes(plan: Plan) -> None:
+    names = [c.name for c in plan.classes]
+    if len(set(names)) != len(names) or not all(n.isidentifier() for n in names) or "s" in names:
+        raise FormatError("rank classes need distinct identifiers other than 's'")
+    volume = 0
+    for i, cls in enumerate(plan.classes):
+        if set(cls.box) != set(plan.mesh.axes):
+            raise FormatError(f"box of class {cls.name} must name every mesh axis")
+        if any(hi > plan.mesh.axes[a] for a, (_, hi) in cls.box.items()):
+            raise FormatError(f"box of class {cls.name} leaves the mesh")
+        volume += math.prod(hi - lo for lo, hi in cls.box.values())
+        for other in plan.classes[:i]:
+            if all(max(cls.box[a][0], other.box[a][0]) < min(cls.box[a][1], other.box[a][1]) for a in cls.box):
+                raise FormatError(f"rank classes {other.name} and {cls.name} overlap")
+    if volume != plan.mesh.ranks:
+        raise FormatError(f"rank classes cover {volume} of {plan.mesh.ranks} ranks")
+
+
+def _check_rendezvous(plan: Plan) -> None:
+    of_rank: list[str] | None = None
+    operand: dict[tuple[str, str], TensorType] = {}
+    seen: set[tuple[str, int]] = set()
+    for cls in plan.classes:
+        types = cls.program.types()
+        for op in cls.program.ops:
+            if op.name not in COLLECTIVES:
+                continue
+            key = (cls.name, op.integer("seq"))
+            if key in seen:
+                raise FormatError(f"class {cls.name} meets rendezvous {key[1]} twice")
+            seen.add(key)
+            if op.text("group") not in plan.groups:
+                raise FormatError(f"{op.name} {op.out} of class {cls.name} names no group of the plan")
+            operand[cls.name, op.out] = types[op.ins[0]]
+            problem = collective_mismatch(op, types[op.ins[0]], plan.groups[op.text("group")].size)
+            if problem:
+                raise FormatError(f"class {cls.name}: {op.name} {op.out}: {problem}")
+    for seq in sorted({s for _, s in seen}):
+        ops = plan.rendezvous(seq)
+        first_class, first = next(iter(ops.items()))
+        for name, op in ops.items():
+            if (op.name, op.attrs, operand[name, op.out]) != (first.name, first.attrs, operand[first_class, first.out]):
+                raise FormatError(f"rendezvous {seq}: classes {first_class} and {name} run different collectives")
+        if len(ops) == len(plan.classes):
+            continue
+        of_rank = of_rank or [plan.class_of(plan.mesh.coordinates(r)).name for r in range(plan.mesh.ranks)]
+        for ranks in plan.groups[first.text("group")].ranks:
+            here = {of_rank[r] for r in ranks}
+            if here & set(ops) and not here <= set(ops):
+                missing = sorted(here - set(ops))[0]
+                raise FormatError(f"rendezvous {seq} ({first.name}): class {missing} does not take part")
+
+
+def collective_mismatch(op: Op, operand: TensorType, size: int) -> str | None:
+    """Why a collective's result type does not follow from its operand in a group of ``size``."""
+    shape, out = list(operand.shape), list(op.type.shape)
+    keys = [k for k in ("dim", "split_dim", "concat_dim") if k in op.attrs]
+    if any(op.integer(k) >= len(shape) for k in keys):
+        return "names a dimension that its operand does not have"
+    match op.name:
+        case "all_gather":
+            shape[op.integer("dim")] *= size
+        case "reduce_scatter" | "all_to_all":
+            split = op.integer("dim" if op.name == "reduce_scatter" else "split_dim")
+            if shape[split] % size:
+                return f"dimension {split} of {shape[split]} does not divide over {size} ranks"
+            shape[split] //= size
+            if op.name == "all_to_all":
+                shape[op.integer("concat_dim")] *= size
+        case _:
+            pass
+    return None if shape == out else f"result shape must be {shape}, not {out}"
+
+
+def check_relation(plan: Plan, relation: Relation, side: str) -> None:
+    """Names, classes, form counts, ranges of one relation; ``side`` is ``input`` or ``output``."""
+
+    def type_of(program: Program, name: str) -> TensorType:
+        table = program.inputs if side == "input" else program.outputs
+        if name not in table:
+            raise FormatError(f"{name} is not an {side}")
+        return program.inputs[name] if side == "input" else program.types()[program.outputs[name]]
+
+    spec = type_of(plan.specification, relation.spec)
+    reduced = relation.reduce[1] if relation.reduce else ()
+    if not set(reduced) <= set(plan.mesh.axes) or len(set(reduced)) != len(reduced) or (relation.reduce and not reduced):
+        raise FormatError(f"reduces over {list(reduced)}, which are not distinct mesh axes")
+    if not relation.pieces:
+        raise FormatError("has no pieces")
+    if relation.coef == 0:
+        raise FormatError("coefficient 0 relates nothing")
+    for piece in relation.pieces:
+        if piece.cls not in plan.by_class:
+            raise FormatError(f"names the unknown class {piece.cls}")
+        cls = plan.by_class[piece.cls]
+        local = type_of(cls.program, relation.plan)
+        if local.sort != spec.sort:
+            raise FormatError(f"relates {spec} to {local}")
+        if spec.sort != "Real" and relation.coef != 1:
+            raise FormatError("only float tensors can be scaled")
+        ranges = digits(piece.sizes)
+        if any(n < 1 for n in piece.sizes):
+            raise FormatError("digit sizes must be positive")
+        for forms, shape, extra, what in (
+            (piece.plan, local.shape, {}, "plan"),
+            (piece.spec, spec.shape, {a: r for a, r in cls.box.items() if a not in reduced}, "spec"),
+        ):
+            if len(forms) != len(shape):
+                raise FormatError(f"{what} side needs {len(shape)} index forms, has {len(forms)}")
+            for d, form in enumerate(forms):
+                known = ranges | dict(extra)
+                if not set(form.symbols) <= set(known):
+                    raise FormatError(f"{what} index {form} mentions a symbol outside {sorted(known)}")
+                lo, hi = form.interval(known)
+                if lo < 0 or hi >= shape[d]:
+                    raise FormatError(f"{what} index {form} leaves dimension {d} of size {shape[d]}")
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def to_json(plan: Plan) -> dict[str, object]:
+    """The document as plain data."""
+
+    def program(p: Program) -> dict[str, object]:
+        return {
+            "inputs": [[n, str(t)] for n, t in p.inputs.items()],
+            "ops": [op_to_json(op) for op in p.ops],
+            "outputs": [[n, v] for n, v in p.outputs.items()],
+        }
+
+    def relation(r: Relation) -> dict[str, object]:
+        return {
+            "spec": r.spec,
+            "plan": r.plan,
+            "coef": format_rational(r.coef),
+            "reduce": None if r.reduce is None else [r.reduce[0], list(r.reduce[1])],
+            "pieces": [
+                {
+                    "class": p.cls,
+                    "sizes": list(p.sizes),
+                    "plan": [a.to_json() for a in p.plan],
+                    "spec": [a.to_json() for a in p.spec],
+                }
+                for p in r.pieces
+            ],
+        }
+
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": plan.name,
+        "mesh": [[a, n] for a, n in plan.mesh.axes.items()],
+        "groups": {
+            n: {"axes": list(g.axes), "ranks": [list(r) for r in g.ranks]} for n, g in plan.groups.items()
+        },
+        "sources": list(plan.sources),
+        "specification": program(plan.specification),
+        "classes": [
+            {"name": c.name, "box": {a: list(r) for a, r in c.box.items()}, "program": program(c.program)}
+            for c in plan.classes
+        ],
+        "inputs": [relation(r) for r in plan.inputs],
+        "outputs": [relation(r) for r in plan.outputs],
+        "ranges": {n: list(r) for n, r in plan.ranges.items()},
+        "provenance": dict(plan.provenance),
+    }
+
+
+def canonical_bytes(data: object) -> bytes:
+    """Deterministic JSON: sorted keys, no white space, ASCII, one trailing newline."""
+    return (json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n").encode("ascii")
+
+
+def dumps(plan: Plan) -> bytes:
+    return canonical_bytes(to_json(plan))
+
+
+def dump(plan: Plan, path: Path | str) -> None:
+    """Write a plan; a name ending in ``.gz`` is compressed deterministically. Replaces atomically."""
+    path, data = Path(path), dumps(plan)
+    if path.suffix == ".gz":
+        data = gzip.compress(data, compresslevel=9, mtime=0)
+    scratch = path.with_name(path.name + ".partial")
+    scratch.write_bytes(data)
+    scratch.replace(path)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of uncompressed document bytes, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def states(plan: Plan) -> Iterator[str]:
+    """Specification tensors that are both input and output: the state of the training run."""
+    return (n for n in plan.specification.inputs if n in plan.specification.outputs)

@@ -1,0 +1,84 @@
+"""Relations from placements: DTensor's ``Shard(d)``, ``Replicate`` and ``Partial(kind)`` per mesh axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .affine import Affine
+from .errors import FormatError
+from .plan import Mesh, Piece, RankClass, Relation
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The axis splits tensor dimension ``dim`` into chunks of ``ceil(n / size)``, the last ones shorter."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Every rank of the axis holds the same values."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The ranks of the axis hold summands (``add``) or candidates (``max``, ``min``) of the values."""
+
+    kind: str = "add"
+
+
+Placement = Shard | Replicate | Partial
+
+
+def shard_range(size: int, parts: int, index: int) -> tuple[int, int]:
+    """Rows ``[lo, hi)`` of chunk ``index`` when ``size`` rows are cut as ``torch.chunk`` cuts them."""
+    step = -(-size // parts)
+    return min(index * step, size), min((index + 1) * step, size)
+
+
+def relate(
+    spec: str,
+    shape: Sequence[int],
+    placements: Mapping[str, Placement],
+    mesh: Mesh,
+    classes: Sequence[RankClass],
+    *,
+    plan: str | None = None,
+    order: Sequence[str] | None = None,
+    coef: Fraction | int = 1,
+) -> Relation:
+    """The relation of a tensor of true ``shape`` under one placement per mesh axis (default ``Replicate``).
+
+    ``order`` lists axes from major to minor where several shard one dimension (default: mesh order). Shards
+    are uneven as in DTensor; each class must lie where its chunks have one size, else ``FormatError``.
+    """
+    order = tuple(order or mesh.axes)
+    partial = tuple(a for a in mesh.axes if isinstance(placements.get(a), Partial))
+    kinds = {p.kind for p in placements.values() if isinstance(p, Partial)}
+    if len(kinds) > 1:
+        raise FormatError(f"{spec}: partial placements of different kinds {sorted(kinds)}")
+    pieces = []
+    for cls in classes:
+        sizes, forms = list(shape), [Affine.symbol(f"z{d}") for d in range(len(shape))]
+        for axis in order:
+            placement = placements.get(axis, Replicate())
+            if not isinstance(placement, Shard):
+                continue
+            lo, hi = cls.box[axis]
+            parts, whole = mesh.axes[axis], sizes[placement.dim]
+            step = -(-whole // parts)
+            lengths = {b - a for a, b in (shard_range(whole, parts, i) for i in range(lo, hi))}
+            if len(lengths) != 1 or 0 in lengths:
+                raise FormatError(
+                    f"{spec}: chunks of {whole} rows over {axis}={lo}..{hi - 1} have sizes {sorted(lengths)}; "
+                    f"split class {cls.name}"
+                )
+            sizes[placement.dim] = lengths.pop()
+            forms[placement.dim] = forms[placement.dim] + Affine.of(0, {axis: step})
+        local = tuple(Affine.symbol(f"z{d}") for d in range(len(shape)))
+        pieces.append(Piece(cls.name, tuple(sizes), local, tuple(forms)))
+    reduce = (kinds.pop(), partial) if partial else None
+    return Relation(spec, plan or spec, tuple(pieces), Fraction(coef), reduce)

@@ -1,0 +1,226 @@
+"""A plain Llama-style decoder and its training step, single-device and parallel.
+
+The model is written as one would write it for one device: grouped-query attention with rotary
+position embedding (real-valued rotate-half form), a causal mask, RMSNorm, SwiGLU, token embedding
+and cross-entropy.  :func:`parallelize` adds tensor and sequence parallelism over the mesh axis
+``tp`` and FSDP2 over ``dp``; nothing in the model knows about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from orchestrator.capture import Batch, Definition
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a decoder; the defaults are those of Llama 3 8B with two layers."""
+
+    dim: int = 4096
+    ffn_dim: int = 14336
+    layers: int = 2
+    heads: int = 32
+    kv_heads: int = 8
+    vocab: int = 128256
+    norm_eps: float = 1e-5
+    rope_theta: float = 500000.0
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (wide * scale).type_as(x) * self.weight
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate ``x`` [batch, sequence, heads, head_dim] by tables [sequence, head_dim]."""
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return (x.float() * cos + rotate_half(x.float()) * sin).type_as(x)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.repeats = config.heads // config.kv_heads
+        self.wq = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
+        self.wk = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
+        self.wv = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
+        self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        # -1: under tensor parallelism a rank holds its own heads only.
+        q = self.wq(x).view(batch, length, -1, self.head_dim)
+        k = self.wk(x).view(batch, length, -1, self.head_dim)
+        v = self.wv(x).view(batch, length, -1, self.head_dim)
+        q, k = apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
+        k, v = self.repeat(k), self.repeat(v)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+        )
+        return self.wo(out.transpose(1, 2).reshape(batch, length, -1))
+
+    def repeat(self, x: Tensor) -> Tensor:
+        """Share each key or value head among its group of query heads."""
+        batch, length, heads, width = x.shape
+        shared = x[:, :, :, None, :].expand(batch, length, heads, self.repeats, width)
+        return shared.reshape(batch, length, heads * self.repeats, width)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(config.dim, config.ffn_dim, bias=False)
+        self.w2 = nn.Linear(config.ffn_dim, config.dim, bias=False)
+        self.w3 = nn.Linear(config.dim, config.ffn_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Block(nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+class Llama(nn.Module):
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: Config, length: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab, config.dim)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.output = nn.Linear(config.dim, config.vocab, bias=False)
+        frequency = config.rope_theta ** -(torch.arange(0, config.head_dim, 2) / config.head_dim)
+        angle = torch.outer(torch.arange(length), frequency).repeat(1, 2)
+        self.register_buffer("cos", angle.cos())
+        self.register_buffer("sin", angle.sin())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin)
+        return self.output(self.norm(x))
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Tensor and sequence parallelism over ``tp``, then FSDP2 in bf16/fp32 over ``dp``."""
+    assert isinstance(model, Llama)
+    tp, dp = mesh["tp"], mesh["dp"]
+    parallelize_module(
+        model,
+        tp,
+        {
+            "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(
+                input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+            ),
+        },
+    )
+    for layer in model.layers:
+        parallelize_module(
+            layer,
+            tp,
+            {
+                "attention_norm": SequenceParallel(),
+                "attention": PrepareModuleInput(
+                    input_layouts=(Shard(1), None, None),
+                    desired_input_layouts=(Replicate(), None, None),
+                ),
+                "attention.wq": ColwiseParallel(),
+                "attention.wk": ColwiseParallel(),
+                "attention.wv": ColwiseParallel(),
+                "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+                "ffn_norm": SequenceParallel(),
+                "feed_forward": PrepareModuleInput(
+                    input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+                ),
+                "feed_forward.w1": ColwiseParallel(),
+                "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+                "feed_forward.w3": ColwiseParallel(),
+            },
+        )
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, mesh=dp, mp_policy=policy)
+    fully_shard(model, mesh=dp, mp_policy=policy)
+    return model
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor], *, sharded_loss: bool
+) -> dict[str, Tensor]:
+    """Forward, backward and optimizer; the loss is the mean over the tokens of ``batch``."""
+    with loss_parallel() if sharded_loss else contextlib.nullcontext():
+        logits = model(batch["tokens"])
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())
+        loss.backward()
+    optimizer.step()
+    return {"loss": loss}
+
+
+def definition(
+    name: str, config: Config, mesh: Mapping[str, int], batch: int, length: int
+) -> Definition:
+    """The training step of ``config`` on ``mesh`` with a global batch of ``batch`` sequences."""
+    rows = Batch(
+        shape=(batch, length), dtype=torch.int64, shard={"dp": 0}, bounds=(0, config.vocab)
+    )
+    return Definition(
+        name=name,
+        mesh=mesh,
+        build=lambda: Llama(config, length),
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.95), eps=1e-8),
+        step=lambda model, optimizer, batch: train_step(model, optimizer, batch, sharded_loss=False),
+        parallel_step=lambda model, optimizer, batch: train_step(
+            model, optimizer, batch, sharded_loss=True
+        ),
+        batch={"tokens": rows, "labels": rows},
+        mean_over={"loss": ("dp",)},
+    )
