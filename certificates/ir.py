@@ -114,9 +114,9 @@ class Program:
 #: Attribute kinds of each op: ``int``, ``ints``, ``affines``, ``value`` or a tuple of allowed strings.
 _KIND_ADD_MAX_MIN = ("add", "max", "min")
 UNARY_FLOAT = frozenset(
-    "exponential log sqrt rsqrt sine cosine tanh logistic negate abs".split()
+    ("exponential", "log", "sqrt", "rsqrt", "sine", "cosine", "tanh", "logistic", "negate", "abs")
 )
-BINARY_SAME = frozenset("add subtract multiply maximum minimum divide power".split())
+BINARY_SAME = frozenset(("add", "subtract", "multiply", "maximum", "minimum", "divide", "power"))
 ATTRS: dict[str, dict[str, str | tuple[str, ...]]] = {
     "constant": {"value": "value"},
     "iota": {"dim": "int"},
@@ -343,7 +343,8 @@ def _mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]]
                 return "result type does not follow from low and high"
         case "concatenate":
             dim = op.integer("dim")
-            if dim >= len(out.shape) or any(t.dtype != out.dtype or len(t.shape) != len(out.shape) for t in ins):
+            rank = len(out.shape)
+            if dim >= rank or any(t.dtype != out.dtype or len(t.shape) != rank for t in ins):
                 return "operands must have the result's dtype and number of dimensions"
             rest = [s[:dim] + s[dim + 1 :] for s in shapes]
             if any(r != out.shape[:dim] + out.shape[dim + 1 :] for r in rest):

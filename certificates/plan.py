@@ -52,7 +52,7 @@ class Mesh:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         out: dict[str, int] = {}
-        for name, size in reversed(self.axes.items()):
+        for name, size in reversed(list(self.axes.items())):
             rank, out[name] = divmod(rank, size)
         return {name: out[name] for name in self.axes}
 
@@ -97,7 +97,7 @@ class RankClass:
 
 @dataclass(frozen=True)
 class Piece:
-    """``plan_m[plan(z)] = coef * spec[spec(z, m)]`` for every rank ``m`` of a class, digit ``z_i < sizes[i]``."""
+    """``plan_m[plan(z)] = coef * spec[spec(z, m)]`` for every rank ``m`` of a class and digits ``z``."""
 
     cls: str
     sizes: tuple[int, ...]
@@ -191,7 +191,7 @@ def parse_json(data: bytes) -> object:
     """JSON without floats, duplicate keys or absurd nesting."""
 
     def no_float(text: str) -> object:
-        raise FormatError(f"floating-point number {text[:20]} in the document; write an exact rational string")
+        raise FormatError(f"floating-point number {text[:20]} in the document; write a rational string")
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         out = dict(pairs)
@@ -297,7 +297,10 @@ def _relation(data: object) -> Relation:
 
 
 _KEYS = frozenset(
-    "format version name mesh groups sources specification classes inputs outputs ranges provenance".split()
+    (
+        "format", "version", "name", "mesh", "groups", "sources", "specification", "classes",
+        "inputs", "outputs", "ranges", "provenance",
+    )
 )
 
 
@@ -347,7 +350,9 @@ def check_plan(plan: Plan) -> None:
     mesh = plan.mesh
     for name, size in mesh.axes.items():
         if not name.isidentifier() or name.startswith(("z", "_")) or size < 1:
-            raise FormatError(f"mesh axis {name!r} of size {size}: needs an identifier not starting with z or _")
+            raise FormatError(
+                f"mesh axis {name!r} of size {size}: needs an identifier not starting with z or _"
+            )
     if mesh.ranks > _MAX_RANKS:
         raise FormatError(f"a mesh of {mesh.ranks} ranks is over the limit of {_MAX_RANKS}")
     for name, group in plan.groups.items():
@@ -389,7 +394,8 @@ def _check_boxes(plan: Plan) -> None:
             raise FormatError(f"box of class {cls.name} leaves the mesh")
         volume += math.prod(hi - lo for lo, hi in cls.box.values())
         for other in plan.classes[:i]:
-            if all(max(cls.box[a][0], other.box[a][0]) < min(cls.box[a][1], other.box[a][1]) for a in cls.box):
+            pairs = [(cls.box[a], other.box[a]) for a in cls.box]
+            if all(max(x[0], y[0]) < min(x[1], y[1]) for x, y in pairs):
                 raise FormatError(f"rank classes {other.name} and {cls.name} overlap")
     if volume != plan.mesh.ranks:
         raise FormatError(f"rank classes cover {volume} of {plan.mesh.ranks} ranks")
@@ -418,15 +424,18 @@ def _check_rendezvous(plan: Plan) -> None:
         ops = plan.rendezvous(seq)
         first_class, first = next(iter(ops.items()))
         for name, op in ops.items():
-            if (op.name, op.attrs, operand[name, op.out]) != (first.name, first.attrs, operand[first_class, first.out]):
-                raise FormatError(f"rendezvous {seq}: classes {first_class} and {name} run different collectives")
+            here = (op.name, op.attrs, operand[name, op.out])
+            if here != (first.name, first.attrs, operand[first_class, first.out]):
+                raise FormatError(
+                    f"rendezvous {seq}: classes {first_class} and {name} run different collectives"
+                )
         if len(ops) == len(plan.classes):
             continue
         of_rank = of_rank or [plan.class_of(plan.mesh.coordinates(r)).name for r in range(plan.mesh.ranks)]
         for ranks in plan.groups[first.text("group")].ranks:
-            here = {of_rank[r] for r in ranks}
-            if here & set(ops) and not here <= set(ops):
-                missing = sorted(here - set(ops))[0]
+            members = {of_rank[r] for r in ranks}
+            if members & set(ops) and not members <= set(ops):
+                missing = sorted(members - set(ops))[0]
                 raise FormatError(f"rendezvous {seq} ({first.name}): class {missing} does not take part")
 
 
@@ -462,7 +471,8 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
 
     spec = type_of(plan.specification, relation.spec)
     reduced = relation.reduce[1] if relation.reduce else ()
-    if not set(reduced) <= set(plan.mesh.axes) or len(set(reduced)) != len(reduced) or (relation.reduce and not reduced):
+    known_axes = set(reduced) <= set(plan.mesh.axes)
+    if not known_axes or len(set(reduced)) != len(reduced) or (relation.reduce and not reduced):
         raise FormatError(f"reduces over {list(reduced)}, which are not distinct mesh axes")
     if not relation.pieces:
         raise FormatError("has no pieces")

@@ -73,8 +73,8 @@ def relate(
             lengths = {b - a for a, b in (shard_range(whole, parts, i) for i in range(lo, hi))}
             if len(lengths) != 1 or 0 in lengths:
                 raise FormatError(
-                    f"{spec}: chunks of {whole} rows over {axis}={lo}..{hi - 1} have sizes {sorted(lengths)}; "
-                    f"split class {cls.name}"
+                    f"{spec}: chunks of {whole} rows over {axis}={lo}..{hi - 1} have sizes "
+                    f"{sorted(lengths)}; split class {cls.name}"
                 )
             sizes[placement.dim] = lengths.pop()
             forms[placement.dim] = forms[placement.dim] + Affine.of(0, {axis: step})

@@ -1,0 +1,1 @@
+"""Capture, evaluation, shape reduction, relation inference, stages and proof scheduling."""

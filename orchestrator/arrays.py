@@ -1,0 +1,49 @@
+"""numpy arrays of the oracle: their element types, random ones, and index grids of affine forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certificates.affine import Affine
+from certificates.ir import Sort, TensorType
+
+Array = NDArray[Any]
+#: numpy element type of each sort.
+NUMPY: dict[Sort, type[np.generic]] = {"Real": np.float64, "Int": np.int64, "Bool": np.bool_}
+
+
+def random_array(type_: TensorType, rng: np.random.Generator, bounds: tuple[int, int] = (0, 2)) -> Array:
+    """Random elements: normal floats, integers in the half-open ``bounds``, fair booleans."""
+    match type_.sort:
+        case "Real":
+            return np.asarray(rng.standard_normal(type_.shape))
+        case "Int":
+            return np.asarray(rng.integers(*bounds, size=type_.shape))
+        case "Bool":
+            return np.asarray(rng.integers(0, 2, size=type_.shape).astype(np.bool_))
+
+
+def flat_positions(
+    forms: Sequence[Affine], shape: Sequence[int], sizes: Sequence[int], at: Mapping[str, int]
+) -> NDArray[np.int64]:
+    """Row-major positions in a tensor of ``shape`` that index ``forms`` denote; an array of shape ``sizes``.
+
+    The forms speak of digits ``z0, z1, …`` (``zi < sizes[i]``) and of mesh axes, whose values are ``at``.
+    """
+    total = Affine()
+    for form, size in zip(forms, shape, strict=True):
+        total = total.scale(size) + form
+    grid = np.full((1,) * len(sizes), total.const, dtype=np.int64)
+    lines = {f"z{i}": i for i in range(len(sizes))}
+    for symbol, coef in total.terms:
+        if symbol in lines:
+            i = lines[symbol]
+            line = np.arange(sizes[i], dtype=np.int64) * coef
+            grid = grid + line.reshape([-1 if d == i else 1 for d in range(len(sizes))])
+        else:
+            grid = grid + coef * at[symbol]
+    return np.broadcast_to(grid, tuple(sizes))

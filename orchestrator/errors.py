@@ -1,0 +1,11 @@
+"""The exceptions of this package."""
+
+from __future__ import annotations
+
+
+class OrchestratorError(Exception):
+    """Root of what the orchestrator raises on purpose."""
+
+
+class EvaluationError(OrchestratorError):
+    """A program cannot be evaluated on the given numbers; the message names the op or the input."""
