@@ -1,0 +1,214 @@
+"""From a definition to a checked plan: trace, fit classes, number collectives, relate states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+
+from certificates import relation as placed
+from certificates.affine import Affine
+from certificates.errors import FormatError
+from certificates.ir import COLLECTIVES, Attr, Loc, Op, Program, TensorType
+from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
+
+from .builder import Frame
+from .definition import Definition
+from .errors import CaptureError, LayoutError
+from .fitting import FittedClass, Grid, with_scalars
+from .lowering import RankProgram
+from .processes import trace_ranks
+from .tracing import SHIMS, Layout, RankTrace
+
+
+class _Sources:
+    """Source files by index; names are relative to the directory of the user's file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._index: dict[str, int] = {}
+
+    def loc(self, frame: Frame | None) -> Loc | None:
+        if frame is None:
+            return None
+        path = Path(frame[0]).resolve()
+        name = str(path.relative_to(self._root)) if path.is_relative_to(self._root) else path.name
+        return Loc(self._index.setdefault(name, len(self._index)), frame[1], frame[2])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._index)
+
+
+def capture(definition: Definition, *, jobs: int | None = None, root: Path | None = None) -> Plan:
+    """Trace the specification and a sample of ranks, and write down the plan.
+
+    ``root`` is the directory that source names are relative to. Any step that cannot be captured exactly is a
+    :class:`CaptureError`.
+    """
+    workers = jobs or min(4, os.cpu_count() or 1)
+    mesh = Mesh(dict(definition.mesh))
+    specification = next(iter(trace_ranks(definition, [None], 1)))
+    grid = Grid(mesh, lambda ranks: trace_ranks(definition, ranks, workers))
+    grid.fill()
+    fitted = grid.classes()
+    sources = _Sources(root or Path.cwd())
+    spec = _program(specification.program, sources)
+    numbering = _Numbering()
+    classes = tuple(
+        RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering))
+        for i, f in enumerate(fitted)
+    )
+    used = sorted({axes for f in fitted for axes in f.program.groups})
+    relations = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
+    plan = Plan(
+        definition.name,
+        mesh,
+        {"_".join(axes): Group(axes, mesh.fibres(axes)) for axes in used},
+        sources.names,
+        spec,
+        classes,
+        relations.inputs(),
+        relations.outputs(),
+        {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
+        _provenance(definition, mesh, fitted),
+    )
+    try:
+        check_plan(plan)
+    except FormatError as error:
+        raise CaptureError(f"the captured plan is not well-formed: {error}") from error
+    return plan
+
+
+class _Numbering:
+    """Rendezvous numbers: equal collectives at equal positions of a group's order meet."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def number(self, name: str, attrs: Mapping[str, Attr], operand: TensorType) -> int:
+        key = (name, tuple(sorted(attrs.items())), operand)
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _program(
+    program: RankProgram,
+    sources: _Sources,
+    forms: Sequence[Affine] | None = None,
+    numbering: _Numbering | None = None,
+) -> Program:
+    """The program with fitted scalars and rendezvous numbers; equal pure ops are merged again afterwards."""
+    types = dict(program.inputs)
+    ops: list[Op] = []
+    names: dict[str, str] = {}
+    seen: dict[object, str] = {}
+    at = 0
+    for draft in program.drafts:
+        attrs: Mapping[str, Attr] = dict(draft.attrs)
+        if forms is not None:
+            fitted, used = with_scalars(draft, forms[at:])
+            attrs, at = dict(fitted), at + used
+        ins = tuple(names.get(v, v) for v in draft.ins)
+        if draft.name in COLLECTIVES and numbering is not None:
+            attrs = {**attrs, "seq": numbering.number(draft.name, attrs, types[ins[0]])}
+        out = f"%{len(ops)}"
+        if draft.name not in COLLECTIVES:
+            out = seen.setdefault((draft.name, ins, draft.type, tuple(sorted(attrs.items()))), out)
+        names[draft.out] = out
+        if out in types:
+            continue
+        types[out] = draft.type
+        ops.append(Op(out, draft.name, ins, draft.type, attrs, sources.loc(draft.frame)))
+    return Program(dict(program.inputs), tuple(ops), {n: names.get(v, v) for n, v in program.outputs.items()})
+
+
+class _Relations:
+    """Input and output relations from layouts, batch declarations and declared means."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        mesh: Mesh,
+        spec: Program,
+        classes: Sequence[RankClass],
+        traces: Sequence[RankTrace],
+    ) -> None:
+        self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
+        self._traces = traces
+
+    def inputs(self) -> tuple[Relation, ...]:
+        return tuple(self._state(name, type_.shape) for name, type_ in self._spec.inputs.items())
+
+    def outputs(self) -> tuple[Relation, ...]:
+        types = self._spec.types()
+        return tuple(
+            self._state(name, types[value].shape) if name in self._spec.inputs else self._result(name)
+            for name, value in self._spec.outputs.items()
+        )
+
+    def _state(self, name: str, shape: tuple[int, ...]) -> Relation:
+        missing = [c.name for c in self._classes if name not in c.program.inputs]
+        if missing:
+            raise LayoutError(f"the parallel model has no such tensor on class {missing[0]}", tensor=name)
+        kind, _, rest = name.partition(".")
+        if kind == "batch":
+            shards = self._definition.batch[rest].shard
+            return self._relate(name, shape, shards, tuple(shards))
+        layouts = [t.layouts[name] for t in self._traces if name in t.layouts]
+        if not layouts:
+            return self._relate(name, shape, {}, ())
+        first = layouts[0]
+        if any((x.shards, x.order) != (first.shards, first.order) for x in layouts):
+            raise LayoutError("ranks lay it out differently", tensor=name)
+        self._check_local(name, shape, first)
+        return self._relate(name, shape, first.shards, first.order)
+
+    def _relate(
+        self, name: str, shape: tuple[int, ...], shards: Mapping[str, int], order: tuple[str, ...]
+    ) -> Relation:
+        placements = {axis: placed.Shard(dim) for axis, dim in shards.items()}
+        full = [*order, *(a for a in self._mesh.axes if a not in order)]
+        try:
+            return placed.relate(name, shape, placements, self._mesh, self._classes, order=full)
+        except FormatError as error:
+            raise LayoutError(str(error), tensor=name) from error
+
+    def _check_local(self, name: str, shape: tuple[int, ...], layout: Layout) -> None:
+        """The shape of every traced shard is the one its layout implies."""
+        for traced in self._traces:
+            assert traced.rank is not None
+            at, local = self._mesh.coordinates(traced.rank), list(shape)
+            for axis in layout.order:
+                dim = layout.shards[axis]
+                lo, hi = placed.shard_range(local[dim], self._mesh.axes[axis], at[axis])
+                local[dim] = hi - lo
+            if tuple(local) != traced.layouts[name].local:
+                raise LayoutError(
+                    f"holds shape {list(traced.layouts[name].local)} where its layout implies {local}",
+                    tensor=name,
+                    rank=traced.rank,
+                )
+
+    def _result(self, name: str) -> Relation:
+        axes = self._definition.mean_over.get(name, ())
+        ranks = Fraction(1)
+        for axis in axes:
+            ranks *= self._mesh.axes[axis]
+        value = self._spec.outputs[name]
+        placements = {axis: placed.Partial("add") for axis in axes}
+        shape = self._spec.types()[value].shape
+        return placed.relate(name, shape, placements, self._mesh, self._classes, coef=ranks)
+
+
+def _provenance(definition: Definition, mesh: Mesh, fitted: Iterable[FittedClass]) -> dict[str, object]:
+    traced = sorted({rank for f in fitted for rank in f.traced})
+    return {
+        "torch": torch.__version__,
+        "traced_ranks": [str(r) for r in traced],
+        "interpolated_ranks": str(mesh.ranks - len(traced)),
+        "shims": list(SHIMS),
+        **{key: str(value) for key, value in definition.provenance.items()},
+    }

@@ -1,0 +1,286 @@
+"""Builds IR programs: one method per op that infers the result type, with sharing of equal pure ops.
+
+Only rewrites that are identities of data movement are applied (a reshape of a reshape, a full slice, …); no
+arithmetic is ever simplified, so the emitted ops mirror the recorded ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from certificates.affine import Affine
+from certificates.ir import Attr, TensorType, format_rational
+
+from .errors import LoweringError
+
+#: file, line, function of the user's Python.
+Frame = tuple[str, int, str]
+Literal = bool | int | float | Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the program under construction."""
+
+    name: str
+    type: TensorType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An op before its rank-dependent scalars are fitted; ``frame`` is its Python line."""
+
+    out: str
+    name: str
+    ins: tuple[str, ...]
+    type: TensorType
+    attrs: tuple[tuple[str, Attr], ...]
+    frame: Frame | None
+
+    def attr(self, key: str) -> Attr:
+        return dict(self.attrs)[key]
+
+
+def exact(value: Literal) -> str:
+    """The literal a Python number stands for: a float is the decimal that ``repr`` prints, exactly."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        if math.isnan(value):
+            raise LoweringError("the literal nan has no meaning over the reals")
+        return format_rational(Fraction(repr(value)))
+    return format_rational(Fraction(value))
+
+
+class Builder:
+    """A program under construction. ``frame`` is attached to every op emitted from now on."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, TensorType] = {}
+        self.drafts: dict[str, Draft] = {}
+        self.frame: Frame | None = None
+        self._shared: dict[tuple[object, ...], Value] = {}
+
+    # --- plumbing ------------------------------------------------------------------------------------------
+
+    def input(self, name: str, type_: TensorType) -> Value:
+        self.inputs[name] = type_
+        return Value(name, type_)
+
+    def emit(
+        self, name: str, ins: Iterable[Value], type_: TensorType, *, shared: bool = True, **attrs: Attr
+    ) -> Value:
+        """Append an op; a ``shared`` one equal to an earlier op is that op."""
+        names, items = tuple(v.name for v in ins), tuple(sorted(attrs.items()))
+        key = (name, names, type_, items)
+        if shared and key in self._shared:
+            return self._shared[key]
+        out = Value(f"%{len(self.drafts)}", type_)
+        self.drafts[out.name] = Draft(out.name, name, names, type_, items, self.frame)
+        if shared:
+            self._shared[key] = out
+        return out
+
+    def draft(self, x: Value) -> Draft | None:
+        return self.drafts.get(x.name)
+
+    def operand(self, x: Value, index: int = 0) -> Value:
+        """Operand ``index`` of the op that made ``x``."""
+        name = self.drafts[x.name].ins[index]
+        return Value(name, self.inputs[name] if name in self.inputs else self.drafts[name].type)
+
+    def made_by(self, x: Value, name: str) -> Draft | None:
+        draft = self.drafts.get(x.name)
+        return draft if draft is not None and draft.name == name else None
+
+    # --- literals ------------------------------------------------------------------------------------------
+
+    def constant(self, value: Literal, type_: TensorType) -> Value:
+        """A splat. Integers become affine forms, which fitting may make rank-dependent."""
+        if type_.sort == "Int":
+            if not isinstance(value, int):
+                raise LoweringError(f"literal {value!r} of integer type {type_}")
+            return self._splat(Affine(int(value)), type_)
+        text = exact(bool(value) if type_.sort == "Bool" else value if isinstance(value, float) else value + 0)
+        return self._splat(text, type_)
+
+    def _splat(self, value: Attr, type_: TensorType) -> Value:
+        # Integers are not shared: those equal on this rank may differ on another, and programs must align.
+        return self.emit("constant", (), type_, shared=not isinstance(value, Affine), value=value)
+
+    def like(self, value: Literal, x: Value) -> Value:
+        return self.constant(value, x.type)
+
+    def iota(self, dim: int, shape: Sequence[int], dtype: str = "i64") -> Value:
+        return self.emit("iota", (), TensorType(dtype, tuple(shape)), dim=dim)
+
+    # --- elementwise ---------------------------------------------------------------------------------------
+
+    def unary(self, name: str, x: Value) -> Value:
+        return self.emit(name, (x,), x.type)
+
+    def binary(self, name: str, x: Value, y: Value) -> Value:
+        """An op on two operands of one dtype; shapes are broadcast explicitly."""
+        shape = broadcast_shape(x.shape, y.shape)
+        x, y = self.expand(x, shape), self.expand(y, shape)
+        return self.emit(name, (x, y), x.type)
+
+    def scale(self, x: Value, factor: Literal) -> Value:
+        return self.binary("multiply", x, self.like(factor, x))
+
+    def compare(self, direction: str, x: Value, y: Value) -> Value:
+        shape = broadcast_shape(x.shape, y.shape)
+        x, y = self.expand(x, shape), self.expand(y, shape)
+        return self.emit("compare", (x, y), TensorType("i1", shape), direction=direction)
+
+    def select(self, p: Value, x: Value, y: Value) -> Value:
+        shape = broadcast_shape(broadcast_shape(p.shape, x.shape), y.shape)
+        p, x, y = self.expand(p, shape), self.expand(x, shape), self.expand(y, shape)
+        return self.emit("select", (p, x, y), x.type)
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        if x.dtype == dtype:
+            return x
+        target = TensorType(dtype, x.shape)
+        if x.type.sort == "Real" and target.sort != "Real":
+            raise LoweringError(f"a conversion of {x.type} to {dtype} rounds and has no exact meaning")
+        draft = self.made_by(x, "constant")
+        if draft is not None and target.sort == "Real" and x.type.sort == "Real":
+            return self._splat(draft.attr("value"), target)
+        return self.emit("convert", (x,), target)
+
+    # --- data movement -------------------------------------------------------------------------------------
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        target = TensorType(x.dtype, tuple(shape))
+        while self.made_by(x, "reshape"):
+            x = self.operand(x)
+        draft = self.made_by(x, "constant")
+        if draft is not None:
+            return self._splat(draft.attr("value"), target)
+        return x if x.type == target else self.emit("reshape", (x,), target)
+
+    def flat(self, x: Value) -> Value:
+        return self.reshape(x, (x.type.size,))
+
+    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        perm = tuple(perm)
+        draft = self.made_by(x, "transpose")
+        if draft is not None:
+            inner = draft.attr("perm")
+            assert isinstance(inner, tuple)
+            perm, x = tuple(int(str(inner[p])) for p in perm), self.operand(x)
+        if perm == tuple(range(len(x.shape))):
+            return x
+        return self.emit("transpose", (x,), TensorType(x.dtype, tuple(x.shape[p] for p in perm)), perm=perm)
+
+    def broadcast(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
+        target = TensorType(x.dtype, tuple(shape))
+        draft = self.made_by(x, "constant")
+        if draft is not None:
+            return self._splat(draft.attr("value"), target)
+        return x if x.type == target else self.emit("broadcast_in_dim", (x,), target, dims=tuple(dims))
+
+    def expand(self, x: Value, shape: Sequence[int]) -> Value:
+        """Broadcast as NumPy does: trailing dimensions aligned."""
+        lead = len(shape) - len(x.shape)
+        return self.broadcast(x, shape, tuple(range(lead, len(shape))))
+
+    def insert(self, x: Value, dim: int, size: int) -> Value:
+        """Broadcast along a new dimension ``dim``."""
+        shape = (*x.shape[:dim], size, *x.shape[dim:])
+        return self.broadcast(x, shape, [d for d in range(len(shape)) if d != dim])
+
+    def slice(self, x: Value, start: Sequence[int], sizes: Sequence[int], stride: Sequence[int] | None = None) -> Value:
+        if tuple(sizes) == x.shape:
+            return x
+        return self.emit(
+            "slice",
+            (x,),
+            TensorType(x.dtype, tuple(sizes)),
+            shared=False,
+            start=tuple(Affine(s) for s in start),
+            stride=tuple(stride or (1,) * len(x.shape)),
+        )
+
+    def narrow(self, x: Value, dim: int, start: int, size: int) -> Value:
+        starts = [start if d == dim else 0 for d in range(len(x.shape))]
+        return self.slice(x, starts, [size if d == dim else n for d, n in enumerate(x.shape)])
+
+    def concatenate(self, parts: Sequence[Value], dim: int) -> Value:
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[dim] = sum(p.shape[dim] for p in parts)
+        return self.emit("concatenate", parts, TensorType(parts[0].dtype, tuple(shape)), dim=dim)
+
+    def pad(self, x: Value, value: Literal, low: Sequence[int], high: Sequence[int]) -> Value:
+        if not any(low) and not any(high):
+            return x
+        shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
+        fill = self.constant(value, TensorType(x.dtype, ()))
+        return self.emit("pad", (x, fill), TensorType(x.dtype, shape), low=tuple(low), high=tuple(high))
+
+    # --- contractions and reductions -----------------------------------------------------------------------
+
+    def dot(
+        self,
+        x: Value,
+        y: Value,
+        *,
+        contract: tuple[Sequence[int], Sequence[int]],
+        batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    ) -> Value:
+        (lc, rc), (lb, rb) = contract, batch
+        shape = [x.shape[d] for d in lb]
+        shape += [n for d, n in enumerate(x.shape) if d not in (*lb, *lc)]
+        shape += [n for d, n in enumerate(y.shape) if d not in (*rb, *rc)]
+        return self.emit(
+            "dot_general",
+            (x, y),
+            TensorType(x.dtype, tuple(shape)),
+            lhs_batch=tuple(lb),
+            rhs_batch=tuple(rb),
+            lhs_contract=tuple(lc),
+            rhs_contract=tuple(rc),
+        )
+
+    def reduce(self, x: Value, dims: Sequence[int], kind: str, *, keepdim: bool = False) -> Value:
+        """Reduce ``dims``; none given is a copy. ``keepdim`` keeps them with size 1."""
+        dims = tuple(sorted(d % len(x.shape) for d in dims)) if x.shape else ()
+        if not dims:
+            return x
+        shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+        out = self.emit("reduce", (x,), TensorType(x.dtype, shape), dims=dims, kind=kind)
+        return self.reshape(out, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdim else out
+
+    def gather(self, x: Value, index: Value, axis: int, batch_dims: int) -> Value:
+        shape = x.shape[:axis] + index.shape[batch_dims:] + x.shape[axis + 1 :]
+        return self.emit("gather", (x, index), TensorType(x.dtype, shape), axis=axis, batch_dims=batch_dims)
+
+
+def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """NumPy's broadcast shape; shapes that do not fit are a :class:`LoweringError`."""
+    rank = max(len(a), len(b))
+    left, right = (1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b)
+    if any(m != n and 1 not in (m, n) for m, n in zip(left, right, strict=True)):
+        raise LoweringError(f"shapes {list(a)} and {list(b)} do not broadcast")
+    return tuple(max(m, n) for m, n in zip(left, right, strict=True))
+
+
+def renamed(draft: Draft, names: dict[str, str]) -> Draft:
+    """The op with its result and operands renamed."""
+    return replace(draft, out=names[draft.out], ins=tuple(names.get(v, v) for v in draft.ins))

@@ -1,0 +1,219 @@
+"""Rank classes and rank-dependent scalars from a sample of traced ranks.
+
+Ranks whose programs agree except for integers form a class. Its integers are affine in the mesh coordinates:
+fitted on the corner and one neighbour per axis, checked on every other traced rank. Untraced ranks lie
+between traced ranks of one class; the plan records them as interpolated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from certificates.affine import Affine, Range
+from certificates.ir import Attr
+from certificates.plan import Mesh
+
+from .builder import Draft
+from .errors import ClassError, FitError
+from .lowering import RankProgram
+from .tracing import RankTrace
+
+#: Axes up to this size are traced at every coordinate.
+SMALL = 8
+Point = tuple[int, ...]
+Scalars = tuple[int, ...]
+
+
+def samples(size: int) -> list[int]:
+    """Coordinates to trace along an axis: all of a small one; of a large one the ends, the second, the middle."""
+    return list(range(size)) if size <= SMALL else sorted({0, 1, size // 2, size - 1})
+
+
+def scalars(program: RankProgram) -> Scalars:
+    """All integers that may depend on the rank, in program order."""
+    return tuple(n for draft in program.drafts for n in _split(draft)[1])
+
+
+def skeleton(program: RankProgram) -> int:
+    """Everything else: two ranks with one skeleton differ in :func:`scalars` only."""
+    ops = tuple((d.out, d.name, d.ins, d.type, _split(d)[0]) for d in program.drafts)
+    return hash((ops, tuple(program.inputs.items()), tuple(program.outputs.items())))
+
+
+def _split(draft: Draft) -> tuple[tuple[tuple[str, Attr], ...], list[int]]:
+    """The attributes with affine forms blanked, and their numbers."""
+    kept: list[tuple[str, Attr]] = []
+    numbers: list[int] = []
+    for key, value in draft.attrs:
+        forms = value if isinstance(value, tuple) else (value,)
+        affine = [f.const for f in forms if isinstance(f, Affine)]
+        kept.append((key, len(affine) if affine else value))
+        numbers.extend(affine)
+    return tuple(kept), numbers
+
+
+def with_scalars(draft: Draft, forms: Sequence[Affine]) -> tuple[tuple[tuple[str, Attr], ...], int]:
+    """The attributes of an op with its integers replaced, and how many were used."""
+    used = 0
+    attrs: list[tuple[str, Attr]] = []
+    for key, value in draft.attrs:
+        if isinstance(value, Affine):
+            attrs.append((key, forms[used]))
+            used += 1
+        elif isinstance(value, tuple) and value and isinstance(value[0], Affine):
+            attrs.append((key, tuple(forms[used : used + len(value)])))
+            used += len(value)
+        else:
+            attrs.append((key, value))
+    return tuple(attrs), used
+
+
+@dataclass(frozen=True)
+class FittedClass:
+    """A box of ranks with one program, and the affine form of each of its scalars."""
+
+    box: Mapping[str, Range]
+    program: RankProgram
+    forms: tuple[Affine, ...]
+    traced: tuple[int, ...]
+
+
+class Grid:
+    """Traced points of a mesh: a product of sampled coordinates per axis, refined where skeletons change."""
+
+    def __init__(self, mesh: Mesh, tracer: Callable[[Iterable[int]], Iterable[RankTrace]]) -> None:
+        self.mesh = mesh
+        self._tracer = tracer
+        self._axes = list(mesh.axes)
+        self._samples = [samples(n) for n in mesh.axes.values()]
+        self.traces: dict[Point, RankTrace] = {}
+        self._skeletons: dict[Point, int] = {}
+
+    def _trace(self, points: Iterable[Point]) -> None:
+        todo = {self._rank(p): p for p in points if p not in self.traces}
+        for result in self._tracer(list(todo)):
+            assert result.rank is not None
+            point = todo[result.rank]
+            self.traces[point] = result
+            self._skeletons[point] = skeleton(result.program)
+
+    def _rank(self, point: Point) -> int:
+        return self.mesh.rank(dict(zip(self._axes, point, strict=True)))
+
+    def fill(self) -> None:
+        """Trace the product of samples; bisect between neighbours that differ until they are adjacent."""
+        self._trace(itertools.product(*self._samples))
+        while True:
+            gap = self._open_gap()
+            if gap is None:
+                return
+            axis, low, high = gap
+            while high[axis] - low[axis] > 1:
+                middle = (*low[:axis], (low[axis] + high[axis]) // 2, *low[axis + 1 :])
+                self._trace([middle])
+                if self._skeletons[middle] == self._skeletons[low]:
+                    low = middle
+                else:
+                    high = middle
+            self._samples[axis] = sorted({*self._samples[axis], low[axis], high[axis]})
+            self._trace(itertools.product(*self._samples))
+
+    def _open_gap(self) -> tuple[int, Point, Point] | None:
+        for point in itertools.product(*self._samples):
+            for axis, values in enumerate(self._samples):
+                following = [v for v in values if v > point[axis]]
+                if following and following[0] - point[axis] > 1:
+                    other = (*point[:axis], following[0], *point[axis + 1 :])
+                    if self._skeletons[point] != self._skeletons[other]:
+                        return axis, point, other
+        return None
+
+    def classes(self) -> list[FittedClass]:
+        """Boxes of one skeleton each, with fitted scalars; a box that does not fit is halved if fully traced."""
+        blocks = [self._blocks(axis) for axis in range(len(self._axes))]
+        out: list[FittedClass] = []
+        for ranges in itertools.product(*blocks):
+            out.extend(self._fit(ranges))
+        return out
+
+    def _blocks(self, axis: int) -> list[Range]:
+        """Maximal runs of coordinates along which no skeleton changes, whatever the other coordinates."""
+        values = self._samples[axis]
+        starts = [values[0]]
+        others = [s for i, s in enumerate(self._samples) if i != axis]
+        for before, value in itertools.pairwise(values):
+            for rest in itertools.product(*others):
+                a, b = ((*rest[:axis], v, *rest[axis:]) for v in (before, value))
+                if self._skeletons[a] != self._skeletons[b]:
+                    starts.append(value)
+                    break
+        return list(zip(starts, [*starts[1:], list(self.mesh.axes.values())[axis]], strict=True))
+
+    def _fit(self, ranges: Sequence[Range]) -> list[FittedClass]:
+        inside = {
+            p: t
+            for p, t in sorted(self.traces.items())
+            if all(lo <= x < hi for x, (lo, hi) in zip(p, ranges, strict=True))
+        }
+        if len({self._skeletons[p] for p in inside}) != 1:
+            raise ClassError(f"ranks of {dict(zip(self._axes, ranges, strict=True))} run different programs")
+        try:
+            forms = fit(self._axes, ranges, {p: scalars(t.program) for p, t in inside.items()})
+        except FitError as error:
+            axis = next(
+                (
+                    i
+                    for i, (lo, hi) in enumerate(ranges)
+                    if hi - lo > 1 and set(range(lo, hi)) <= set(self._samples[i])
+                ),
+                None,
+            )
+            if axis is None:
+                raise error
+            lo, hi = ranges[axis]
+            halves = ((lo, (lo + hi) // 2), ((lo + hi) // 2, hi))
+            return [c for half in halves for c in self._fit([*ranges[:axis], half, *ranges[axis + 1 :]])]
+        first = next(iter(inside.values()))
+        box = dict(zip(self._axes, ranges, strict=True))
+        return [FittedClass(box, first.program, forms, tuple(sorted(self._rank(p) for p in inside)))]
+
+
+def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scalars]) -> tuple[Affine, ...]:
+    """Affine forms of scalar vectors known at some points of a box.
+
+    A form that misses a point, or that rests on two points of an axis that is not traced completely, is a
+    :class:`FitError` that names the scalar's number and the coordinates.
+    """
+    corner = min(table)
+    slopes: list[tuple[int, ...]] = []
+    steps: list[Point | None] = []
+    for axis in range(len(axes)):
+        line = sorted(
+            p[axis] for p in table if all(p[i] == corner[i] for i in range(len(axes)) if i != axis) and p != corner
+        )
+        steps.append((*corner[:axis], line[0], *corner[axis + 1 :]) if line else None)
+    forms = []
+    for number, base in enumerate(table[corner]):
+        slopes = []
+        for axis, step in enumerate(steps):
+            if step is None:
+                slopes.append((0,))
+                continue
+            rise, run = table[step][number] - base, step[axis] - corner[axis]
+            if rise % run:
+                raise FitError(f"scalar {number} rises by {rise} over {run} steps of axis {axes[axis]}")
+            traced = {p[axis] for p in table}
+            if rise and len(traced) < 3 and len(traced) < ranges[axis][1] - ranges[axis][0]:
+                raise FitError(f"scalar {number} along {axes[axis]} is known at two coordinates only")
+            slopes.append((rise // run,))
+        const = base - sum(s[0] * x for s, x in zip(slopes, corner, strict=True))
+        form = Affine.of(const, {a: s[0] for a, s in zip(axes, slopes, strict=True)})
+        for point, values in table.items():
+            predicted = form.evaluate(dict(zip(axes, point, strict=True)))
+            if predicted != values[number]:
+                at = ", ".join(f"{a}={x}" for a, x in zip(axes, point, strict=True))
+                raise FitError(f"scalar {number} is {values[number]} at {at}, but {form} gives {predicted}")
+        forms.append(form)
+    return tuple(forms)

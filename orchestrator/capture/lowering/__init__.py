@@ -1,0 +1,22 @@
+"""ATen and c10d ops to IR ops: one table-driven module per family.
+
+Importing this package fills the table of :mod:`.table`; :class:`~.driver.Lowering` runs a recorded trace
+through it.
+"""
+
+from . import attention, collectives, creation, elementwise, indexing, linear, losses, optimizer, reductions
+from .driver import Lowering, RankProgram
+
+__all__ = [
+    "Lowering",
+    "RankProgram",
+    "attention",
+    "collectives",
+    "creation",
+    "elementwise",
+    "indexing",
+    "linear",
+    "losses",
+    "optimizer",
+    "reductions",
+]

@@ -1,0 +1,141 @@
+"""Fused attention kernels, forward and backward, by the softmax formula.
+
+``p = softmax(mask(scale * q k^T))``, ``out = p v``, and the kernel's second output is the logarithm of the
+softmax's denominator. The backward uses the same ``p``: a kernel recomputes it from ``q``, ``k`` and the saved
+logarithm, which gives ``p`` only if these belong together, so that is checked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from certificates.ir import TensorType
+
+from ..builder import Value
+from .reductions import shifted_exponentials
+from .table import Attention, Context, lowers
+
+_HEADS = ((0, 1), (0, 1))
+
+
+def _weights(
+    c: Context, q: Value, k: Value, causal: bool, mask: Value | None, scale: float | None
+) -> tuple[Value, Value]:
+    """Attention weights [batch, heads, queries, keys], and the log of their denominator [batch, heads, queries]."""
+    if q.shape[:2] != k.shape[:2]:
+        raise c.refuse(f"queries of shape {list(q.shape)} with keys of shape {list(k.shape)}; repeat the heads")
+    scores = c.b.dot(q, k, batch=_HEADS, contract=((3,), (3,)))
+    scores = c.b.scale(scores, 1 / math.sqrt(q.shape[3]) if scale is None else scale)
+    if causal:
+        square = scores.shape[2:]
+        seen = c.b.compare("GE", c.b.iota(0, square), c.b.iota(1, square))
+        scores = c.b.select(c.b.broadcast(seen, scores.shape, (2, 3)), scores, c.b.like(-math.inf, scores))
+    if mask is not None and mask.dtype == "i1":
+        scores = c.b.select(mask, scores, c.b.like(-math.inf, scores))
+    elif mask is not None:
+        scores = c.b.binary("add", scores, c.b.convert(mask, scores.dtype))
+    parts = shifted_exponentials(c, scores, 3)
+    log_total = c.b.binary("add", parts.top, c.b.unary("log", parts.total))
+    return c.b.binary("divide", parts.powers, parts.total), c.b.reshape(log_total, scores.shape[:3])
+
+
+def _operands(q: Value, k: Value, v: Value, causal: bool, scale: float | None) -> tuple[str, ...]:
+    return (q.name, k.name, v.name, str(causal), str(scale))
+
+
+def _forward(
+    c: Context, q: Value, k: Value, v: Value, dropout: float, causal: bool, mask: Value | None, scale: float | None
+) -> tuple[Value, Value]:
+    if dropout:
+        raise c.refuse("dropout in attention")
+    wide = c.out[1].dtype
+    p, log_total = _weights(c, c.b.convert(q, wide), c.b.convert(k, wide), causal, mask, scale)
+    out = c.b.dot(p, c.b.convert(v, wide), batch=_HEADS, contract=((3,), (2,)))
+    out = c.b.convert(out, c.out[0].dtype)
+    c.attention[out.name, log_total.name] = Attention(_operands(q, k, v, causal, scale), p)
+    return out, log_total
+
+
+def _backward(
+    c: Context,
+    grad: Value,
+    q: Value,
+    k: Value,
+    v: Value,
+    saved: tuple[Value, Value],
+    causal: bool,
+    scale: float | None,
+) -> tuple[Value, Value, Value]:
+    known = c.attention.get((saved[0].name, saved[1].name))
+    if known is None or known.operands != _operands(q, k, v, causal, scale):
+        raise c.refuse("the saved output and log-sum are not those of these queries, keys and values")
+    p, wide = known.weights, known.weights.dtype
+    grad, q, k, v = (c.b.convert(x, wide) for x in (grad, q, k, v))
+    dv = c.b.dot(p, grad, batch=_HEADS, contract=((2,), (2,)))
+    dp = c.b.dot(grad, v, batch=_HEADS, contract=((3,), (3,)))
+    row = c.b.reduce(c.b.binary("multiply", p, dp), (3,), "add", keepdim=True)
+    ds = c.b.binary("multiply", p, c.b.binary("subtract", dp, row))
+    ds = c.b.scale(ds, 1 / math.sqrt(q.shape[3]) if scale is None else scale)
+    dq = c.b.dot(ds, k, batch=_HEADS, contract=((3,), (2,)))
+    dk = c.b.dot(ds, q, batch=_HEADS, contract=((2,), (2,)))
+    results = (dq, dk, dv)
+    types: tuple[TensorType, ...] = c.out
+    return tuple(c.b.convert(x, t.dtype) for x, t in zip(results, types, strict=False))  # type: ignore[return-value]
+
+
+@lowers("aten._scaled_dot_product_flash_attention_for_cpu")
+def _cpu(
+    c: Context,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> tuple[Value, Value]:
+    return _forward(c, q, k, v, dropout_p, is_causal, attn_mask, scale)
+
+
+@lowers("aten._scaled_dot_product_flash_attention_for_cpu_backward")
+def _cpu_backward(
+    c: Context,
+    grad: Value,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    logsumexp: Value,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> tuple[Value, Value, Value]:
+    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, scale)
+
+
+@lowers("aten._scaled_dot_product_flash_attention")
+def _flash(
+    c: Context,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Value, Value]:
+    return _forward(c, q, k, v, dropout_p, is_causal, None, scale)
+
+
+@lowers("aten._scaled_dot_product_flash_attention_backward")
+def _flash_backward(
+    c: Context, grad: Value, q: Value, k: Value, v: Value, out: Value, logsumexp: Value, *rest: Any,
+    scale: float | None = None,
+) -> tuple[Value, Value, Value]:  # fmt: skip
+    is_causal = bool(rest[5])
+    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, scale)

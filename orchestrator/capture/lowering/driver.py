@@ -1,0 +1,171 @@
+"""Runs a recorded trace through the table of lowerings and keeps what reaches the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils._pytree import tree_leaves, tree_map
+
+from certificates.ir import TensorType
+
+from ..builder import Builder, Draft, Value, renamed
+from ..errors import CaptureError, ClosureError, UnsupportedOpError
+from ..memory import Geometry, Memory
+from ..recorder import GroupRef, Node, TensorRef
+from .table import EFFECTS, Context, find
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """The pure program of one rank (or of the single device), dead code dropped."""
+
+    inputs: Mapping[str, TensorType]
+    drafts: tuple[Draft, ...]
+    outputs: Mapping[str, str]
+    #: Axes of every process group in use.
+    groups: tuple[tuple[str, ...], ...]
+
+
+class Lowering:
+    """One trace. Register inputs, :meth:`run` the nodes, :meth:`finish` with the output tensors."""
+
+    def __init__(self, group_axes: Callable[[GroupRef], tuple[str, ...]]) -> None:
+        self.builder = Builder()
+        self.memory = Memory(self.builder, self._missing)
+        self.context = Context(self.builder, group_axes)
+        self._problems: list[CaptureError] = []
+        self._reading: TensorRef | None = None
+        self._fresh = 0
+
+    def add_input(self, name: str, ref: TensorRef, shape: Sequence[int] | None = None) -> None:
+        """A state or batch tensor; ``shape`` is that of its whole storage where padding surrounds it."""
+        value = self.builder.input(name, TensorType(ref.dtype, tuple(shape or ref.geometry.size)))
+        place = ref.geometry if shape is None else Geometry.contiguous(shape)
+        self.memory.write(ref.storage, ref.dtype, place, value)
+
+    def read(self, ref: TensorRef) -> Value:
+        if ref.literal is not None and not self.memory.knows(ref.storage):
+            return self.builder.constant(ref.literal, TensorType(ref.dtype, ref.geometry.size))
+        self._reading = ref
+        return self.memory.read(ref.storage, ref.dtype, ref.geometry)
+
+    def write(self, ref: TensorRef, value: Value) -> None:
+        self.memory.write(ref.storage, ref.dtype, ref.geometry, value)
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self.builder.frame = node.frame
+            self.context.op = node.op
+            if node.op == "storage.resize":
+                self.memory.forget(node.args[0])
+                continue
+            try:
+                self._step(node)
+            except CaptureError as error:
+                error.op = error.op or node.op
+                self._poison(node, error)
+
+    def _step(self, node: Node) -> None:
+        targets = [t for t in tree_leaves(node.outs) if isinstance(t, TensorRef)]
+        effect = EFFECTS.get(node.op)
+        if effect is not None:
+            effect(self, node)
+            return
+        base = node.op.rsplit(".", 1)[0]
+        mutates = (base.endswith("_") and not base.endswith("__")) or "out" in node.kwargs
+        sources = [t for t in tree_leaves(list(node.args)) if isinstance(t, TensorRef)]
+        if targets and not mutates and {t.storage for t in targets} <= {s.storage for s in sources}:
+            return  # a view: its geometry over the storage says everything
+        targets = targets or [t for t in tree_leaves(node.kwargs.get("out")) if isinstance(t, TensorRef)]
+        lower = find(node.op)
+        if lower is None:
+            raise UnsupportedOpError([node.op])
+        args, kwargs = tree_map(
+            lambda item: self.read(item) if isinstance(item, TensorRef) else item,
+            (node.args, {k: v for k, v in node.kwargs.items() if k != "out"}),
+        )
+        self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in targets)
+        result = lower(self.context, *args, **kwargs)
+        for target, value in zip(targets, [result] if isinstance(result, Value) else result, strict=False):
+            self.write(target, value)
+
+    def _poison(self, node: Node, problem: CaptureError) -> None:
+        """Everything the op may have written is unusable; an error only if an output depends on it."""
+        everything = (node.args, dict(node.kwargs))
+        sources = [t for t in tree_leaves(everything) if isinstance(t, TensorRef)]
+        targets = [t for t in tree_leaves(node.outs) if isinstance(t, TensorRef)]
+        operands = []
+        for source in sources:
+            if isinstance(problem, UnsupportedOpError):  # its operands stay live, so that all gaps are listed
+                try:
+                    operands.append(self.read(source))
+                except CaptureError:
+                    continue
+        written = targets or sources
+        for target in written:
+            if 0 in target.geometry.size:
+                continue
+            type_ = TensorType(target.dtype, target.geometry.size)
+            value = self._problem(problem, type_, operands)
+            if target.geometry.dense:
+                self.write(target, value)
+            else:
+                self.memory.forget(target.storage)
+
+    def _problem(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
+        self._problems.append(error)
+        return self.builder.emit("refused", operands, type_, shared=False, index=len(self._problems) - 1)
+
+    def _missing(self, type_: TensorType, allocated: bool) -> Value:
+        """Elements never written: unconstrained if the step allocated them, else a value from outside."""
+        if allocated:
+            self._fresh += 1
+            return self.builder.input(f"uninitialised.{self._fresh}", type_)
+        ref = self._reading
+        where = "" if ref is None else f"{ref.dtype}{list(ref.geometry.size)}"
+        message = "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
+        return self._problem(ClosureError(message, tensor=where, op=self.context.op), type_)
+
+    def finish(self, outputs: Mapping[str, TensorRef], wanted: Sequence[str] = ()) -> RankProgram:
+        """Read the outputs, drop dead code, number values anew; live problems are raised.
+
+        Inputs that are no longer read stay (they are state or batch) unless they are uninitialised memory.
+        """
+        self.builder.frame = None
+        results: dict[str, Value] = {}
+        for name, ref in outputs.items():
+            self.context.op = f"output {name}"
+            results[name] = self.read(ref)
+        live: set[str] = set()
+        stack = [v.name for v in results.values()]
+        while stack:
+            name = stack.pop()
+            if name not in live:
+                live.add(name)
+                draft = self.builder.drafts.get(name)
+                stack.extend(draft.ins if draft else ())
+        drafts = [d for d in self.builder.drafts.values() if d.out in live]
+        self._raise([self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"])
+        inputs, names = {}, {}
+        for name, type_ in self.builder.inputs.items():
+            if name.startswith("uninitialised."):
+                if name not in live:
+                    continue
+                names[name] = f"uninitialised.{sum(n.startswith('uninitialised.') for n in inputs)}"
+            inputs[names.get(name, name)] = type_
+        names |= {d.out: f"%{i}" for i, d in enumerate(drafts)}
+        return RankProgram(
+            inputs,
+            tuple(renamed(d, names) for d in drafts),
+            {n: names.get(v.name, v.name) for n, v in results.items()},
+            tuple(sorted({axes for axes in self.context.groups})),
+        )
+
+    def _raise(self, problems: Sequence[CaptureError]) -> None:
+        unsupported = [op for p in problems if isinstance(p, UnsupportedOpError) for op in p.ops]
+        if unsupported:
+            raise UnsupportedOpError(unsupported)
+        if problems:
+            raise problems[0]

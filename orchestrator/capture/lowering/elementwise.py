@@ -1,0 +1,182 @@
+"""Arithmetic, comparisons and pointwise functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..builder import Value
+from .table import Context, Lower, Operand, lowers
+
+
+def _arithmetic(name: str) -> Lower:
+    def lower(c: Context, x: Operand, y: Operand, *, alpha: float = 1, rounding_mode: Any = None) -> Value:
+        if rounding_mode is not None:
+            raise c.refuse("division that rounds")
+        dtype = c.out[0].dtype
+        left, right = c.value(x, dtype), c.value(y, dtype)
+        return c.b.binary(name, left, right if alpha == 1 else c.b.scale(right, alpha))
+
+    return lower
+
+
+for _aten, _ir in {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "maximum": "maximum",
+    "minimum": "minimum",
+}.items():
+    lowers(f"aten.{_aten}")(_arithmetic(_ir))
+
+
+@lowers("aten.rsub")
+def _rsub(c: Context, x: Operand, y: Operand, alpha: float = 1) -> Value:
+    dtype = c.out[0].dtype
+    left = c.value(x, dtype)
+    return c.b.binary("subtract", c.value(y, dtype), left if alpha == 1 else c.b.scale(left, alpha))
+
+
+def _unary(name: str) -> Lower:
+    return lambda c, x: c.b.unary(name, c.value(x, c.out[0].dtype))
+
+
+for _aten, _ir in {
+    "neg": "negate",
+    "exp": "exponential",
+    "log": "log",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "sin": "sine",
+    "cos": "cosine",
+    "tanh": "tanh",
+    "sigmoid": "logistic",
+    "abs": "abs",
+}.items():
+    lowers(f"aten.{_aten}")(_unary(_ir))
+
+
+def _compare(direction: str) -> Lower:
+    def lower(c: Context, x: Operand, y: Operand) -> Value:
+        return c.b.compare(direction, *c.pair(x, y))
+
+    return lower
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    lowers(f"aten.{_name}")(_compare(_name.upper()))
+
+
+def _boolean(name: str) -> Lower:
+    def lower(c: Context, x: Value, y: Value) -> Value:
+        if x.dtype != "i1" or y.dtype != "i1":
+            raise c.refuse("bitwise operation on integers")
+        return c.b.binary(name, x, y)
+
+    return lower
+
+
+for _ir, _names in {
+    "and": ("logical_and", "bitwise_and", "__and__"),
+    "or": ("logical_or", "bitwise_or", "__or__"),
+}.items():
+    lowers(*(f"aten.{n}" for n in _names))(_boolean(_ir))
+
+
+@lowers("aten.logical_not", "aten.bitwise_not")
+def _not(c: Context, x: Value) -> Value:
+    if x.dtype != "i1":
+        raise c.refuse("bitwise operation on integers")
+    return c.b.unary("not", x)
+
+
+@lowers("aten.reciprocal")
+def _reciprocal(c: Context, x: Value) -> Value:
+    x = c.value(x, c.out[0].dtype)
+    return c.b.binary("divide", c.b.like(1, x), x)
+
+
+@lowers("aten.square")
+def _square(c: Context, x: Value) -> Value:
+    return c.b.binary("multiply", x, x)
+
+
+@lowers("aten.pow")
+def _pow(c: Context, x: Operand, y: Operand) -> Value:
+    dtype = c.out[0].dtype
+    if isinstance(y, Value) or not isinstance(x, Value):
+        return c.b.binary("power", c.value(x, dtype), c.value(y, dtype))
+    x = c.value(x, dtype)
+    special: dict[float, Callable[[], Value]] = {
+        0.5: lambda: c.b.unary("sqrt", x),
+        -0.5: lambda: c.b.unary("rsqrt", x),
+        -1: lambda: c.b.binary("divide", c.b.like(1, x), x),
+        0: lambda: c.b.like(1, x),
+    }
+    if y in special:
+        return special[float(y)]()
+    if float(y) != int(y) or not 0 < y <= 8:
+        raise c.refuse(f"power {y!r}")
+    result = x
+    for _ in range(int(y) - 1):
+        result = c.b.binary("multiply", result, x)
+    return result
+
+
+@lowers("aten.silu")
+def _silu(c: Context, x: Value) -> Value:
+    return c.b.binary("multiply", x, c.b.unary("logistic", x))
+
+
+@lowers("aten.silu_backward")
+def _silu_backward(c: Context, grad: Value, x: Value) -> Value:
+    """``g * s * (1 + x * (1 - s))`` with ``s = logistic(x)``."""
+    s, one = c.b.unary("logistic", x), c.b.like(1, x)
+    inner = c.b.binary("add", one, c.b.binary("multiply", x, c.b.binary("subtract", one, s)))
+    return c.b.binary("multiply", c.b.binary("multiply", grad, s), inner)
+
+
+@lowers("aten.sigmoid_backward")
+def _sigmoid_backward(c: Context, grad: Value, out: Value) -> Value:
+    slope = c.b.binary("multiply", out, c.b.binary("subtract", c.b.like(1, out), out))
+    return c.b.binary("multiply", grad, slope)
+
+
+@lowers("aten.tanh_backward")
+def _tanh_backward(c: Context, grad: Value, out: Value) -> Value:
+    slope = c.b.binary("subtract", c.b.like(1, out), c.b.binary("multiply", out, out))
+    return c.b.binary("multiply", grad, slope)
+
+
+@lowers("aten.relu")
+def _relu(c: Context, x: Value) -> Value:
+    return c.b.binary("maximum", x, c.b.like(0, x))
+
+
+@lowers("aten.threshold_backward")
+def _threshold_backward(c: Context, grad: Value, x: Value, threshold: float) -> Value:
+    return c.b.select(c.b.compare("GT", x, c.b.like(threshold, x)), grad, c.b.like(0, grad))
+
+
+@lowers("aten.where")
+def _where(c: Context, p: Value, x: Operand, y: Operand) -> Value:
+    dtype = c.out[0].dtype
+    return c.b.select(p, c.value(x, dtype), c.value(y, dtype))
+
+
+@lowers("aten.masked_fill")
+def _masked_fill(c: Context, x: Value, mask: Value, value: Operand) -> Value:
+    return c.b.select(mask, c.value(value, x.dtype), x)
+
+
+@lowers("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous", "aten.detach",
+        "aten._unsafe_view", "aten.view", "aten.reshape")  # fmt: skip
+def _copy(c: Context, x: Value, *_args: Any, **_kwargs: Any) -> Value:
+    """Fresh memory with the same numbers; views never come here unless they had to copy."""
+    return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)
+
+
+@lowers("aten.copy")
+def _copy_from(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return c.b.expand(c.value(source, x.dtype), x.shape)

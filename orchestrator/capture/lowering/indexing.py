@@ -1,0 +1,148 @@
+"""Lookups, concatenations, padding, and writes at indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..builder import Literal, Value
+from ..recorder import Node
+from .table import Context, effects, lowers
+
+
+@lowers("aten.embedding")
+def _embedding(
+    c: Context, weight: Value, index: Value, padding_idx: int = -1, scale_grad: bool = False, sparse: bool = False
+) -> Value:
+    return c.b.gather(weight, index, axis=0, batch_dims=0)
+
+
+@lowers("aten.embedding_dense_backward")
+def _embedding_backward(
+    c: Context, grad: Value, index: Value, rows: int, padding_idx: int, scale_grad: bool
+) -> Value:
+    """The one-hot matrix of the indices, contracted with the gradient over all positions."""
+    if padding_idx >= 0 or scale_grad:
+        raise c.refuse("an embedding with a padding index or scaled gradient")
+    rank = len(index.shape)
+    wide = c.b.insert(index, rank, rows)
+    one_hot = c.b.convert(c.b.compare("EQ", wide, c.b.iota(rank, wide.shape, index.dtype)), grad.dtype)
+    positions = tuple(range(rank))
+    return c.b.dot(one_hot, grad, contract=(positions, positions))
+
+
+@lowers("aten.gather")
+def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    """Lookup along the last dimension; the dimensions before it must be taken whole."""
+    dim %= len(x.shape)
+    if dim != len(x.shape) - 1 or index.shape[:dim] != x.shape[:dim]:
+        raise c.refuse(f"gather of {list(index.shape)} along dimension {dim} of {list(x.shape)}")
+    return c.b.gather(x, index, axis=dim, batch_dims=dim)
+
+
+@lowers("aten.index_select")
+def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    return c.b.gather(x, index, axis=dim % len(x.shape), batch_dims=0)
+
+
+@lowers("aten.index_put")
+def _index_put(
+    c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    """A masked fill, or one entry per row of a matrix (``x[arange(n), columns] = values``)."""
+    if accumulate or any(i is None for i in indices):
+        raise c.refuse("index_put that accumulates or skips dimensions")
+    first = indices[0]
+    assert first is not None
+    if len(indices) == 1 and first.dtype == "i1" and values.shape == ():
+        mask = c.b.broadcast(first, x.shape, tuple(range(len(first.shape))))
+        return c.b.select(mask, values, x)
+    columns = indices[-1]
+    assert columns is not None
+    rows = c.b.made_by(first, "iota")
+    if len(indices) != 2 or len(x.shape) != 2 or rows is None or columns.shape != (x.shape[0],):
+        raise c.refuse("index_put whose first index is not arange over all rows of a matrix")
+    here = c.b.compare("EQ", c.b.iota(1, x.shape, columns.dtype), c.b.insert(columns, 1, x.shape[1]))
+    column = c.b.insert(values, 1, x.shape[1]) if values.shape else values
+    return c.b.select(here, column, x)
+
+
+@lowers("aten.cat")
+def _cat(c: Context, parts: Sequence[Value], dim: int = 0) -> Value:
+    return c.b.concatenate([c.value(p, c.out[0].dtype) for p in parts], dim % len(parts[0].shape))
+
+
+@lowers("aten.stack")
+def _stack(c: Context, parts: Sequence[Value], dim: int = 0) -> Value:
+    dim %= len(parts[0].shape) + 1
+    wide = [c.b.reshape(p, (*p.shape[:dim], 1, *p.shape[dim:])) for p in parts]
+    return c.b.concatenate(wide, dim)
+
+
+@lowers("aten.constant_pad_nd")
+def _pad(c: Context, x: Value, pad: Sequence[int], value: Literal = 0) -> Value:
+    if min(pad) < 0:
+        raise c.refuse("negative padding")
+    rank = len(x.shape)
+    low, high = [0] * rank, [0] * rank
+    for i in range(len(pad) // 2):
+        low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    return c.b.pad(x, value, low, high)
+
+
+@lowers("aten.slice_backward")
+def _slice_backward(
+    c: Context, grad: Value, sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Value:
+    if step != 1:
+        raise c.refuse("gradient of a strided slice")
+    dim, low = dim % len(sizes), [0] * len(sizes)
+    low[dim] = start if start >= 0 else start + sizes[dim]
+    high = [n - m - a for n, m, a in zip(sizes, grad.shape, low, strict=True)]
+    return c.b.pad(grad, 0, low, high)
+
+
+@lowers("aten.select_backward")
+def _select_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, index: int) -> Value:
+    dim, index = dim % len(sizes), index % sizes[dim]
+    low = [index if d == dim else 0 for d in range(len(sizes))]
+    high = [n - 1 - index if d == dim else 0 for d, n in enumerate(sizes)]
+    return c.b.pad(c.b.reshape(grad, (*grad.shape[:dim], 1, *grad.shape[dim:])), 0, low, high)
+
+
+@lowers("aten.split_with_sizes_copy", "fsdp.split_with_sizes_copy")
+def _split_copy(
+    c: Context, x: Value, sizes: Sequence[int], dim: int = 0, *, out: object = None
+) -> list[Value]:
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [c.b.narrow(x, dim % len(x.shape), a, n) for a, n in zip(starts, sizes, strict=True)]
+
+
+@lowers("aten._chunk_cat", "fsdp.chunk_cat")
+def _chunk_cat(
+    c: Context, parts: Sequence[Value], dim: int, chunks: int, *, out: object = None
+) -> Value:
+    """Each tensor is padded to a multiple of ``chunks`` rows and cut; chunk ``i`` of all is row ``i``."""
+    if dim != 0:
+        raise c.refuse("chunk_cat along a dimension other than 0")
+    rows = []
+    for part in parts:
+        zeros = [0] * len(part.shape)
+        padded = c.b.pad(part, 0, zeros, [-part.shape[0] % chunks, *zeros[1:]])
+        rows.append(c.b.reshape(padded, (chunks, padded.type.size // chunks)))
+    return c.b.convert(c.b.concatenate(rows, 1), c.out[0].dtype)
+
+
+@effects("fsdp.all_gather_copy_in.default")
+def _all_gather_copy_in(driver: Any, node: Node) -> None:
+    """Copies the flat inputs one after the other into this rank's part of the gather's output."""
+    place = node.outs[0]
+    parts = [driver.context.value(driver.context.b.flat(driver.read(p)), place.dtype) for p in node.args[0]]
+    driver.write(place, driver.context.b.concatenate(parts, 0))
+
+
+@effects("aten._foreach_copy_.default")
+def _foreach_copy(driver: Any, node: Node) -> None:
+    for target, source in zip(node.args[0], node.args[1], strict=True):
+        value = driver.context.value(driver.read(source), target.dtype)
+        driver.write(target, driver.context.b.expand(value, target.geometry.size))

@@ -1,0 +1,98 @@
+"""Cross-entropy and mean squared error, by their defining formulas.
+
+The ops are chosen so that a plain ``cross_entropy`` and DTensor's ``loss_parallel``, which is written in
+Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate, select, sum, divide.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..builder import Value
+from .reductions import shifted_exponentials
+from .table import Context, lowers
+
+_NONE, _MEAN, _SUM = 0, 1, 2
+
+
+@lowers("aten._log_softmax")
+def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    x = c.value(x, c.out[0].dtype)
+    parts = shifted_exponentials(c, x, dim % len(x.shape))
+    return c.b.binary("subtract", parts.shifted, c.b.unary("log", parts.total))
+
+
+@lowers("aten._log_softmax_backward_data")
+def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int, _dtype: object) -> Value:
+    """``g - exp(out) * sum(g)``.
+
+    When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0 elsewhere:
+    its sum is ``-w``, because the kernel requires every label to be a class or to be ignored (then ``w`` is 0).
+    So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as ``loss_parallel`` has it.
+    """
+    powers = c.b.unary("exponential", out)
+    if grad.name in c.one_hot_rows and dim % len(out.shape) == 1:
+        one_hot, row = c.one_hot_rows[grad.name]
+        return c.b.binary("multiply", c.b.binary("add", one_hot, powers), row)
+    total = c.b.reduce(grad, (dim % len(out.shape),), "add", keepdim=True)
+    return c.b.binary("subtract", grad, c.b.binary("multiply", powers, total))
+
+
+def _labels(c: Context, target: Value, weight: Value | None, ignore_index: int) -> tuple[Value, Value]:
+    """Which labels count, and the labels with ignored ones replaced by class 0."""
+    if weight is not None:
+        raise c.refuse("class weights")
+    if len(target.shape) != 1:
+        raise c.refuse(f"labels of shape {list(target.shape)}; flatten them")
+    counted = c.b.compare("NE", target, c.b.like(ignore_index, target))
+    return counted, c.b.select(counted, target, c.b.like(0, target))
+
+
+@lowers("aten.nll_loss_forward")
+def _nll_forward(
+    c: Context, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> tuple[Value, Value]:
+    """Loss and total weight, the honest count of labels other than ``ignore_index``."""
+    counted, safe = _labels(c, target, weight, ignore_index)
+    picked = c.b.gather(x, c.b.reshape(safe, (*safe.shape, 1)), axis=1, batch_dims=1)
+    losses = c.b.unary("negate", c.b.reshape(picked, safe.shape))
+    losses = c.b.select(counted, losses, c.b.like(0, losses))
+    count = c.b.convert(c.b.reduce(c.b.convert(counted, "i64"), (0,), "add"), x.dtype)
+    if reduction == _NONE:
+        return losses, c.b.constant(0, c.out[1])
+    total = c.b.reduce(losses, (0,), "add")
+    return (total if reduction == _SUM else c.b.binary("divide", total, count)), count
+
+
+@lowers("aten.nll_loss_backward")
+def _nll_backward(
+    c: Context, grad: Value, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int, total: Value
+) -> Value:  # fmt: skip
+    counted, safe = _labels(c, target, weight, ignore_index)
+    if reduction == _MEAN:
+        grad = c.b.binary("divide", grad, total)
+    row = c.b.expand(grad, counted.shape) if grad.shape == () else grad
+    row = c.b.select(counted, row, c.b.like(0, row))
+    row = c.b.reshape(row, (*counted.shape, 1))
+    here = c.b.compare("EQ", c.b.iota(1, x.shape), c.b.insert(safe, 1, x.shape[1]))
+    one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
+    result = c.b.binary("multiply", one_hot, row)
+    c.one_hot_rows[result.name] = (one_hot, row)
+    return result
+
+
+@lowers("aten.mse_loss")
+def _mse(c: Context, x: Value, y: Value, reduction: int = _MEAN) -> Value:
+    difference = c.b.binary("subtract", x, y)
+    squares = c.b.binary("multiply", difference, difference)
+    if reduction == _NONE:
+        return squares
+    total = c.b.reduce(squares, range(len(squares.shape)), "add")
+    return total if reduction == _SUM else c.b.binary("divide", total, c.b.like(squares.type.size, total))
+
+
+@lowers("aten.mse_loss_backward")
+def _mse_backward(c: Context, grad: Value, x: Value, y: Value, reduction: int) -> Value:
+    difference = c.b.scale(c.b.binary("subtract", x, y), 2)
+    slope = c.b.binary("multiply", difference, c.b.expand(grad, x.shape))
+    return c.b.binary("divide", slope, c.b.like(math.prod(x.shape), x)) if reduction == _MEAN else slope

@@ -1,0 +1,112 @@
+"""The table of lowerings and what a lowering may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from certificates.ir import TensorType
+
+from ..builder import Builder, Literal, Value
+from ..errors import GroupError, LoweringError
+from ..recorder import GroupRef, Node
+
+Operand = Value | Literal
+#: A lowering of an op on values: ``(context, *args, **kwargs) -> result(s)``.
+Lower = Callable[..., Value | Sequence[Value]]
+#: A lowering of an op that works on storages: it reads and writes through the driver itself.
+Effect = Callable[[Any, Node], None]
+
+LOWERINGS: dict[str, Lower] = {}
+EFFECTS: dict[str, Effect] = {}
+
+
+def lowers(*names: str) -> Callable[[Lower], Lower]:
+    """Register a lowering for op names without overload, or with it where overloads differ."""
+
+    def register(function: Lower) -> Lower:
+        LOWERINGS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def effects(*names: str) -> Callable[[Effect], Effect]:
+    """Register a storage-level lowering."""
+
+    def register(function: Effect) -> Effect:
+        EFFECTS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def find(op: str) -> Lower | None:
+    """The lowering of ``namespace.name.overload``; an in-place op is its functional form, written back."""
+    base = op.rsplit(".", 1)[0]
+    functional = base[:-1] if base.endswith("_") and not base.endswith("__") else base
+    return LOWERINGS.get(op) or LOWERINGS.get(base) or LOWERINGS.get(functional)
+
+
+@dataclass
+class Attention:
+    """What a fused attention kernel saved for its backward, as values."""
+
+    operands: tuple[str, ...]
+    weights: Value
+
+
+@dataclass
+class Context:
+    """Passed to every lowering: the builder, the types of the results, and facts noted by earlier ops."""
+
+    b: Builder
+    group_axes: Callable[[GroupRef], tuple[str, ...]]
+    out: tuple[TensorType, ...] = ()
+    op: str = ""
+    #: Saved attention weights by the kernel's two outputs, see :mod:`.attention`.
+    attention: dict[tuple[str, str], Attention] = field(default_factory=dict)
+    #: One-hot and row factor of a cross-entropy gradient, see :mod:`.losses`.
+    one_hot_rows: dict[str, tuple[Value, Value]] = field(default_factory=dict)
+    #: Distinct groups by axes, and how many collectives each has seen.
+    groups: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def value(self, x: Operand, dtype: str) -> Value:
+        """An operand in ``dtype``; a Python number becomes a scalar constant."""
+        if isinstance(x, Value):
+            return self.b.convert(x, dtype)
+        if isinstance(x, float) and TensorType(dtype, ()).sort == "Int":
+            if not x.is_integer():
+                raise LoweringError(f"literal {x!r} among integers", op=self.op)
+            x = int(x)
+        return self.b.constant(x, TensorType(dtype, ()))
+
+    def pair(self, x: Operand, y: Operand) -> tuple[Value, Value]:
+        """Two operands of a comparison in their common dtype."""
+        dtypes = [v.dtype for v in (x, y) if isinstance(v, Value)]
+        sorts = {TensorType(d, ()).sort for d in dtypes}
+        if len(sorts) > 1:
+            raise LoweringError(f"compares tensors of {' and '.join(dtypes)}", op=self.op)
+        return self.value(x, dtypes[0]), self.value(y, dtypes[0])
+
+    def refuse(self, message: str) -> LoweringError:
+        return LoweringError(message, op=self.op)
+
+    def collective(self, name: str, x: Value, group: GroupRef, shape: Sequence[int], **attrs: Any) -> Value:
+        """A collective over ``group``; over a single rank it is the identity. ``seq`` counts per group."""
+        axes = self.group_axes(group)
+        if len(group.ranks) == 1:
+            return x
+        if not axes:
+            raise GroupError(f"group {list(group.ranks)} is no fibre of mesh axes", op=self.op)
+        seq = self.groups[axes] = self.groups.get(axes, -1) + 1
+        result = TensorType(x.dtype, tuple(shape))
+        return self.b.emit(name, (x,), result, shared=False, group="_".join(axes), seq=seq, **attrs)
+
+
+def dims_of(dim: int | Sequence[int] | None, rank: int) -> list[int]:
+    """Non-negative reduction dimensions; none named means all."""
+    if dim is None or (not isinstance(dim, int) and not dim):
+        return list(range(rank))
+    return sorted(d % rank for d in ([dim] if isinstance(dim, int) else dim)) if rank else []

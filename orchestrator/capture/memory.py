@@ -1,0 +1,255 @@
+"""Functional contents of mutable, aliased storages.
+
+A :class:`Memory` holds, per storage, disjoint segments of elements, each the dense image of one IR value. A
+tensor is a :class:`Geometry` over a storage. Reading it assembles reshape, slice, transpose, concatenate and
+broadcast from the segments; writing it replaces segments. So views, in-place ops, ``out=`` arguments and
+buffers that are filled in pieces need no lowering of their own: whatever made an alias, it is found here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from certificates.ir import TensorType
+
+from .builder import Builder, Value
+from .errors import AliasingError
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Size, stride and offset of a tensor over its storage, in elements."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(size: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
+        """Strides of dimensions of size 1 mean nothing; they are normalised to 0."""
+        return Geometry(tuple(size), tuple(0 if n == 1 else s for n, s in zip(size, stride, strict=True)), offset)
+
+    @staticmethod
+    def contiguous(size: Sequence[int], offset: int = 0) -> Geometry:
+        return Geometry.of(size, [math.prod(size[d + 1 :]) for d in range(len(size))], offset)
+
+    @property
+    def end(self) -> int:
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+
+    @property
+    def moving(self) -> list[int]:
+        """Dimensions with more than one stored element, from the largest stride to the smallest."""
+        dims = [d for d, s in enumerate(self.stride) if s > 0]
+        return sorted(dims, key=lambda d: -self.stride[d])
+
+    @property
+    def dense(self) -> bool:
+        """Does the tensor visit every element of its range exactly once?"""
+        step = 1
+        for d in reversed(self.moving):
+            if self.stride[d] != step:
+                return False
+            step *= self.size[d]
+        return all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Elements ``[geometry.offset, geometry.end)`` hold ``value``; ``None`` is memory nobody wrote."""
+
+    geometry: Geometry
+    value: Value | None
+
+    @property
+    def start(self) -> int:
+        return self.geometry.offset
+
+    @property
+    def end(self) -> int:
+        return self.geometry.end
+
+
+@dataclass
+class _Storage:
+    dtype: str
+    segments: list[Segment] = field(default_factory=list)
+    reads: dict[Geometry, Value] = field(default_factory=dict)
+
+
+class Memory:
+    """All storages of one trace. ``missing`` makes the value of elements that were never written."""
+
+    def __init__(self, builder: Builder, missing: Callable[[TensorType, bool], Value]) -> None:
+        self._b = builder
+        self._missing = missing
+        self._storages: dict[int, _Storage] = {}
+
+    def knows(self, storage: int) -> bool:
+        return storage in self._storages
+
+    def allocate(self, storage: int, dtype: str, geometry: Geometry) -> None:
+        """Fresh memory without contents (``empty``)."""
+        self._storages[storage] = _Storage(dtype, [Segment(Geometry.contiguous((geometry.end,)), None)])
+
+    def forget(self, storage: int) -> None:
+        """The storage was freed or resized: whatever is read later must be written first."""
+        self._storages.pop(storage, None)
+
+    def read(self, storage: int, dtype: str, geometry: Geometry) -> Value:
+        """The value of a tensor. A strided layout without an expression is an :class:`AliasingError`."""
+        if 0 in geometry.size:
+            raise AliasingError(f"an empty tensor of shape {list(geometry.size)} has no place in a plan")
+        cell = self._storages.setdefault(storage, _Storage(dtype))
+        if cell.dtype != dtype:
+            raise AliasingError(f"a storage of {cell.dtype} is read as {dtype}")
+        if geometry not in cell.reads:
+            whole = next((s for s in cell.segments if s.geometry == geometry and s.value), None)
+            if whole is not None and whole.value is not None:
+                return whole.value
+            base, flat = self._gather(cell, geometry)
+            cell.reads[geometry] = _strided(self._b, flat, geometry, base)
+        return cell.reads[geometry]
+
+    def write(self, storage: int, dtype: str, geometry: Geometry, value: Value) -> None:
+        """Replace the elements that a tensor covers by ``value`` (of its shape)."""
+        if value.shape != geometry.size or value.dtype != dtype:
+            raise AliasingError(f"a value {value.type} is written to a tensor {dtype}{list(geometry.size)}")
+        cell = self._storages.setdefault(storage, _Storage(dtype))
+        if not cell.segments:
+            cell.dtype = dtype
+        if cell.dtype != dtype:
+            raise AliasingError(f"a storage of {cell.dtype} is written as {dtype}")
+        if not geometry.dense:
+            base, flat = self._gather(cell, geometry)
+            value = _scatter(self._b, flat, geometry, base, value)
+            geometry = Geometry.contiguous(value.shape, base)
+        kept = [s for s in cell.segments if s.end <= geometry.offset or s.start >= geometry.end]
+        for segment in cell.segments:
+            if segment.start < geometry.offset < segment.end:
+                kept.append(self._part(segment, segment.start, geometry.offset))
+            if segment.start < geometry.end < segment.end:
+                kept.append(self._part(segment, geometry.end, segment.end))
+        cell.segments = sorted([*kept, Segment(geometry, value)], key=lambda s: s.start)
+        cell.reads = {}
+
+    def _part(self, segment: Segment, start: int, end: int) -> Segment:
+        """The elements ``[start, end)`` of a segment, flat."""
+        place = Geometry.contiguous((end - start,), start)
+        if segment.value is None or place == segment.geometry:
+            return Segment(place, segment.value)
+        flat = _memory_order(self._b, segment.value, segment.geometry)
+        return Segment(place, self._b.narrow(flat, 0, start - segment.start, end - start))
+
+    def _gather(self, cell: _Storage, geometry: Geometry) -> tuple[int, Value]:
+        """A flat value that covers the tensor, and the storage offset of its first element."""
+        parts: list[Value] = []
+        at = geometry.offset
+        for segment in [*cell.segments, None]:
+            if segment is not None and segment.end <= at:
+                continue
+            gap = geometry.end if segment is None else min(segment.start, geometry.end)
+            if at < gap:
+                parts.append(self._missing(TensorType(cell.dtype, (gap - at,)), False))
+                at = gap
+            if segment is None or segment.start >= geometry.end:
+                break
+            if segment.start <= geometry.offset and geometry.end <= segment.end and segment.value is not None:
+                return segment.start, _memory_order(self._b, segment.value, segment.geometry)
+            part = self._part(segment, max(segment.start, at), min(segment.end, geometry.end))
+            size = TensorType(cell.dtype, (part.end - part.start,))
+            parts.append(self._b.flat(part.value) if part.value else self._missing(size, True))
+            at = part.end
+        return geometry.offset, self._b.concatenate(parts, 0)
+
+
+def _memory_order(b: Builder, value: Value, geometry: Geometry) -> Value:
+    """The elements of a dense tensor in the order in which they lie in memory."""
+    moving = geometry.moving
+    still = [d for d in range(len(geometry.size)) if d not in moving]
+    return b.flat(value if moving == sorted(moving) else b.transpose(value, [*still, *moving]))
+
+
+def _nest(length: int, geometry: Geometry, base: int) -> tuple[list[int], list[int]] | None:
+    """Shape and start of a tensor as a box of a reshaped flat buffer, in order of falling stride."""
+    moving = geometry.moving
+    strides = [geometry.stride[d] for d in moving]
+    sizes = [geometry.size[d] for d in moving]
+    if not strides or strides[-1] != 1:
+        strides, sizes = [*strides, 1], [*sizes, 1]
+    if length % strides[0] or any(a % b for a, b in zip(strides, strides[1:], strict=False)):
+        return None
+    shape = [n // s for n, s in zip([length, *strides], strides, strict=False)]
+    starts, rest = [], geometry.offset - base
+    for stride in strides:
+        digit, rest = divmod(rest, stride)
+        starts.append(digit)
+    if any(a + n > m for a, n, m in zip(starts, sizes, shape, strict=True)):
+        return None
+    return shape, starts
+
+
+def _box(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value | None:
+    """The tensor with moving dimensions only, by falling stride; tries the buffer, then its covered range."""
+    sizes = [geometry.size[d] for d in geometry.moving]
+    nest = _nest(flat.type.size, geometry, base)
+    if nest is None and geometry.dense:
+        start = geometry.offset - base
+        return b.reshape(b.narrow(b.flat(flat), 0, start, geometry.end - geometry.offset), sizes)
+    if nest is None:
+        stride = geometry.stride[geometry.moving[0]]
+        start, length = geometry.offset - base, stride * sizes[0]
+        if start + length > flat.type.size:
+            start = flat.type.size - length
+        if start < 0:
+            return None
+        flat = b.narrow(b.flat(flat), 0, start, length)
+        nest = _nest(length, geometry, base + start)
+        if nest is None:
+            return None
+    shape, starts = nest
+    taken = [*sizes, *[1] * (len(shape) - len(sizes))]
+    return b.reshape(b.slice(b.reshape(flat, shape), starts, taken), sizes)
+
+
+def _strided(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value:
+    """``as_strided`` of a flat buffer whose first element lies at ``base``."""
+    box = _box(b, flat, geometry, base)
+    if box is None:
+        raise AliasingError(f"the view {geometry} of a buffer of {flat.type.size} is no slice of a reshape")
+    moving = geometry.moving
+    ordered = sorted(moving)
+    box = b.transpose(box, [moving.index(d) for d in ordered])
+    if all(n == 1 or s > 0 for n, s in zip(geometry.size, geometry.stride, strict=True)):
+        return b.reshape(box, geometry.size)
+    return b.broadcast(box, geometry.size, ordered)
+
+
+def _scatter(b: Builder, flat: Value, geometry: Geometry, base: int, value: Value) -> Value:
+    """The buffer after ``value`` was written to a tensor that covers it in part."""
+    nest = _nest(flat.type.size, geometry, base)
+    if nest is None or any(n > 1 and s == 0 for n, s in zip(geometry.size, geometry.stride, strict=True)):
+        raise AliasingError(f"a write through the view {geometry} is no box of a reshape")
+    shape, starts = nest
+    moving = geometry.moving
+    still = [d for d in range(len(geometry.size)) if d not in moving]
+    region = b.transpose(value, [*still, *moving])
+    sizes = [*(geometry.size[d] for d in moving), *[1] * (len(shape) - len(moving))]
+    return b.flat(_put(b, b.reshape(flat, shape), b.reshape(region, sizes), starts))
+
+
+def _put(b: Builder, whole: Value, region: Value, starts: Sequence[int]) -> Value:
+    """``whole`` with the box at ``starts`` replaced by ``region``."""
+    for dim, (start, size, total) in enumerate(zip(starts, region.shape, whole.shape, strict=True)):
+        if size < total:
+            inner = b.narrow(whole, dim, start, size)
+            rest = [0 if d == dim else s for d, s in enumerate(starts)]
+            parts = [_put(b, inner, region, rest)]
+            if start:
+                parts.insert(0, b.narrow(whole, dim, 0, start))
+            if start + size < total:
+                parts.append(b.narrow(whole, dim, start + size, total - start - size))
+            return b.concatenate(parts, dim)
+    return region

@@ -1,0 +1,190 @@
+"""Records every ATen and c10d op of a step, with the storage and geometry of each tensor.
+
+The recorder runs over fake tensors, so nothing is computed and no weight is in memory. It sees local tensors
+only: for DTensor and asynchronous collective wrappers it steps aside until they have unwrapped themselves.
+Every storage it meets is kept alive, so that no two tensors of a trace share an identity by accident.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from .builder import Frame
+from .errors import LoweringError
+from .memory import Geometry
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "i1",
+}
+_LIBRARIES = tuple(
+    str(Path(p).resolve()) for p in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parent)
+)
+#: Ops that say nothing about values.
+_SILENT = frozenset(("prim.device.default", "aten.record_stream.default"))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A local tensor as an op saw it. ``literal`` is the value of a real (not fake) uniform tensor."""
+
+    storage: int
+    dtype: str
+    geometry: Geometry
+    literal: bool | int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRef:
+    """A process group, by its ranks in group order."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceRef:
+    """A reduction of a collective, such as ``SUM`` or ``AVG``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One recorded op. ``op`` is ``namespace.name.overload``, or ``storage.resize`` for a freed storage."""
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outs: Any
+    frame: Frame | None
+
+
+def reference(tensor: torch.Tensor) -> TensorRef:
+    """Describe a local tensor; an unsupported dtype, or a real tensor with several values, is an error."""
+    if tensor.dtype not in DTYPES:
+        raise LoweringError(f"tensors of {tensor.dtype} have no place in a plan")
+    literal: bool | int | float | None = None
+    if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
+        with _disable_current_modes():
+            values = torch.unique(tensor.detach()).tolist()
+        if len(values) != 1:
+            raise LoweringError(
+                f"a real tensor of shape {list(tensor.shape)} is read by the step; make it a buffer or an input"
+            )
+        literal = values[0]
+    geometry = Geometry.of(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return TensorRef(tensor.untyped_storage()._cdata, DTYPES[tensor.dtype], geometry, literal)
+
+
+def user_frame() -> Frame | None:
+    """The innermost Python frame outside the interpreter's libraries and this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(("<", *_LIBRARIES)):
+            return name, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+@dataclass
+class Recorder(TorchDispatchMode):
+    """Context manager that appends a :class:`Node` per op to ``nodes``."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._alive: list[object] = []
+        self._forward: dict[int, Frame] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if any(issubclass(t, DTensor | AsyncCollectiveTensor) for t in types):
+            return NotImplemented
+        name = str(func)
+        if name in _SILENT or name.startswith("profiler."):
+            return func(*args, **(kwargs or {}))
+        # Arguments are described before the op runs: it may change their storage or metadata.
+        before = tree_map(self._describe, (tuple(args), dict(kwargs or {})))
+        result = func(*args, **(kwargs or {}))
+        self.nodes.append(Node(name, before[0], before[1], tree_map(self._describe, result), self._frame()))
+        return result
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        self._alive.append(storage)
+        self.nodes.append(Node("storage.resize", (storage._cdata,), {}, None, None))
+
+    def _describe(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            self._alive.append(item.untyped_storage())
+            return reference(item)
+        if isinstance(item, torch.dtype):
+            return DTYPES.get(item, str(item))
+        if isinstance(item, torch.ScriptObject):
+            return _unbox(item)
+        return item
+
+    def _frame(self) -> Frame | None:
+        """Backward ops run without Python frames of their own: autograd's sequence number finds the forward line."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            return self._forward.get(node._sequence_nr(), user_frame())
+        frame = user_frame()
+        if frame is not None:
+            self._forward[torch.autograd._get_sequence_nr() - 1] = frame
+        return frame
+
+
+def _unbox(item: torch.ScriptObject) -> Any:
+    kind = item._type().name()
+    if kind == "ProcessGroup":
+        group = torch.distributed.ProcessGroup.unbox(item)
+        return GroupRef(tuple(torch.distributed.get_process_group_ranks(group)))
+    if kind == "ReduceOp":
+        return ReduceRef(torch.distributed.ReduceOp.RedOpType(item.op()).name)  # type: ignore[attr-defined]
+    return None
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Record ops and storage resizes (FSDP frees its buffers without any op)."""
+    resize: Callable[..., Any] = torch.UntypedStorage.resize_
+
+    def logged(storage: torch.UntypedStorage, size: int) -> Any:
+        if storage.nbytes() != size:
+            recorder.resized(storage)
+        return resize(storage, size)
+
+    torch.UntypedStorage.resize_ = logged  # type: ignore[method-assign]
+    try:
+        with recorder:
+            yield recorder
+    finally:
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
