@@ -22,7 +22,7 @@ SORTS: dict[str, Sort] = {
     "i64": "Int", "i32": "Int", "i16": "Int", "i8": "Int", "u8": "Int",
     "i1": "Bool",
 }  # fmt: skip
-_TYPE = re.compile(r"([a-z0-9]+)\[((?:[1-9][0-9]*(?:,[1-9][0-9]*)*)?)\]\Z")
+_TYPE = re.compile(r"([a-z0-9]+)\[((?:[1-9][0-9]{0,17}(?:,[1-9][0-9]{0,17})*)?)\]\Z")
 _RESULT = re.compile(r"%[0-9]+\Z")
 _INPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 _RATIONAL = re.compile(r"-?(0|[1-9][0-9]*)(/[1-9][0-9]*)?\Z")
@@ -52,8 +52,11 @@ class TensorType:
     def parse(text: object) -> TensorType:
         match = _TYPE.match(text) if isinstance(text, str) else None
         if match is None or match[1] not in SORTS:
-            raise FormatError(f"{text!r} is not a tensor type such as f32[4,8]")
-        return TensorType(match[1], tuple(map(int, match[2].split(","))) if match[2] else ())
+            raise FormatError(f"{_brief(text)} is not a tensor type such as f32[4,8]")
+        shape = tuple(map(int, match[2].split(","))) if match[2] else ()
+        if len(shape) > MAX_RANK:
+            raise FormatError(f"a tensor type has at most {MAX_RANK} dimensions, not {len(shape)}")
+        return TensorType(match[1], shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +144,16 @@ MAX_RANK = 12
 _MAX_INT = 1 << 62
 
 
+def _brief(data: object) -> str:
+    """A hostile document's value for a one-line message."""
+    text = repr(data)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def rational(text: str) -> Fraction:
     """Read ``p`` or ``p/q`` in lowest terms."""
     if not _RATIONAL.match(text) or len(text) > 2000:
-        raise FormatError(f"{text!r} is not a rational number p/q")
+        raise FormatError(f"{_brief(text)} is not a rational number p/q")
     value = Fraction(text)
     if format_rational(value) != text:
         raise FormatError(f"rational {text!r} is not in lowest terms")
@@ -192,9 +201,9 @@ def op_from_json(data: object) -> Op:
         raise FormatError("an op is a list of six: result, name, operands, type, attributes, location")
     out, name, ins, type_, attrs, loc = data
     if not isinstance(out, str) or not _RESULT.match(out):
-        raise FormatError(f"{out!r} is not a result name such as %17")
+        raise FormatError(f"{_brief(out)} is not a result name such as %17")
     if not isinstance(name, str) or name not in ATTRS:
-        raise FormatError(f"op {name!r} of {out} is not in the op table")
+        raise FormatError(f"op {_brief(name)} of {out} is not in the op table")
     if not isinstance(ins, list) or not all(isinstance(v, str) for v in ins):
         raise FormatError(f"operands of {out} must be a list of names")
     if not isinstance(attrs, dict) or set(attrs) != set(ATTRS[name]):
@@ -247,7 +256,7 @@ def check_program(program: Program, axes: Mapping[str, tuple[int, int]] | None =
             raise FormatError(f"specification has the collective {op.name} {op.out}")
         if len(op.type.shape) > MAX_RANK:
             raise FormatError(f"{op.name} {op.out} has more than {MAX_RANK} dimensions")
-        problem = _mismatch(op, [types[v] for v in op.ins], axes or {})
+        problem = mismatch(op, [types[v] for v in op.ins], axes or {})
         if problem:
             ins = ", ".join(str(types[v]) for v in op.ins)
             raise FormatError(f"{op.name} {op.out} : ({ins}) -> {op.type}: {problem}")
@@ -261,7 +270,7 @@ def check_program(program: Program, axes: Mapping[str, tuple[int, int]] | None =
             raise FormatError(f"state {name} comes in as {program.inputs[name]} and leaves as {types[value]}")
 
 
-def _mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]]) -> str | None:
+def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]]) -> str | None:
     """Why the op is ill-typed, or ``None``."""
     out, shapes = op.type, [t.shape for t in ins]
     arity = (

@@ -171,6 +171,8 @@ def load(path: Path | str) -> Plan:
 def read_bytes(path: Path) -> bytes:
     """The uncompressed bytes of a plan file; over 1 GiB or not gzip after all is a ``FormatError``."""
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise FormatError(f"{path} is over {MAX_BYTES} bytes")
         data = path.read_bytes()
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
@@ -184,6 +186,8 @@ def read_bytes(path: Path) -> bytes:
             raise FormatError(f"{path} unpacks to more than {MAX_BYTES} bytes")
         if not engine.eof:
             raise FormatError(f"{path} is a truncated gzip file")
+        if engine.unused_data:
+            raise FormatError(f"{path} has data after the end of its gzip stream")
     return data
 
 
@@ -312,9 +316,9 @@ def loads(data: bytes) -> Plan:
     axes: dict[str, int] = {}
     for entry in _items(raw["mesh"], "mesh"):
         pair = _items(entry, "a mesh axis")
-        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], int) or pair[0] in axes:
+        if len(pair) != 2 or not isinstance(pair[0], str) or pair[0] in axes:
             raise FormatError("mesh must be a list of [name, size] with distinct names")
-        axes[pair[0]] = pair[1]
+        axes[pair[0]] = _integers(pair[1:], "sizes of the mesh")[0]
     groups = {}
     for name, entry in _mapping(raw["groups"], "groups").items():
         g = _get(entry, f"group {name}", frozenset(("axes", "ranks")))
@@ -349,7 +353,7 @@ def check_plan(plan: Plan) -> None:
     """Well-formedness of a whole plan: mesh, groups, classes, programs, rendezvous, relations."""
     mesh = plan.mesh
     for name, size in mesh.axes.items():
-        if not name.isidentifier() or name.startswith(("z", "_")) or size < 1:
+        if not name.isidentifier() or not name.isascii() or name.startswith(("z", "_")) or size < 1:
             raise FormatError(
                 f"mesh axis {name!r} of size {size}: needs an identifier not starting with z or _"
             )
@@ -370,6 +374,10 @@ def check_plan(plan: Plan) -> None:
             check_program(cls.program, cls.box)
         except FormatError as error:
             raise FormatError(f"class {cls.name}: {error}") from error
+    for program in (plan.specification, *(c.program for c in plan.classes)):
+        for op in program.ops:
+            if op.loc is not None and op.loc.source >= len(plan.sources):
+                raise FormatError(f"location of {op.out} names source {op.loc.source}, which is not listed")
     _check_rendezvous(plan)
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
         for relation in relations:
@@ -384,7 +392,8 @@ def check_plan(plan: Plan) -> None:
 
 def _check_boxes(plan: Plan) -> None:
     names = [c.name for c in plan.classes]
-    if len(set(names)) != len(names) or not all(n.isidentifier() for n in names) or "s" in names:
+    plain = all(n.isidentifier() and n.isascii() for n in names)
+    if len(set(names)) != len(names) or not plain or "s" in names:
         raise FormatError("rank classes need distinct identifiers other than 's'")
     volume = 0
     for i, cls in enumerate(plan.classes):
@@ -503,6 +512,25 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
                 lo, hi = form.interval(known)
                 if lo < 0 or hi >= shape[d]:
                     raise FormatError(f"{what} index {form} leaves dimension {d} of size {shape[d]}")
+    if reduced:
+        _check_fibres(plan, relation, reduced)
+
+
+def _check_fibres(plan: Plan, relation: Relation, reduced: tuple[str, ...]) -> None:
+    """A partial value adds up over whole fibres: the classes of one piece tile the reduced axes, once."""
+    members: dict[object, list[str]] = {}
+    for piece in relation.pieces:
+        box = plan.by_class[piece.cls].box
+        rest = tuple(r for a, r in box.items() if a not in reduced)
+        members.setdefault((piece.sizes, piece.plan, piece.spec, rest), []).append(piece.cls)
+    whole = math.prod(plan.mesh.axes[a] for a in reduced)
+    for classes in members.values():
+        boxes = [plan.by_class[c].box for c in classes]
+        covered = sum(math.prod(box[a][1] - box[a][0] for a in reduced) for box in boxes)
+        if len(set(classes)) != len(classes) or covered != whole:
+            raise FormatError(
+                f"piece on {', '.join(classes)} reaches {covered} of {whole} ranks along {', '.join(reduced)}"
+            )
 
 
 # --- writing -----------------------------------------------------------------------------------------------

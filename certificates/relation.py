@@ -56,6 +56,11 @@ def relate(
     are uneven as in DTensor; each class must lie where its chunks have one size, else ``FormatError``.
     """
     order = tuple(order or mesh.axes)
+    if not set(placements) <= set(mesh.axes) or sorted(order) != sorted(mesh.axes):
+        raise FormatError(f"{spec}: the mesh has the axes {list(mesh.axes)}")
+    for place in placements.values():
+        if isinstance(place, Shard) and not 0 <= place.dim < len(shape):
+            raise FormatError(f"{spec}: no dimension {place.dim} to shard in {list(shape)}")
     partial = tuple(a for a in mesh.axes if isinstance(placements.get(a), Partial))
     kinds = {p.kind for p in placements.values() if isinstance(p, Partial)}
     if len(kinds) > 1:

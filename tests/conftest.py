@@ -1,0 +1,123 @@
+"""Plans written by hand that several folders test with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from certificates.build import ProgramBuilder, Value, build_plan
+from certificates.plan import Plan
+from certificates.relation import Partial, Replicate, Shard
+
+MESH = {"dp": 2, "tp": 2}
+
+
+def mlp_step(b: ProgramBuilder, rows: int, hidden: int, total_rows: int, *, sharded: bool) -> None:
+    """One SGD step of ``mean((tanh(x w1) w2 - t)^2)``; sharded: batch rows over dp, hidden units over tp."""
+    x, t = b.input("batch.x", f"f32[{rows},4]"), b.input("batch.t", f"f32[{rows},3]")
+    w1, w2 = b.input("params.w1", f"f32[4,{hidden}]"), b.input("params.w2", f"f32[{hidden},3]")
+    lr = b.input("hyper.lr", "f32[]")
+
+    def over(axis: str, value: Value) -> Value:
+        return b.all_reduce(value, axis) if sharded else value
+
+    h = b.tanh(x @ w1)
+    error = over("tp", h @ w2) - t
+    b.output("loss", over("dp", (error * error).sum()) / (total_rows * 3))
+    grad_y = error * 2 / (total_rows * 3)
+    grad_h = (grad_y @ w2.T) * (1 - h * h)
+    for name, weight, grad in (("params.w1", w1, x.T @ grad_h), ("params.w2", w2, h.T @ grad_y)):
+        b.output(f"grads.{name}", grad)
+        b.output(name, weight - lr.like(weight) * over("dp", grad))
+
+
+def build_mlp() -> Plan:
+    """The step on one device, and on dp 2 x tp 2."""
+    specification, plan = ProgramBuilder(), ProgramBuilder(MESH)
+    mlp_step(specification, 6, 8, 6, sharded=False)
+    mlp_step(plan, 3, 4, 6, sharded=True)
+    weights = {"params.w1": {"tp": Shard(1)}, "params.w2": {"tp": Shard(0)}}
+    grads = {f"grads.{n}": {**p, "dp": Partial()} for n, p in weights.items()}
+    return build_plan(
+        name="mlp-tp2-dp2",
+        mesh=MESH,
+        specification=specification.build(),
+        classes=plan.build(),
+        inputs={"batch.x": {"dp": Shard(0)}, "batch.t": {"dp": Shard(0)}, "hyper.lr": {}, **weights},
+        outputs={"loss": {"dp": Replicate()}, **weights, **grads},
+    )
+
+
+def build_uneven() -> Plan:
+    """Three ranks hold 4, 4 and 2 of 10 rows (padded to 4 for the all-gather): two rank classes."""
+    mesh = {"dp": 3}
+    specification = ProgramBuilder()
+    specification.output("y", specification.input("w", "f32[10,2]") * 3)
+    classes = {}
+    for label, box, rows in (("full", (0, 2), 4), ("last", (2, 3), 2)):
+        b = ProgramBuilder(mesh, box={"dp": box})
+        w = b.input("w", f"f32[{rows},2]")
+        whole = b.all_gather(b.pad(w, (0, 0), (4 - rows, 0)), "dp")[:10]
+        start = b.axis_index("dp").scale(4)
+        b.output("y", b.slice(whole, [start, 0], [rows, 2]) * 3)
+        classes[label] = ({"dp": box}, b.build())
+    shard = {"dp": Shard(0)}
+    return build_plan(
+        name="uneven-dp3",
+        mesh=mesh,
+        specification=specification.build(),
+        classes=classes,
+        inputs={"w": shard},
+        outputs={"y": shard},
+    )
+
+
+def build_integers() -> Plan:
+    """Vocabulary-parallel lookup: a masked gather on each rank, then a sum."""
+    mesh = {"tp": 2}
+    specification = ProgramBuilder()
+    table = specification.input("params.e", "f32[10,3]")
+    tokens = specification.input("batch.tokens", "i64[5]")
+    specification.output("y", specification.gather(table, tokens))
+    b = ProgramBuilder(mesh)
+    table, tokens = b.input("params.e", "f32[5,3]"), b.input("batch.tokens", "i64[5]")
+    first = b.constant(b.axis_index("tp").scale(5), "i64[5]")
+    local = tokens - first
+    inside = b.logical_and(b.compare(local, 0, "GE"), b.compare(local, 5, "LT"))
+    rows = b.gather(table, b.select(inside, local, b.constant(0, "i64[5]")))
+    kept = b.select(b.broadcast(inside, (5, 3), (0,)), rows, b.constant(0, "f32[5,3]"))
+    b.output("y", b.all_reduce(kept, "tp"))
+    return build_plan(
+        name="lookup-tp2",
+        mesh=mesh,
+        specification=specification.build(),
+        classes=b.build(),
+        inputs={"params.e": {"tp": Shard(0)}, "batch.tokens": {}},
+        outputs={"y": {}},
+        ranges={"batch.tokens": (0, 10)},
+        provenance={"written by": "hand"},
+    )
+
+
+BUILDERS: dict[str, Callable[[], Plan]] = {
+    "mlp": build_mlp,
+    "uneven": build_uneven,
+    "integers": build_integers,
+}
+
+
+@pytest.fixture(scope="session")
+def mlp() -> Plan:
+    return build_mlp()
+
+
+@pytest.fixture(scope="session")
+def uneven() -> Plan:
+    return build_uneven()
+
+
+@pytest.fixture(params=sorted(BUILDERS))
+def any_plan(request: pytest.FixtureRequest) -> Plan:
+    """Each hand-written plan in turn."""
+    return BUILDERS[request.param]()
