@@ -1,0 +1,157 @@
+"""Boxes of index symbols, split on demand.
+
+Following a tensor element to its source is straight-line code over affine forms; where a branch or a division is
+not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore` splits the box there and
+runs the code again on every part. Names of split symbols depend on the split only, so equal code gives equal names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from certificates.affine import Affine, Range
+
+T = TypeVar("T")
+MAX_CELLS = 256
+
+
+class Unfollowable(Exception):
+    """The element cannot be described by affine pieces; the message says why. Never success, just no guess."""
+
+
+class Cut(Exception):
+    """Split the range of a symbol at a position."""
+
+    def __init__(self, symbol: str, position: int) -> None:
+        super().__init__(symbol, position)
+        self.symbol, self.position = symbol, position
+
+
+class Digits(Exception):
+    """Write ``symbol + shift`` as ``base * high + low`` with ``low < base``."""
+
+    def __init__(self, symbol: str, base: int, shift: int) -> None:
+        super().__init__(symbol, base, shift)
+        self.symbol, self.base, self.shift = symbol, base, shift
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A box: ``ranges`` of the current symbols, and the original symbols ``at`` as forms over them."""
+
+    ranges: Mapping[str, Range]
+    at: Mapping[str, Affine]
+
+    @staticmethod
+    def whole(ranges: Mapping[str, Range]) -> Cell:
+        return Cell(dict(ranges), {s: Affine.symbol(s) for s in ranges})
+
+    def _replace(self, symbol: str, form: Affine, ranges: Mapping[str, Range]) -> Cell:
+        rest = {s: r for s, r in self.ranges.items() if s != symbol}
+        return Cell(rest | dict(ranges), {s: f.substitute({symbol: form}) for s, f in self.at.items()})
+
+    def cut(self, symbol: str, position: int) -> list[Cell]:
+        lo, hi = self.ranges[symbol]
+        if not lo < position < hi:
+            raise Unfollowable(f"cut of {symbol} at {position} outside {lo}..{hi}")
+        stem = symbol.split("_", 1)[0]
+        out = []
+        for a, b in ((lo, position), (position, hi)):
+            name = f"{stem}_{a}_{b}" if "#" not in symbol else f"{symbol}_{a}_{b}"
+            out.append(self._replace(symbol, Affine.symbol(name), {name: (a, b)}))
+        return out
+
+    def digits(self, symbol: str, base: int, shift: int) -> list[Cell]:
+        lo, hi = self.ranges[symbol]
+        if (lo + shift) % base or (hi + shift) % base:
+            raise Unfollowable(f"{symbol} in {lo}..{hi} is not aligned to {base}")
+        high, low = f"{symbol}#{base}", f"{symbol}#m{base}"
+        form = Affine.of(-shift, {high: base, low: 1})
+        return [self._replace(symbol, form, {high: ((lo + shift) // base, (hi + shift) // base), low: (0, base)})]
+
+
+def explore(cell: Cell, compute: Callable[[Cell], T]) -> list[tuple[Cell, T]]:
+    """Run ``compute`` on parts of a box until it is uniform on each; parts come in lexicographic order."""
+    work, out = [cell], []
+    while work:
+        current = work.pop()
+        try:
+            out.append((current, compute(current)))
+        except Cut as split:
+            work += reversed(current.cut(split.symbol, split.position))
+        except Digits as split:
+            work += current.digits(split.symbol, split.base, split.shift)
+        if len(work) + len(out) > MAX_CELLS:
+            raise Unfollowable(f"more than {MAX_CELLS} pieces")
+    return out
+
+
+def quotient(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine]:
+    """``form = n * q + r`` with ``0 <= r < n`` on the whole box, or a split that makes progress."""
+    q = Affine.of(0, [(s, c // n) for s, c in form.terms if c % n == 0])
+    rest = form - q.scale(n)
+    lo, hi = rest.interval(ranges)
+    whole = lo // n
+    if hi < (whole + 1) * n:
+        return q + whole, rest - whole * n
+    _split_digit(rest, n, ranges)
+    divide(rest, (whole + 1) * n, ranges)
+    raise Unfollowable(f"{form} does not divide by {n}")
+
+
+def _split_digit(rest: Affine, n: int, ranges: Mapping[str, Range]) -> None:
+    """Raise the split that lets the largest term of ``rest`` carry the multiples of ``n``, if it nests."""
+    symbol, coef = max(rest.terms, key=lambda t: t[1])
+    if coef <= 0 or n % coef:
+        return
+    small = rest - Affine.of(0, {symbol: coef})
+    shift = small.const // coef
+    lo, hi = (small - shift * coef).interval(ranges)
+    if lo < 0 or hi >= coef:
+        return
+    base = n // coef
+    first, last = ranges[symbol]
+    start = -(-(first + shift) // base) * base - shift
+    end = (last + shift) // base * base - shift
+    if start > first:
+        raise Cut(symbol, start)
+    if end < last:
+        raise Cut(symbol, end)
+    raise Digits(symbol, base, shift)
+
+
+def divide(form: Affine, bound: int, ranges: Mapping[str, Range]) -> None:
+    """Raise a cut that separates positions with ``form < bound`` from the others, if the box has both."""
+    lo, hi = form.interval(ranges)
+    if hi < bound or lo >= bound:
+        return
+    for symbol, coef in sorted(form.terms, key=lambda t: -abs(t[1])):
+        first, last = ranges[symbol]
+        if last - first < 2:
+            continue
+        if coef < 0:
+            raise Unfollowable(f"{form} runs downwards in {symbol}")
+        low, high = (form - Affine.of(0, {symbol: coef})).interval(ranges)
+        for edge in (-(-(bound - high) // coef), -(-(bound - low) // coef)):
+            if first < edge < last:
+                raise Cut(symbol, edge)
+    raise Unfollowable(f"{form} cannot be compared with {bound}")
+
+
+def within(form: Affine, lo: int, hi: int, ranges: Mapping[str, Range]) -> bool:
+    """Whether the form lies in ``[lo, hi)`` everywhere (else nowhere) on the box; splits if neither."""
+    divide(form, lo, ranges)
+    divide(form, hi, ranges)
+    a, b = form.interval(ranges)
+    return lo <= a and b < hi
+
+
+def unlinear(form: Affine, sizes: tuple[int, ...], ranges: Mapping[str, Range]) -> list[Affine]:
+    """Coordinates of a row-major position."""
+    out: list[Affine] = []
+    for size in reversed(sizes[1:]):
+        form, rest = quotient(form, size, ranges)
+        out.append(rest)
+    return [form, *reversed(out)] if sizes else []
