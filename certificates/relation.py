@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from .affine import Affine
 from .errors import FormatError
-from .plan import Mesh, Piece, RankClass, Relation
+from .plan import Mesh, Piece, Plan, RankClass, Relation, digits
 
 
 @dataclass(frozen=True)
@@ -87,3 +87,37 @@ def relate(
         pieces.append(Piece(cls.name, tuple(sizes), local, tuple(forms)))
     reduce = (kinds.pop(), partial) if partial else None
     return Relation(spec, plan or spec, tuple(pieces), Fraction(coef), reduce)
+
+
+def placements_of(plan: Plan, relation: Relation, shape: Sequence[int]) -> list[tuple[str, Placement]] | None:
+    """The short form of a relation, major axis first and ``Replicate`` left out; ``None`` if it has none.
+
+    ``shape`` is that of the specification tensor. The guess is read off the forms and confirmed by building
+    the relation again, up to symbols that can take one value only.
+    """
+    reduced = relation.reduce[1] if relation.reduce else ()
+    step: dict[str, tuple[int, int]] = {}
+    for piece in relation.pieces:
+        for dim, form in enumerate(piece.spec):
+            for symbol, coef in form.terms:
+                if symbol in plan.mesh.axes and step.setdefault(symbol, (dim, coef)) != (dim, coef):
+                    return None
+    sharded = sorted(step, key=lambda axis: -step[axis][1])
+    order = sharded + [a for a in plan.mesh.axes if a not in step]
+    found: list[tuple[str, Placement]] = [(a, Shard(step[a][0])) for a in sharded]
+    if relation.reduce:
+        found += [(a, Partial(relation.reduce[0])) for a in plan.mesh.axes if a in reduced]
+    try:
+        again = relate(relation.spec, shape, dict(found), plan.mesh, plan.classes, order=order)
+    except FormatError:
+        return None
+    same = {_settled(plan, p) for p in again.pieces} == {_settled(plan, p) for p in relation.pieces}
+    return found if same and len(again.pieces) == len(relation.pieces) else None
+
+
+def _settled(plan: Plan, piece: Piece) -> Piece:
+    """The piece with every symbol of a single value replaced by that value."""
+    ranges = digits(piece.sizes) | dict(plan.by_class[piece.cls].box)
+    fixed = {s: Affine(lo) for s, (lo, hi) in ranges.items() if hi - lo == 1}
+    forms = [tuple(f.substitute(fixed) for f in side) for side in (piece.plan, piece.spec)]
+    return Piece(piece.cls, piece.sizes, forms[0], forms[1])

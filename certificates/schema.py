@@ -1,0 +1,166 @@
+"""The JSON Schema of plan files, generated from the op table so that the two cannot drift apart.
+
+``certificates/plan.schema.json`` is the published copy (a test compares them). The schema speaks of syntax;
+types, ranges and references are :func:`certificates.plan.check_plan`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .ir import ATTRS, MAX_RANK, SORTS
+from .plan import FORMAT, VERSION
+
+Schema = dict[str, object]
+PUBLISHED = Path(__file__).with_name("plan.schema.json")
+
+_RATIONAL = "^-?(0|[1-9][0-9]*)(/[1-9][0-9]*)?$"
+_NAME = "[A-Za-z_][A-Za-z0-9_.]*"
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _list(items: Schema, **limits: int) -> Schema:
+    return {"type": "array", "items": items, **limits}
+
+
+def _tuple(*items: Schema) -> Schema:
+    return {"type": "array", "prefixItems": list(items), "items": False, "minItems": len(items)}
+
+
+def _object(**properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": sorted(properties),
+        "additionalProperties": False,
+    }
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _attribute(kind: str | tuple[str, ...]) -> Schema:
+    if isinstance(kind, tuple):
+        return {"enum": list(kind)}
+    kinds: dict[str, Schema] = {
+        "int": _ref("natural"),
+        "str": {"type": "string"},
+        "value": {"anyOf": [_ref("rational"), {"enum": ["true", "false", "inf", "-inf"]}, _ref("affine")]},
+        "ints": _list(_ref("natural"), maxItems=MAX_RANK),
+        "affines": _list(_ref("affine"), maxItems=MAX_RANK),
+    }
+    return kinds[kind]
+
+
+def _op() -> Schema:
+    """One alternative per set of attributes, so that the table stays readable."""
+    names: dict[str, list[str]] = {}
+    attributes: dict[str, Schema] = {}
+    for name, attrs in sorted(ATTRS.items()):
+        schema = _object(**{key: _attribute(kind) for key, kind in sorted(attrs.items())})
+        key = json.dumps(schema, sort_keys=True)
+        names.setdefault(key, []).append(name)
+        attributes[key] = schema
+    location: Schema = {
+        "anyOf": [{"type": "null"}, _tuple(_ref("natural"), _ref("natural"), {"type": "string"})]
+    }
+    return {
+        "anyOf": [
+            _tuple(
+                {"type": "string", "pattern": "^%[0-9]+$"},
+                {"enum": alike},
+                _list({"type": "string"}),
+                _ref("type"),
+                attributes[key],
+                location,
+            )
+            for key, alike in names.items()
+        ]
+    }
+
+
+def plan_schema() -> Schema:
+    """The schema (2020-12) as plain data."""
+    piece = _object(
+        **{
+            "class": {"type": "string"},
+            "sizes": _list({"type": "integer", "minimum": 1}),
+            "plan": _list(_ref("affine"), maxItems=MAX_RANK),
+            "spec": _list(_ref("affine"), maxItems=MAX_RANK),
+        }
+    )
+    reduce = _tuple({"enum": ["add", "max", "min"]}, _list({"type": "string"}, minItems=1))
+    relation = _object(
+        spec={"type": "string"},
+        plan={"type": "string"},
+        coef=_ref("rational"),
+        reduce={"anyOf": [{"type": "null"}, reduce]},
+        pieces=_list(_ref("piece"), minItems=1),
+    )
+    program = _object(
+        inputs=_list(_tuple(_ref("name"), _ref("type"))),
+        ops=_list(_ref("op")),
+        outputs=_list(_tuple(_ref("name"), {"type": "string"})),
+    )
+    definitions: Schema = {
+        "natural": {"type": "integer", "minimum": 0, "exclusiveMaximum": 1 << 62},
+        "name": {"type": "string", "pattern": f"^{_NAME}$"},
+        "rational": {"type": "string", "pattern": _RATIONAL, "maxLength": 2000},
+        "type": {
+            "type": "string",
+            "pattern": f"^({'|'.join(SORTS)})\\[([1-9][0-9]*(,[1-9][0-9]*)*)?\\]$",
+        },
+        "affine": {
+            "description": "An integer, or its constant under the empty key and a coefficient per symbol.",
+            "anyOf": [
+                {"type": "integer"},
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "additionalProperties": {"type": "integer", "not": {"const": 0}},
+                    "not": {"required": [""], "maxProperties": 1},
+                },
+            ],
+        },
+        "range": _tuple(_ref("natural"), _ref("natural")),
+        "op": _op(),
+        "program": program,
+        "piece": piece,
+        "relation": relation,
+    }
+    group = _object(
+        axes=_list({"type": "string"}),
+        ranks=_list(_list(_ref("natural"), minItems=1), minItems=1),
+    )
+    rank_class = _object(name={"type": "string"}, box=_map(_ref("range")), program=_ref("program"))
+    document = _object(
+        format={"const": FORMAT},
+        version={"const": VERSION},
+        name={"type": "string"},
+        mesh=_list(_tuple({"type": "string"}, {"type": "integer", "minimum": 1})),
+        groups=_map(group),
+        sources=_list({"type": "string"}),
+        specification=_ref("program"),
+        classes=_list(rank_class, minItems=1),
+        inputs=_list(_ref("relation")),
+        outputs=_list(_ref("relation")),
+        ranges=_map(_ref("range")),
+        provenance={"type": "object"},
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "TrainVerify plan",
+        "description": "docs/format.md explains every part.",
+        **document,
+        "$defs": definitions,
+    }
+
+
+def schema_text() -> str:
+    """The published file's text."""
+    return json.dumps(plan_schema(), indent=1, sort_keys=True) + "\n"
