@@ -57,6 +57,7 @@ class Hyp:
     facts: tuple[int, ...]
     at: Index
     lift: tuple[str, ...] = ()
+    kind: str = "add"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,13 @@ def premise_json(p: LayoutPremise | AlgebraPremise) -> dict[str, object]:
             arg = None if p.arg is None else _index(p.arg)
             return {"k": "def", "t": ref_json(p.t), "at": _index(p.at), "arg": arg}
         case Hyp():
-            return {"k": "hyp", "facts": list(p.facts), "at": _index(p.at), "lift": list(p.lift)}
+            return {
+                "k": "hyp",
+                "facts": list(p.facts),
+                "at": _index(p.at),
+                "lift": list(p.lift),
+                "kind": p.kind,
+            }
         case InputRange():
             return {"k": "range", "input": p.input, "at": _index(p.at)}
         case ElemDef():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import assert_never
@@ -100,7 +101,7 @@ class LayoutText:
         return "=", self.read(fact.lhs, left), sexp.times(fact.coef, self.read(fact.rhs, right))
 
     def hypothesis(self, p: Hyp) -> Sexp:
-        fact, lhs, rhs, factor = lift(self.model, [self.facts[i] for i in p.facts], p.lift)
+        fact, lhs, rhs, factor = lift(self.model, [self.facts[i] for i in p.facts], p.lift, p.kind)
         free = [s for s in fact.symbols if s[0] not in p.lift]
         values = {name: form for (name, _, _), form in zip(free, p.at, strict=True)}
         guard = self.guard(list(p.at), [(lo, hi) for _, lo, hi in free])
@@ -377,7 +378,9 @@ def kind_of(p: LayoutPremise) -> str:
             assert_never(p)
 
 
-def lift(model: Model, facts: Sequence[Fact], axes: Sequence[str]) -> tuple[Fact, Ref, Ref, int]:
+def lift(
+    model: Model, facts: Sequence[Fact], axes: Sequence[str], kind: str
+) -> tuple[Fact, Ref, Ref, int]:
     """Sum congruence: the first fact, the reduced tensors of both sides, and the number of equal summands."""
     fact = facts[0]
     if not axes:
@@ -385,13 +388,11 @@ def lift(model: Model, facts: Sequence[Fact], axes: Sequence[str]) -> tuple[Fact
 
     def reduced(refs: list[Ref]) -> Reduced:
         family = {split_ref(r)[0]: r for r in refs if isinstance(r, str)}
-        return model.reduced_of(next(iter(family)), family, axes, "add")
+        return model.reduced_of(next(iter(family)), family, axes, kind)
 
     lhs = reduced([f.lhs for f in facts])
     varies = any(a in form.symbols for form in fact.rhs_index for a in axes)
     if varies:
         return fact, lhs, reduced([f.rhs for f in facts]), 1
-    count = 1
-    for a in axes:
-        count *= model.plan.mesh.axes[a]
+    count = math.prod(model.plan.mesh.axes[a] for a in axes) if kind == "add" else 1
     return fact, lhs, fact.rhs, count
