@@ -1,0 +1,1 @@
+"""The independent checker: it imports none of the other packages and trusts nothing that a bundle says."""
