@@ -100,7 +100,9 @@ def relation_facts(plan: Plan, relation: Relation, side: str, number: int) -> li
     forms: dict[object, tuple[tuple[Affine, ...], tuple[Affine, ...]]] = {}
     for position, piece in enumerate(relation.pieces):
         box: Mapping[str, Range] = plan.by_class[piece.cls].box
-        key: object = (piece.sizes, piece.plan, piece.spec, tuple(box[a] for a in free)) if reduced else position
+        key: object = position
+        if reduced:
+            key = (piece.sizes, piece.plan, piece.spec, tuple(box[a] for a in free))
         groups.setdefault(key, []).append(value(piece.cls, relation.plan))
         shown[key] = tuple((a, *box[a]) for a in free) + tuple(
             (z, *r) for z, r in digits(piece.sizes).items()

@@ -201,7 +201,8 @@ def premise_json(p: LayoutPremise | AlgebraPremise) -> dict[str, object]:
         case BoundSymbol():
             return {"k": "bound", "sym": p.sym}
         case BoundIndex():
-            return {"k": "bound", "t": ref_json(p.t), "at": _index(p.at), "arg": _index(p.arg), "part": p.part}
+            at, arg_form = _index(p.at), _index(p.arg)
+            return {"k": "bound", "t": ref_json(p.t), "at": at, "arg": arg_form, "part": p.part}
         case BoundValue():
             return {"k": "bound", "t": ref_json(p.t), "at": _index(p.at), "value": p.value}
         case Def():

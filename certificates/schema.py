@@ -86,14 +86,12 @@ def _op() -> Schema:
 
 def plan_schema() -> Schema:
     """The schema (2020-12) as plain data."""
-    piece = _object(
-        **{
-            "class": {"type": "string"},
-            "sizes": _list({"type": "integer", "minimum": 1}),
-            "plan": _list(_ref("affine"), maxItems=MAX_RANK),
-            "spec": _list(_ref("affine"), maxItems=MAX_RANK),
-        }
-    )
+    piece: dict[str, Schema] = {
+        "class": {"type": "string"},
+        "sizes": _list({"type": "integer", "minimum": 1}),
+        "plan": _list(_ref("affine"), maxItems=MAX_RANK),
+        "spec": _list(_ref("affine"), maxItems=MAX_RANK),
+    }
     reduce = _tuple({"enum": ["add", "max", "min"]}, _list({"type": "string"}, minItems=1))
     relation = _object(
         spec={"type": "string"},
@@ -130,7 +128,7 @@ def plan_schema() -> Schema:
         "range": _tuple(_ref("natural"), _ref("natural")),
         "op": _op(),
         "program": program,
-        "piece": piece,
+        "piece": _object(**piece),
         "relation": relation,
     }
     group = _object(

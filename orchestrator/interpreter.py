@@ -267,7 +267,7 @@ def _literal(op: Op, at: Mapping[str, int]) -> Array:
     value, sort = op.attrs["value"], op.type.sort
     number: Any
     if isinstance(value, Affine):
-        number = value.evaluate(at)
+        number = _at_rank(op, value, at)
     elif isinstance(value, str) and sort == "Bool":
         number = value == "true"
     elif value in ("inf", "-inf"):
@@ -281,10 +281,18 @@ def _literal(op: Op, at: Mapping[str, int]) -> Array:
         raise EvaluationError(f"constant {op.out} = {value} is too large for the interpreter") from error
 
 
+def _at_rank(op: Op, form: Affine, at: Mapping[str, int]) -> int:
+    """A rank-dependent number at the coordinates of the rank."""
+    missing = [axis for axis in form.symbols if axis not in at]
+    if missing:
+        raise EvaluationError(f"{op.out} mentions the mesh axis {missing[0]!r}, which has no coordinate")
+    return form.evaluate(at)
+
+
 def _window(op: Op, at: Mapping[str, int]) -> tuple[slice, ...]:
     out = []
     for start, stride, size in zip(op.affines("start"), op.ints("stride"), op.type.shape, strict=True):
-        first = start.evaluate(at)
+        first = _at_rank(op, start, at)
         out.append(slice(first, first + stride * (size - 1) + 1, stride))
     return tuple(out)
 
