@@ -180,9 +180,10 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
                 "feed_forward": PrepareModuleInput(
                     input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
                 ),
-                "feed_forward.w1": ColwiseParallel(),
+                # DTensors inside: a plain tensor would forget that the two shards may differ in size.
+                "feed_forward.w1": ColwiseParallel(use_local_output=False),
                 "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
-                "feed_forward.w3": ColwiseParallel(),
+                "feed_forward.w3": ColwiseParallel(use_local_output=False),
             },
         )
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

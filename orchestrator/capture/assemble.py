@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
 
 from .builder import Frame
 from .definition import Definition
-from .errors import CaptureError, LayoutError
+from .errors import CaptureError, LayoutError, UnsupportedOpError
 from .fitting import FittedClass, Grid, with_scalars
 from .lowering import RankProgram
 from .processes import trace_ranks
@@ -43,16 +43,30 @@ class _Sources:
         return tuple(self._index)
 
 
-def capture(definition: Definition, *, jobs: int | None = None, root: Path | None = None) -> Plan:
+def capture(
+    definition: Definition,
+    *,
+    jobs: int | None = None,
+    root: Path | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Plan:
     """Trace the specification and a sample of ranks, and write down the plan.
 
-    ``root`` is the directory that source names are relative to. Any step that cannot be captured exactly is a
-    :class:`CaptureError`.
+    ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. Any
+    step that cannot be captured exactly is a :class:`CaptureError`.
     """
     workers = jobs or min(4, os.cpu_count() or 1)
     mesh = Mesh(dict(definition.mesh))
-    specification = next(iter(trace_ranks(definition, [None], 1)))
-    grid = Grid(mesh, lambda ranks: trace_ranks(definition, ranks, workers))
+
+    def tracer(ranks: Iterable[int | None]) -> Iterator[RankTrace]:
+        for traced in trace_ranks(definition, ranks, workers):
+            if report is not None:
+                what = "single device" if traced.rank is None else f"rank {traced.rank} of {mesh.ranks}"
+                report(f"traced {what}: {len(traced.program.drafts)} ops")
+            yield traced
+
+    (specification,) = tracer([None])
+    grid = Grid(mesh, tracer)
     grid.fill()
     fitted = grid.classes()
     sources = _Sources(root or Path.cwd())
@@ -81,6 +95,17 @@ def capture(definition: Definition, *, jobs: int | None = None, root: Path | Non
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
     return plan
+
+
+def unsupported_ops(definition: Definition) -> tuple[str, ...]:
+    """Every op without a lowering that reaches an output on the single device, the first or the last rank."""
+    found: set[str] = set()
+    for rank in (None, 0, Mesh(dict(definition.mesh)).ranks - 1):
+        try:
+            list(trace_ranks(definition, [rank], 1))
+        except UnsupportedOpError as error:
+            found |= set(error.ops)
+    return tuple(sorted(found))
 
 
 class _Numbering:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 
@@ -50,6 +51,7 @@ def trace_ranks(
 
 def _child(definition: Definition, rank: int | None, connection: Connection) -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # deprecations are not what a capture is run for
     try:
         result: RankTrace | CaptureError = trace(definition, rank)
     except CaptureError as error:
