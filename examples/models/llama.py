@@ -205,13 +205,9 @@ def train_step(
     return {"loss": loss}
 
 
-def definition(
-    name: str, config: Config, mesh: Mapping[str, int], batch: int, length: int
-) -> Definition:
+def definition(name: str, config: Config, mesh: Mapping[str, int], batch: int, length: int) -> Definition:
     """The training step of ``config`` on ``mesh`` with a global batch of ``batch`` sequences."""
-    rows = Batch(
-        shape=(batch, length), dtype=torch.int64, shard={"dp": 0}, bounds=(0, config.vocab)
-    )
+    rows = Batch(shape=(batch, length), dtype=torch.int64, shard={"dp": 0}, bounds=(0, config.vocab))
     return Definition(
         name=name,
         mesh=mesh,
@@ -219,9 +215,7 @@ def definition(
         parallelize=parallelize,
         optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.95), eps=1e-8),
         step=lambda model, optimizer, batch: train_step(model, optimizer, batch, sharded_loss=False),
-        parallel_step=lambda model, optimizer, batch: train_step(
-            model, optimizer, batch, sharded_loss=True
-        ),
+        parallel_step=lambda model, optimizer, batch: train_step(model, optimizer, batch, sharded_loss=True),
         batch={"tokens": rows, "labels": rows},
         mean_over={"loss": ("dp",)},
     )

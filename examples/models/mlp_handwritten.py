@@ -101,9 +101,7 @@ class ParallelBlock(nn.Module):
             return x.detach().chunk(parts, dim)[index]
 
         up, down, tp, dp = block.up, block.down, self.tp.size(), self.dp.size()
-        self.up = Shard(
-            part(part(up.weight, 0, columns, tp), 0, rows, dp), part(up.bias, 0, columns, tp)
-        )
+        self.up = Shard(part(part(up.weight, 0, columns, tp), 0, rows, dp), part(up.bias, 0, columns, tp))
         self.down = Shard(part(part(down.weight, 1, columns, tp), 0, rows, dp), down.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:

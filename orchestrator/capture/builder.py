@@ -114,7 +114,9 @@ class Builder:
             if not isinstance(value, int):
                 raise LoweringError(f"literal {value!r} of integer type {type_}")
             return self._splat(Affine(int(value)), type_)
-        text = exact(bool(value) if type_.sort == "Bool" else value if isinstance(value, float) else value + 0)
+        text = exact(
+            bool(value) if type_.sort == "Bool" else value if isinstance(value, float) else value + 0
+        )
         return self._splat(text, type_)
 
     def _splat(self, value: Attr, type_: TensorType) -> Value:
@@ -204,7 +206,9 @@ class Builder:
         shape = (*x.shape[:dim], size, *x.shape[dim:])
         return self.broadcast(x, shape, [d for d in range(len(shape)) if d != dim])
 
-    def slice(self, x: Value, start: Sequence[int], sizes: Sequence[int], stride: Sequence[int] | None = None) -> Value:
+    def slice(
+        self, x: Value, start: Sequence[int], sizes: Sequence[int], stride: Sequence[int] | None = None
+    ) -> Value:
         if tuple(sizes) == x.shape:
             return x
         return self.emit(

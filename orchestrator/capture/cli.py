@@ -24,12 +24,19 @@ def _setting(text: str) -> tuple[str, int | str]:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file to write; .gz compresses.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Argument of the file's definition().")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Argument of the file's definition()."
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Ranks traced at a time.")
 @click.option("--list-unsupported", is_flag=True, help="Name every op without a lowering, and write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def main(
-    file: Path, out: Path | None, settings: tuple[str, ...], jobs: int | None, list_unsupported: bool, quiet: bool
+    file: Path,
+    out: Path | None,
+    settings: tuple[str, ...],
+    jobs: int | None,
+    list_unsupported: bool,
+    quiet: bool,
 ) -> None:
     """Capture the training step that FILE defines (see docs/capture.md) as a plan."""
     if out is None and not list_unsupported:

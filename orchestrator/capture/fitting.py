@@ -27,7 +27,7 @@ Scalars = tuple[int, ...]
 
 
 def samples(size: int) -> list[int]:
-    """Coordinates to trace along an axis: all of a small one; of a large one the ends, the second, the middle."""
+    """Coordinates to trace along an axis: all of a small one, else ends, second and middle."""
     return list(range(size)) if size <= SMALL else sorted({0, 1, size // 2, size - 1})
 
 
@@ -36,10 +36,10 @@ def scalars(program: RankProgram) -> Scalars:
     return tuple(n for draft in program.drafts for n in _split(draft)[1])
 
 
-def skeleton(program: RankProgram) -> int:
+def skeleton(program: RankProgram) -> object:
     """Everything else: two ranks with one skeleton differ in :func:`scalars` only."""
     ops = tuple((d.out, d.name, d.ins, d.type, _split(d)[0]) for d in program.drafts)
-    return hash((ops, tuple(program.inputs.items()), tuple(program.outputs.items())))
+    return ops, tuple(program.inputs.items()), tuple(program.outputs.items())
 
 
 def _split(draft: Draft) -> tuple[tuple[tuple[str, Attr], ...], list[int]]:
@@ -89,7 +89,7 @@ class Grid:
         self._axes = list(mesh.axes)
         self._samples = [samples(n) for n in mesh.axes.values()]
         self.traces: dict[Point, RankTrace] = {}
-        self._skeletons: dict[Point, int] = {}
+        self._skeletons: dict[Point, object] = {}
 
     def _trace(self, points: Iterable[Point]) -> None:
         todo = {self._rank(p): p for p in points if p not in self.traces}
@@ -131,7 +131,7 @@ class Grid:
         return None
 
     def classes(self) -> list[FittedClass]:
-        """Boxes of one skeleton each, with fitted scalars; a box that does not fit is halved if fully traced."""
+        """Boxes of one skeleton each, scalars fitted; a fully traced box that does not fit is halved."""
         blocks = [self._blocks(axis) for axis in range(len(self._axes))]
         out: list[FittedClass] = []
         for ranges in itertools.product(*blocks):
@@ -157,7 +157,8 @@ class Grid:
             for p, t in sorted(self.traces.items())
             if all(lo <= x < hi for x, (lo, hi) in zip(p, ranges, strict=True))
         }
-        if len({self._skeletons[p] for p in inside}) != 1:
+        kinds = [self._skeletons[p] for p in inside]
+        if any(kind != kinds[0] for kind in kinds):
             raise ClassError(f"ranks of {dict(zip(self._axes, ranges, strict=True))} run different programs")
         try:
             forms = fit(self._axes, ranges, {p: scalars(t.program) for p, t in inside.items()})
@@ -187,19 +188,19 @@ def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scal
     :class:`FitError` that names the scalar's number and the coordinates.
     """
     corner = min(table)
-    slopes: list[tuple[int, ...]] = []
     steps: list[Point | None] = []
     for axis in range(len(axes)):
         line = sorted(
-            p[axis] for p in table if all(p[i] == corner[i] for i in range(len(axes)) if i != axis) and p != corner
+            p[axis]
+            for p in table
+            if all(p[i] == corner[i] for i in range(len(axes)) if i != axis) and p != corner
         )
         steps.append((*corner[:axis], line[0], *corner[axis + 1 :]) if line else None)
     forms = []
     for number, base in enumerate(table[corner]):
-        slopes = []
+        slopes: dict[str, int] = {}
         for axis, step in enumerate(steps):
             if step is None:
-                slopes.append((0,))
                 continue
             rise, run = table[step][number] - base, step[axis] - corner[axis]
             if rise % run:
@@ -207,9 +208,9 @@ def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scal
             traced = {p[axis] for p in table}
             if rise and len(traced) < 3 and len(traced) < ranges[axis][1] - ranges[axis][0]:
                 raise FitError(f"scalar {number} along {axes[axis]} is known at two coordinates only")
-            slopes.append((rise // run,))
-        const = base - sum(s[0] * x for s, x in zip(slopes, corner, strict=True))
-        form = Affine.of(const, {a: s[0] for a, s in zip(axes, slopes, strict=True)})
+            slopes[axes[axis]] = rise // run
+        at_corner = dict(zip(axes, corner, strict=True))
+        form = Affine.of(base - sum(n * at_corner[a] for a, n in slopes.items()), slopes)
         for point, values in table.items():
             predicted = form.evaluate(dict(zip(axes, point, strict=True)))
             if predicted != values[number]:

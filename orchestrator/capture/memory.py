@@ -29,7 +29,9 @@ class Geometry:
     @staticmethod
     def of(size: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
         """Strides of dimensions of size 1 mean nothing; they are normalised to 0."""
-        return Geometry(tuple(size), tuple(0 if n == 1 else s for n, s in zip(size, stride, strict=True)), offset)
+        return Geometry(
+            tuple(size), tuple(0 if n == 1 else s for n, s in zip(size, stride, strict=True)), offset
+        )
 
     @staticmethod
     def contiguous(size: Sequence[int], offset: int = 0) -> Geometry:

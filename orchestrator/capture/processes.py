@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 
 import torch
 
@@ -15,18 +16,18 @@ from .errors import CaptureError
 from .tracing import RankTrace, trace
 
 
-def trace_ranks(
-    definition: Definition, ranks: Iterable[int | None], jobs: int
-) -> Iterator[RankTrace]:
+def trace_ranks(definition: Definition, ranks: Iterable[int | None], jobs: int) -> Iterator[RankTrace]:
     """Trace ranks (``None``: the single device) in forked children, at most ``jobs`` at a time, in any order."""
     context = multiprocessing.get_context("fork")
     waiting = list(ranks)
-    running: dict[Connection, multiprocessing.process.BaseProcess] = {}
+    running: dict[Connection, ForkProcess] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(definition, waiting.pop(0), theirs), daemon=True)
+                process = context.Process(
+                    target=_child, args=(definition, waiting.pop(0), theirs), daemon=True
+                )
                 process.start()
                 theirs.close()
                 running[ours] = process

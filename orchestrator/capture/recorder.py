@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "i1",
 }
 _LIBRARIES = tuple(
-    str(Path(p).resolve()) for p in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parent)
+    str(Path(p).resolve())
+    for p in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parent)
 )
 #: Ops that say nothing about values.
 _SILENT = frozenset(("prim.device.default", "aten.record_stream.default"))
@@ -99,17 +101,17 @@ def reference(tensor: torch.Tensor) -> TensorRef:
 
 def user_frame() -> Frame | None:
     """The innermost Python frame outside the interpreter's libraries and this package."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(("<", *_LIBRARIES)):
             return name, frame.f_lineno, frame.f_code.co_name
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 
 @dataclass
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Context manager that appends a :class:`Node` per op to ``nodes``."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -168,7 +170,7 @@ def _unbox(item: torch.ScriptObject) -> Any:
         group = torch.distributed.ProcessGroup.unbox(item)
         return GroupRef(tuple(torch.distributed.get_process_group_ranks(group)))
     if kind == "ReduceOp":
-        return ReduceRef(torch.distributed.ReduceOp.RedOpType(item.op()).name)  # type: ignore[attr-defined]
+        return ReduceRef(torch.distributed.ReduceOp.RedOpType(item.op()).name)
     return None
 
 
@@ -182,9 +184,9 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
             recorder.resized(storage)
         return resize(storage, size)
 
-    torch.UntypedStorage.resize_ = logged  # type: ignore[method-assign]
+    torch.UntypedStorage.resize_ = logged
     try:
         with recorder:
             yield recorder
     finally:
-        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize

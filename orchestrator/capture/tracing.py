@@ -94,7 +94,9 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
         lowering = Lowering(lambda group: _axes_of(mesh, rank, group))
         states = _states(model, optimizer)
         layouts = {
-            name: _layout(definition, name, tensor, model) for name, tensor in states.items() if rank is not None
+            name: _layout(definition, name, tensor, model)
+            for name, tensor in states.items()
+            if rank is not None
         }
         refs = {name: reference(_local(tensor)) for name, tensor in states.items()}
         for name, tensor in states.items():
@@ -123,7 +125,9 @@ def _local_shape(definition: Definition, name: str, parallel: bool) -> tuple[int
     for axis, dim in item.shard.items() if parallel else ():
         size = definition.mesh.get(axis)
         if size is None or shape[dim] % size:
-            raise DefinitionError(f"dimension {dim} of {shape} does not divide over axis {axis}", tensor=f"batch.{name}")
+            raise DefinitionError(
+                f"dimension {dim} of {shape} does not divide over axis {axis}", tensor=f"batch.{name}"
+            )
         shape[dim] //= size
     return tuple(shape)
 
@@ -171,7 +175,9 @@ def _layout(definition: Definition, name: str, tensor: torch.Tensor, model: nn.M
     declared = declared or {}
     unknown = set(declared) - set(definition.mesh)
     if unknown:
-        raise LayoutError(f"layout names the axes {sorted(unknown)}, which the mesh does not have", tensor=name)
+        raise LayoutError(
+            f"layout names the axes {sorted(unknown)}, which the mesh does not have", tensor=name
+        )
     return Layout(dict(declared), tuple(declared), local)
 
 
@@ -235,7 +241,7 @@ def _symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, tor
 
 @contextmanager
 def _capturable_on_cpu() -> Iterator[None]:
-    """PyTorch asserts that a tensor-valued step lives on an accelerator; the formulas are the same on a CPU."""
+    """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU."""
     name = "_get_capturable_supported_devices"
     modules = [m for key, m in sys.modules.items() if key.startswith("torch.optim.") and hasattr(m, name)]
     saved = [getattr(m, name) for m in modules]

@@ -15,8 +15,8 @@ from .errors import DefinitionError
 def load_definition(path: Path, settings: Mapping[str, int | str] | None = None) -> Definition:
     """Run ``path`` and return its ``definition``, or what that returns when called with ``settings``.
 
-    The file's directory is put on the import path, so that it can import its neighbours. A file that fails, or
-    that defines none, is a :class:`DefinitionError`.
+    The file's directory is put on the import path, so that it can import its neighbours. A file that
+    fails, or that defines none, is a :class:`DefinitionError`.
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -35,7 +35,8 @@ def load_definition(path: Path, settings: Mapping[str, int | str] | None = None)
         raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        raise DefinitionError(f"{path} failed at line {last.lineno}: {type(error).__name__}: {error}") from error
+        what = f"{type(error).__name__}: {error}"
+        raise DefinitionError(f"{path} failed at line {last.lineno}: {what}") from error
     if not isinstance(found, Definition):
-        raise DefinitionError(f"{path} defines no `definition` of type Definition (or a function that returns one)")
+        raise DefinitionError(f"{path} defines no `definition`: a Definition or a function that returns one")
     return found

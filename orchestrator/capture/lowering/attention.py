@@ -1,8 +1,8 @@
 """Fused attention kernels, forward and backward, by the softmax formula.
 
-``p = softmax(mask(scale * q k^T))``, ``out = p v``, and the kernel's second output is the logarithm of the
-softmax's denominator. The backward uses the same ``p``: a kernel recomputes it from ``q``, ``k`` and the saved
-logarithm, which gives ``p`` only if these belong together, so that is checked.
+``p = softmax(mask(scale * q k^T))``, ``out = p v``, and the kernel's second output is the logarithm of
+the softmax's denominator. The backward uses the same ``p``: a kernel recomputes it from ``q``, ``k`` and the
+saved logarithm, which gives ``p`` only if these belong together, so that is checked.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ _HEADS = ((0, 1), (0, 1))
 def _weights(
     c: Context, q: Value, k: Value, causal: bool, mask: Value | None, scale: float | None
 ) -> tuple[Value, Value]:
-    """Attention weights [batch, heads, queries, keys], and the log of their denominator [batch, heads, queries]."""
+    """Weights [batch, heads, queries, keys], and the log of their denominator [batch, heads, queries]."""
     if q.shape[:2] != k.shape[:2]:
-        raise c.refuse(f"queries of shape {list(q.shape)} with keys of shape {list(k.shape)}; repeat the heads")
+        raise c.refuse(
+            f"queries of shape {list(q.shape)} with keys of shape {list(k.shape)}; repeat the heads"
+        )
     scores = c.b.dot(q, k, batch=_HEADS, contract=((3,), (3,)))
     scores = c.b.scale(scores, 1 / math.sqrt(q.shape[3]) if scale is None else scale)
     if causal:
@@ -40,12 +42,21 @@ def _weights(
     return c.b.binary("divide", parts.powers, parts.total), c.b.reshape(log_total, scores.shape[:3])
 
 
-def _operands(q: Value, k: Value, v: Value, causal: bool, scale: float | None) -> tuple[str, ...]:
-    return (q.name, k.name, v.name, str(causal), str(scale))
+def _operands(
+    q: Value, k: Value, v: Value, causal: bool, mask: Value | None, scale: float | None
+) -> tuple[str, ...]:
+    return (q.name, k.name, v.name, str(causal), "" if mask is None else mask.name, str(scale))
 
 
 def _forward(
-    c: Context, q: Value, k: Value, v: Value, dropout: float, causal: bool, mask: Value | None, scale: float | None
+    c: Context,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout: float,
+    causal: bool,
+    mask: Value | None,
+    scale: float | None,
 ) -> tuple[Value, Value]:
     if dropout:
         raise c.refuse("dropout in attention")
@@ -53,7 +64,7 @@ def _forward(
     p, log_total = _weights(c, c.b.convert(q, wide), c.b.convert(k, wide), causal, mask, scale)
     out = c.b.dot(p, c.b.convert(v, wide), batch=_HEADS, contract=((3,), (2,)))
     out = c.b.convert(out, c.out[0].dtype)
-    c.attention[out.name, log_total.name] = Attention(_operands(q, k, v, causal, scale), p)
+    c.attention[out.name, log_total.name] = Attention(_operands(q, k, v, causal, mask, scale), p)
     return out, log_total
 
 
@@ -65,10 +76,11 @@ def _backward(
     v: Value,
     saved: tuple[Value, Value],
     causal: bool,
+    mask: Value | None,
     scale: float | None,
 ) -> tuple[Value, Value, Value]:
     known = c.attention.get((saved[0].name, saved[1].name))
-    if known is None or known.operands != _operands(q, k, v, causal, scale):
+    if known is None or known.operands != _operands(q, k, v, causal, mask, scale):
         raise c.refuse("the saved output and log-sum are not those of these queries, keys and values")
     p, wide = known.weights, known.weights.dtype
     grad, q, k, v = (c.b.convert(x, wide) for x in (grad, q, k, v))
@@ -114,7 +126,7 @@ def _cpu_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, Value, Value]:
-    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, scale)
+    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, attn_mask, scale)
 
 
 @lowers("aten._scaled_dot_product_flash_attention")
@@ -138,4 +150,4 @@ def _flash_backward(
     scale: float | None = None,
 ) -> tuple[Value, Value, Value]:  # fmt: skip
     is_causal = bool(rest[5])
-    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, scale)
+    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, None, scale)

@@ -18,7 +18,7 @@ def _group(group: GroupRef | str) -> GroupRef:
     """Functional collectives name their group, in-place ones pass it."""
     if isinstance(group, GroupRef):
         return group
-    return GroupRef(tuple(get_process_group_ranks(_resolve_process_group(group))))  # type: ignore[arg-type]
+    return GroupRef(tuple(get_process_group_ranks(_resolve_process_group(group))))
 
 
 def _kind(c: Context, reduction: ReduceRef | str) -> tuple[str, bool]:
@@ -52,7 +52,9 @@ def all_gather(c: Context, x: Value, _size: int, group: GroupRef | str) -> Value
 
 
 @lowers("_c10d_functional.reduce_scatter_tensor")
-def reduce_scatter(c: Context, x: Value, reduction: ReduceRef | str, _size: int, group: GroupRef | str) -> Value:
+def reduce_scatter(
+    c: Context, x: Value, reduction: ReduceRef | str, _size: int, group: GroupRef | str
+) -> Value:
     kind, average = _kind(c, reduction)
     if kind != "add":
         raise c.refuse(f"reduce_scatter of {kind}")

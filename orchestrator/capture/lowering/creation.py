@@ -10,9 +10,12 @@ from .table import Context, Lower, effects, lowers
 
 
 @effects(
-    "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default", "aten.new_empty.default",
+    "aten.empty.memory_format",
+    "aten.empty_strided.default",
+    "aten.empty_like.default",
+    "aten.new_empty.default",
     "aten.new_empty_strided.default",
-)  # fmt: skip
+)
 def _empty(driver: Any, node: Node) -> None:
     driver.memory.allocate(node.outs.storage, node.outs.dtype, node.outs.geometry)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -125,7 +124,9 @@ class Lowering:
             return self.builder.input(f"uninitialised.{self._fresh}", type_)
         ref = self._reading
         where = "" if ref is None else f"{ref.dtype}{list(ref.geometry.size)}"
-        message = "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
+        message = (
+            "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
+        )
         return self._problem(ClosureError(message, tensor=where, op=self.context.op), type_)
 
     def finish(self, outputs: Mapping[str, TensorRef], wanted: Sequence[str] = ()) -> RankProgram:
@@ -148,7 +149,8 @@ class Lowering:
                 stack.extend(draft.ins if draft else ())
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
         self._raise([self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"])
-        inputs, names = {}, {}
+        inputs: dict[str, TensorType] = {}
+        names: dict[str, str] = {}
         for name, type_ in self.builder.inputs.items():
             if name.startswith("uninitialised."):
                 if name not in live:

@@ -12,7 +12,12 @@ from .table import Context, effects, lowers
 
 @lowers("aten.embedding")
 def _embedding(
-    c: Context, weight: Value, index: Value, padding_idx: int = -1, scale_grad: bool = False, sparse: bool = False
+    c: Context,
+    weight: Value,
+    index: Value,
+    padding_idx: int = -1,
+    scale_grad: bool = False,
+    sparse: bool = False,
 ) -> Value:
     return c.b.gather(weight, index, axis=0, batch_dims=0)
 
@@ -119,9 +124,7 @@ def _split_copy(
 
 
 @lowers("aten._chunk_cat", "fsdp.chunk_cat")
-def _chunk_cat(
-    c: Context, parts: Sequence[Value], dim: int, chunks: int, *, out: object = None
-) -> Value:
+def _chunk_cat(c: Context, parts: Sequence[Value], dim: int, chunks: int, *, out: object = None) -> Value:
     """Each tensor is padded to a multiple of ``chunks`` rows and cut; chunk ``i`` of all is row ``i``."""
     if dim != 0:
         raise c.refuse("chunk_cat along a dimension other than 0")
