@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -96,23 +97,33 @@ def placements_of(plan: Plan, relation: Relation, shape: Sequence[int]) -> list[
     the relation again, up to symbols that can take one value only.
     """
     reduced = relation.reduce[1] if relation.reduce else ()
-    step: dict[str, tuple[int, int]] = {}
+    steps: dict[str, int] = {}
+    dims: dict[str, int] = {}
     for piece in relation.pieces:
         for dim, form in enumerate(piece.spec):
             for symbol, coef in form.terms:
-                if symbol in plan.mesh.axes and step.setdefault(symbol, (dim, coef)) != (dim, coef):
+                if symbol not in plan.mesh.axes:
+                    continue
+                if dims.setdefault(symbol, dim) != dim:
                     return None
-    sharded = sorted(step, key=lambda axis: -step[axis][1])
-    order = sharded + [a for a in plan.mesh.axes if a not in step]
-    found: list[tuple[str, Placement]] = [(a, Shard(step[a][0])) for a in sharded]
+                steps[symbol] = max(coef, steps.get(symbol, coef))
+    partial: list[tuple[str, Placement]] = []
     if relation.reduce:
-        found += [(a, Partial(relation.reduce[0])) for a in plan.mesh.axes if a in reduced]
-    try:
-        again = relate(relation.spec, shape, dict(found), plan.mesh, plan.classes, order=order)
-    except FormatError:
-        return None
-    same = {_settled(plan, p) for p in again.pieces} == {_settled(plan, p) for p in relation.pieces}
-    return found if same and len(again.pieces) == len(relation.pieces) else None
+        partial = [(a, Partial(relation.reduce[0])) for a in plan.mesh.axes if a in reduced]
+    rest = tuple(a for a in plan.mesh.axes if a not in dims)
+    wanted = {_settled(plan, p) for p in relation.pieces}
+    # Large steps are major; with uneven chunks that is a guess, so the other orders are tried as well.
+    for sharded in itertools.permutations(sorted(dims, key=lambda axis: -steps[axis])):
+        found = [(a, Shard(dims[a])) for a in sharded] + partial
+        try:
+            again = relate(
+                relation.spec, shape, dict(found), plan.mesh, plan.classes, order=sharded + rest
+            )
+        except FormatError:
+            continue
+        if {_settled(plan, p) for p in again.pieces} == wanted and len(again.pieces) == len(relation.pieces):
+            return found
+    return None
 
 
 def _settled(plan: Plan, piece: Piece) -> Piece:

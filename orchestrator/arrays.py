@@ -11,9 +11,19 @@ from numpy.typing import NDArray
 from certificates.affine import Affine
 from certificates.ir import Sort, TensorType
 
+from .errors import EvaluationError
+
 Array = NDArray[Any]
 #: numpy element type of each sort.
 NUMPY: dict[Sort, type[np.generic]] = {"Real": np.float64, "Int": np.int64, "Bool": np.bool_}
+#: Elements that the oracle will hold at once, over all values and ranks (4 GiB of float64).
+MAX_ELEMENTS = 1 << 29
+
+
+def affordable(elements: int, what: str) -> None:
+    """The oracle is for small plans: refuse true model sizes before they exhaust the machine."""
+    if elements > MAX_ELEMENTS:
+        raise EvaluationError(f"{what} has {elements} elements, over the oracle's limit of {MAX_ELEMENTS}")
 
 
 def random_array(type_: TensorType, rng: np.random.Generator, bounds: tuple[int, int] = (0, 2)) -> Array:

@@ -20,7 +20,7 @@ from certificates.affine import Affine
 from certificates.ir import COLLECTIVES, Op, Program
 from certificates.plan import Plan
 
-from .arrays import NUMPY, Array
+from .arrays import NUMPY, Array, affordable
 from .errors import EvaluationError
 from .scatter import Mismatch, compare_outputs, random_inputs, scatter_inputs
 
@@ -64,6 +64,7 @@ def evaluate(
     ``coordinates`` are the mesh coordinates of the rank, needed where the program mentions them. Raises
     :class:`EvaluationError` on a missing or misshapen input, a collective, or a gather out of range.
     """
+    affordable(_volume(program), "the program")
     env = check_inputs(program, inputs)
     for op in program.ops:
         env[op.out] = apply(op, [env[v] for v in op.ins], coordinates or {})
@@ -91,6 +92,7 @@ def evaluate_ranks(plan: Plan, inputs_per_rank: Sequence[Mapping[str, Array]]) -
         raise EvaluationError(f"inputs for {len(inputs_per_rank)} ranks, the mesh has {ranks}")
     places = [plan.mesh.coordinates(r) for r in range(ranks)]
     programs = [plan.class_of(at).program for at in places]
+    affordable(sum(map(_volume, programs)), "the program of all ranks")
     envs = [check_inputs(p, i) for p, i in zip(programs, inputs_per_rank, strict=True)]
     pending: list[Sequence[Op]] = [p.ops for p in programs]
     waiting: dict[int, dict[int, Op]] = {}  # rendezvous -> rank -> op whose operand is ready
@@ -111,6 +113,11 @@ def evaluate_ranks(plan: Plan, inputs_per_rank: Sequence[Mapping[str, Array]]) -
             stuck = sorted(s for s, arrived in waiting.items() if arrived)
             raise EvaluationError(f"rendezvous {stuck} wait for one another")
     return envs
+
+
+def _volume(program: Program) -> int:
+    """Elements of all results; literals are one number each."""
+    return sum(op.type.size for op in program.ops if op.name not in ("constant", "iota"))
 
 
 def _meet(plan: Plan, waiting: dict[int, dict[int, Op]], envs: list[dict[str, Array]]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from certificates.plan import Coordinates, Piece, Plan, Relation
 
-from .arrays import NUMPY, Array, flat_positions, random_array
+from .arrays import NUMPY, Array, affordable, flat_positions, random_array
 from .errors import EvaluationError
 
 _FOLD = {"add": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
@@ -44,6 +44,7 @@ def random_inputs(plan: Plan, rng: np.random.Generator) -> dict[str, Array]:
     """Random inputs of the specification: integers within their declared ranges; second moments, step counts
     and hyperparameters (by the naming convention of ``docs/format.md``) positive."""
     out = {}
+    affordable(sum(t.size for t in plan.specification.inputs.values()), "the specification's input")
     for name, type_ in plan.specification.inputs.items():
         value = random_array(type_, rng, plan.ranges.get(name, (0, 2)))
         if name.startswith("opt.step"):
@@ -63,10 +64,12 @@ def scatter_inputs(
     :class:`EvaluationError` when relations contradict each other on these numbers.
     """
     out: list[dict[str, Array]] = []
+    programs = [plan.class_of(plan.mesh.coordinates(r)).program for r in range(plan.mesh.ranks)]
+    affordable(sum(t.size for p in programs for t in p.inputs.values()), "the input of all ranks")
     covered: list[dict[str, Array]] = []
     bounds = {r.plan: plan.ranges[r.spec] for r in plan.inputs if r.spec in plan.ranges}
-    for rank in range(plan.mesh.ranks):
-        inputs = plan.class_of(plan.mesh.coordinates(rank)).program.inputs
+    for program in programs:
+        inputs = program.inputs
         out.append({n: random_array(t, rng, bounds.get(n, (0, 2))) for n, t in inputs.items()})
         covered.append({n: np.zeros(t.size, dtype=np.bool_) for n, t in inputs.items()})
     for relation in plan.inputs:

@@ -561,3 +561,22 @@ def test_affine_constants_need_their_coordinates() -> None:
     op = Op("%0", "constant", (), TensorType("i64", ()), {"value": Affine.symbol("dp")})
     with pytest.raises(EvaluationError, match="%0 mentions the mesh axis 'dp', which has no coordinate"):
         apply(op, [], {})
+
+
+def test_true_model_sizes_are_refused_before_they_fill_the_memory() -> None:
+    b, mesh = ProgramBuilder(), {"dp": 2}
+    b.output("y", b.input("x", "f32[65536,65536]") * 2)
+    program = b.build()
+    with pytest.raises(EvaluationError, match="the program has 4294967296 elements, over the oracle's limit"):
+        evaluate(program, {})
+    local = ProgramBuilder(mesh)
+    local.output("y", local.input("x", "f32[65536,65536]") * 2)
+    plan = build_plan(
+        name="big", mesh=mesh, specification=program, classes=local.build(), inputs={"x": {}}, outputs={}
+    )
+    with pytest.raises(EvaluationError, match="the specification's input has"):
+        random_inputs(plan, RNG)
+    with pytest.raises(EvaluationError, match="the input of all ranks has 8589934592 elements"):
+        scatter_inputs(plan, {}, RNG)
+    with pytest.raises(EvaluationError, match="the program of all ranks has"):
+        run_plan(plan, [{}, {}])
