@@ -1,0 +1,55 @@
+"""How arithmetic ops read their operands: index variables per dimension.
+
+An op's result dimension ``d`` has the variable ``o{d}``; a summed (or otherwise reduced) dimension ``k{i}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from certificates.ir import Op
+from smtlib_emit.algebra import ELEMENTWISE
+
+COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or"))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Variables of the result's and of each operand's dimensions, and the sizes of the summed ones."""
+
+    out: tuple[str, ...]
+    operands: tuple[tuple[str, ...], ...]
+    summed: tuple[tuple[str, int], ...]
+    kind: str = "add"
+
+
+def access(op: Op, shapes: Sequence[tuple[int, ...]]) -> Access | None:
+    """The access pattern of an arithmetic op; ``None`` for any other op."""
+    out = tuple(f"o{d}" for d in range(len(op.type.shape)))
+    if op.name in ELEMENTWISE:
+        return Access(out, (out,) * len(op.ins), ())
+    if op.name == "reduce":
+        dims = op.ints("dims")
+        free = iter(out)
+        operand = tuple(f"k{dims.index(d)}" if d in dims else next(free) for d in range(len(shapes[0])))
+        summed = tuple((f"k{i}", shapes[0][d]) for i, d in enumerate(dims))
+        kind = {"and": "min", "or": "max"}.get(op.text("kind"), op.text("kind"))
+        return Access(out, (operand,), summed, kind)
+    if op.name != "dot_general":
+        return None
+    lb, rb, lc, rc = (op.ints(k) for k in ("lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract"))
+    operands = []
+    position = len(lb)
+    for shape, batch, contract in zip(shapes, (lb, rb), (lc, rc), strict=True):
+        names = []
+        for d in range(len(shape)):
+            if d in batch:
+                names.append(f"o{batch.index(d)}")
+            elif d in contract:
+                names.append(f"k{contract.index(d)}")
+            else:
+                names.append(f"o{position}")
+                position += 1
+        operands.append(tuple(names))
+    return Access(out, tuple(operands), tuple((f"k{i}", shapes[0][d]) for i, d in enumerate(lc)))

@@ -1,0 +1,301 @@
+"""From a plan to a proof: relate every op, then build and solve the stages that the claimed outputs need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from certificates.affine import Affine
+from certificates.facts import Fact, Ref, relation_facts, split_ref
+from certificates.ir import COLLECTIVES
+from certificates.plan import Plan
+from certificates.proof import (
+    AlgebraStage,
+    BoundIndex,
+    BoundSymbol,
+    BoundValue,
+    Case,
+    Def,
+    ElemHyp,
+    Hyp,
+    InputRange,
+    LayoutPremise,
+    LayoutStage,
+    Proof,
+    Stage,
+)
+from smtlib_emit.algebra import AlgebraText
+from smtlib_emit.errors import NoDefinition
+from smtlib_emit.layout import LayoutText
+from smtlib_emit.model import Model
+from smtlib_emit.sexp import without_comments
+
+from .algebra_stage import AlgebraBuilder
+from .cells import Unfollowable
+from .knowledge import Knowledge, LayoutRecipe, make_fact
+from .layout_stage import LayoutBuilder
+from .matching import AlgebraRecipe, Matcher
+from .solving import Cores
+
+
+class Unproved(Exception):
+    """A fact without a proof; the message says what was tried."""
+
+
+@dataclass
+class Obligation:
+    """One distinct SMT-LIB file."""
+
+    number: int
+    text: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.number:04d}"
+
+
+@dataclass
+class Engine:
+    """Relates, stages and solves one plan. ``status`` is what the files' ``:status`` says."""
+
+    plan: Plan
+    cores: Cores
+    progress: Callable[[str], None] = lambda _: None
+    model: Model = field(init=False)
+    knowledge: Knowledge = field(init=False)
+    built: dict[int, Stage] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    _open: set[int] = field(default_factory=set)
+    _order: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.model = Model(self.plan)
+        self.knowledge = Knowledge(self.model)
+        self.matcher = Matcher(self.knowledge)
+
+    # --- relating ------------------------------------------------------------------------------------------
+
+    def relate(self) -> None:
+        """Guess a relation for every tensor of the plan, in execution order."""
+        self.knowledge.declare_inputs()
+        self._relate_iotas()
+        self.matcher.index_specification()
+        for ref in execution_order(self.plan):
+            if ref not in self.knowledge.by_lhs:
+                self.matcher.relate(ref)
+
+    def _relate_iotas(self) -> None:
+        first: dict[tuple[str, tuple[int, ...], int], str] = {}
+        owners = ["s", *(c.name for c in self.plan.classes)]
+        for ref, op in self.model.ops.items():
+            if op.name != "iota" or split_ref(ref)[0] not in owners:
+                continue
+            key = (op.type.sort, op.type.shape, op.integer("dim"))
+            if key not in first and not ref.startswith("s:"):
+                continue
+            if key not in first:
+                first[key] = ref
+                continue
+            cell = self.knowledge.full_index(ref)
+            index = [cell.at[s] for s in cell.ranges]
+            mesh = len(self.model.tensors.mesh_axes(ref))
+            fact = make_fact(self.model, cell, ref, index, first[key], index[mesh:], self._one)
+            self.knowledge.add(fact, LayoutRecipe(frozenset((ref, first[key]))))
+
+    @property
+    def _one(self):  # type: ignore[no-untyped-def]
+        from fractions import Fraction
+
+        return Fraction(1)
+
+    def claims(self) -> list[list[int]]:
+        """Claimed facts of every output relation, as fact numbers."""
+        out = []
+        for number, relation in enumerate(self.plan.outputs):
+            numbers = []
+            for fact in relation_facts(self.plan, relation, "output", number):
+                numbers.append(self.knowledge.add(fact, LayoutRecipe(), relates=False))
+            out.append(numbers)
+        return out
+
+    # --- proving -------------------------------------------------------------------------------------------
+
+    def prove(self, number: int) -> None:
+        """Build and solve the stage of a fact and of all facts that it rests on."""
+        if number in self.built or number not in self.knowledge.recipes:
+            return
+        if number in self.failed:
+            raise Unproved(self.failed[number])
+        if number in self._open:
+            raise Unproved(f"the proof of {self.knowledge.facts[number]} would be circular")
+        self._open.add(number)
+        try:
+            stage = self._stage(number)
+            for needed in dependencies(stage):
+                self.prove(needed)
+        except (NoDefinition, Unfollowable) as error:
+            self.failed[number] = str(error)
+            raise Unproved(str(error)) from error
+        except Unproved as error:
+            self.failed[number] = str(error)
+            raise
+        finally:
+            self._open.discard(number)
+        self.built[number] = stage
+        self._order.append(number)
+
+    def _stage(self, number: int) -> Stage:
+        recipe = self.knowledge.recipes[number]
+        fact = self.knowledge.facts[number]
+        if isinstance(recipe, AlgebraRecipe):
+            return self._algebra(AlgebraBuilder(self.knowledge, number, recipe).build(self._title(fact)))
+        assert isinstance(recipe, LayoutRecipe)
+        stage = LayoutBuilder(self.knowledge, number, recipe).build(self._title(fact))
+        text = LayoutText(self.model, self.knowledge.facts, stage).text("unknown")
+        core = self.cores.core(without_comments(text))
+        if core is None:
+            raise Unproved(f"no proof of {fact} from {len(stage.premises)} premises")
+        return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
+
+    def _algebra(self, stage: AlgebraStage) -> AlgebraStage:
+        text = AlgebraText(self.model, self.knowledge.facts, stage)
+        cases = []
+        for case in stage.cases:
+            core = self.cores.core(without_comments(text.text(case, "unknown")))
+            if core is None:
+                raise Unproved(f"no proof of {self.knowledge.facts[stage.goal]} from {len(case.premises)} premises")
+            cases.append(Case(case.reps, tuple(case.premises[i] for i in core)))
+        return replace(stage, cases=tuple(cases))
+
+    def _title(self, fact: Fact) -> str:
+        lhs = fact.lhs if isinstance(fact.lhs, str) else fact.lhs.of[0]
+        op = self.model.op(lhs)
+        where = f" at {self.plan.sources[op.loc.source]}:{op.loc.line}" if op and op.loc else ""
+        text = f"{fact.lhs} follows {fact.rhs}: {op.name if op else 'input'}{where}"
+        return "".join(c if " " <= c <= "~" and c != "|" else "?" for c in text)[:200]
+
+    # --- the result ----------------------------------------------------------------------------------------
+
+    def proof(self, wanted: list[int]) -> tuple[Proof, list[Obligation], dict[int, int]]:
+        """The proved facts in dependency order, their files, and new numbers of the wanted facts."""
+        numbers: dict[int, int] = {}
+        facts: list[Fact] = []
+
+        def number_of(old: int) -> int:
+            if old not in numbers:
+                numbers[old] = len(facts)
+                facts.append(self.knowledge.facts[old])
+            return numbers[old]
+
+        needed: set[int] = set()
+        work = list(wanted)
+        while work:
+            n = work.pop()
+            if n not in needed:
+                needed.add(n)
+                if n in self.built:
+                    work += dependencies(self.built[n])
+        obligations: dict[str, Obligation] = {}
+        stages: list[Stage] = []
+        for old in self._order:
+            if old in needed:
+                for dependency in dependencies(self.built[old]):
+                    number_of(dependency)
+                stages.append(renumber(self.built[old], number_of))
+
+        def file(text: str) -> str:
+            key = without_comments(text)
+            if key not in obligations:
+                obligations[key] = Obligation(len(obligations) + 1, text)
+            return obligations[key].file
+
+        finished: list[Stage] = []
+        for stage in stages:
+            if isinstance(stage, LayoutStage):
+                finished.append(replace(stage, file=file(LayoutText(self.model, facts, stage).text("unknown"))))
+            else:
+                writer = AlgebraText(self.model, facts, stage)
+                cases = tuple(replace(c, file=file(writer.text(c, "unknown"))) for c in stage.cases)
+                finished.append(replace(stage, cases=cases))
+        return Proof(facts, finished), list(obligations.values()), numbers
+
+
+def dependencies(stage: Stage) -> list[int]:
+    """Facts that a stage uses, in order of use."""
+    used: dict[int, None] = {}
+    if isinstance(stage, LayoutStage):
+        for p in stage.premises:
+            if isinstance(p, Hyp):
+                used.update(dict.fromkeys(p.facts))
+    else:
+        for case in stage.cases:
+            for q in case.premises:
+                if isinstance(q, ElemHyp):
+                    used[q.fact] = None
+    return list(used)
+
+
+def renumber(stage: Stage, number_of: Callable[[int], int]) -> Stage:
+    """The stage with new fact numbers."""
+    if isinstance(stage, LayoutStage):
+        premises = tuple(
+            replace(p, facts=tuple(map(number_of, p.facts))) if isinstance(p, Hyp) else p for p in stage.premises
+        )
+        return replace(stage, goal=number_of(stage.goal), premises=premises)
+    cases = tuple(
+        replace(
+            c,
+            premises=tuple(
+                replace(p, fact=number_of(p.fact)) if isinstance(p, ElemHyp) else p for p in c.premises
+            ),
+        )
+        for c in stage.cases
+    )
+    return replace(stage, goal=number_of(stage.goal), cases=cases)
+
+
+def trim(stage: LayoutStage) -> LayoutStage:
+    """Drop fresh symbols that no premise mentions."""
+    used = {s for p in stage.premises for s in _symbols(p)}
+    return replace(stage, symbols=tuple(s for s in stage.symbols if s[0] in used))
+
+
+def _symbols(p: LayoutPremise) -> Iterator[str]:
+    forms: list[Affine] = []
+    match p:
+        case BoundSymbol():
+            yield p.sym
+        case BoundIndex():
+            forms = [*p.at, *p.arg]
+        case BoundValue():
+            yield p.value
+            forms = list(p.at)
+        case Def():
+            forms = [*p.at, *(p.arg or ())]
+        case Hyp() | InputRange():
+            forms = list(p.at)
+    for f in forms:
+        yield from f.symbols
+
+
+def execution_order(plan: Plan) -> Iterator[Ref]:
+    """Arithmetic ops of all classes, each after everything it may read, collectives included."""
+    position = {c.name: 0 for c in plan.classes}
+    waiting: dict[int, set[str]] = {}
+    progress = True
+    while progress:
+        progress = False
+        for cls in plan.classes:
+            ops = cls.program.ops
+            while position[cls.name] < len(ops):
+                op = ops[position[cls.name]]
+                if op.name in COLLECTIVES:
+                    seq = op.integer("seq")
+                    arrived = waiting.setdefault(seq, set())
+                    arrived.add(cls.name)
+                    if arrived != set(plan.rendezvous(seq)):
+                        break
+                else:
+                    yield f"{cls.name}:{op.out}"
+                position[cls.name] += 1
+                progress = True

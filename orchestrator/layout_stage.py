@@ -1,0 +1,268 @@
+"""Premises of layout stages: unfold both sides of the goal at symbolic indices down to known facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from certificates.affine import ZERO, Affine, Range
+from certificates.facts import Fact, Reduced, Ref, split_ref
+from certificates.proof import (
+    BoundIndex,
+    BoundSymbol,
+    BoundValue,
+    Def,
+    Hyp,
+    InputRange,
+    LayoutPremise,
+    LayoutStage,
+)
+from smtlib_emit import regroup
+from smtlib_emit.errors import NoDefinition
+from smtlib_emit.layout import LayoutText
+from smtlib_emit.model import Model
+
+from .knowledge import Knowledge, LayoutRecipe
+from .trace import moves
+
+Index = tuple[Affine, ...]
+MAX_PREMISES = 3000
+
+
+class LayoutBuilder:
+    """Unfolds one goal. Fresh symbols come from regroupings that do not resolve, and from integer elements."""
+
+    def __init__(self, knowledge: Knowledge, number: int, recipe: LayoutRecipe) -> None:
+        self.k, self.model, self.goal = knowledge, knowledge.model, knowledge.facts[number]
+        self.number, self.recipe = number, recipe
+        self.symbols: list[tuple[str, int | None, int | None]] = []
+        self.ranges: dict[str, Range] = self.goal.ranges
+        self.premises: list[LayoutPremise] = []
+        self.seen: set[tuple[Ref, Index]] = set()
+        self.values: dict[tuple[Ref, Index], str] = {}
+
+    def build(self, title: str) -> LayoutStage:
+        """All premises that may be needed, symbol ranges last; minimisation removes the others."""
+        for lift in self.recipe.lifts:
+            fact = self.k.facts[lift.facts[0]]
+            free = [s for s, _, _ in fact.symbols if s not in lift.axes]
+            if all(s in self.goal.ranges for s in free):
+                at = tuple(Affine.symbol(s) for s in free)
+                self.premises.append(Hyp(lift.facts, at, lift.axes, lift.kind))
+                self._lifted(lift.facts, lift.axes, lift.kind, at)
+        self.unfold(self.goal.lhs, self.goal.lhs_index, self.number)
+        self.unfold(self.goal.rhs, self.goal.rhs_index, self.number)
+        bounds = [BoundSymbol(s) for s in self.ranges]
+        return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
+
+    def _lifted(self, facts: Sequence[int], axes: Sequence[str], kind: str, at: Index) -> None:
+        from smtlib_emit.layout import lift
+
+        fact, _, rhs, _ = lift(self.model, [self.k.facts[i] for i in facts], axes, kind)
+        if rhs != fact.rhs:
+            mesh = self.model.tensors.mesh_axes(fact.rhs)
+            index = [f for i, f in enumerate(fact.rhs_index) if i >= len(mesh) or mesh[i] not in axes]
+            self.unfold(rhs, tuple(index), self.number)
+        else:
+            self.unfold(rhs, fact.rhs_index, self.number)
+
+    def fresh(self, letter: str, lo: int | None, hi: int | None) -> Affine:
+        name = f"{letter}{sum(s.startswith(letter) for s, _, _ in self.symbols)}"
+        self.symbols.append((name, lo, hi))
+        if lo is not None and hi is not None:
+            self.ranges[name] = (lo, hi)
+        return Affine.symbol(name)
+
+    def unfold(self, ref: Ref, index: Sequence[Affine], goal: int | None = None) -> None:
+        """Add the premises that say what ``ref[index]`` is."""
+        at = tuple(index)
+        if (ref, at) in self.seen or not self.possible(ref, at):
+            return
+        self.seen.add((ref, at))
+        if len(self.premises) > MAX_PREMISES:
+            raise NoDefinition(f"{self.goal.lhs}: more than {MAX_PREMISES} premises")
+        if self.model.literal(ref) is not None:
+            return
+        if goal is None and ref not in self.recipe.expand and self.use_facts(ref, at):
+            return
+        if isinstance(ref, Reduced):
+            if ref in self.recipe.expand:
+                self.premises.append(Def(ref, at))
+                self.list_members(ref, at)
+            return
+        op = self.model.op(ref)
+        if op is None:
+            name = split_ref(ref)[1]
+            if ref.startswith("s:") and name in self.model.plan.ranges:
+                self.premises.append(InputRange(name, at))
+            elif goal is not None:
+                self.use_facts(ref, at)
+            return
+        if goal is not None and not moves(self.model, ref) and ref not in self.recipe.expand:
+            self.use_facts(ref, at)
+            return
+        if moves(self.model, ref) or ref in self.recipe.expand:
+            self.define(ref, at)
+
+    def possible(self, ref: Ref, at: Index) -> bool:
+        """Whether the element can exist: no coordinate is evidently out of range."""
+        for form, (lo, hi) in zip(at, self.model.tensors.ranges(ref), strict=True):
+            if all(s in self.ranges for s in form.symbols):
+                first, last = form.interval(self.ranges)
+                if last < lo or first >= hi:
+                    return False
+        return True
+
+    def use_facts(self, ref: Ref, at: Index) -> bool:
+        """Add instances of the facts about a tensor; whether there were any."""
+        used = False
+        for number in self.k.facts_for(ref):
+            if number >= self.number and number != self.number and self.k.facts[number].by is None:
+                pass
+            if number == self.number:
+                continue
+            fact = self.k.facts[number]
+            values = self.resolve(fact.lhs_index, fact.ranges, at)
+            if values is None:
+                continue
+            used = True
+            self.premises.append(Hyp((number,), tuple(values[s] for s, _, _ in fact.symbols)))
+            right = tuple(f.substitute(values) for f in fact.rhs_index)
+            self.unfold(fact.rhs, right)
+        return used
+
+    def resolve(
+        self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index
+    ) -> dict[str, Affine] | None:
+        """Fact symbols as affine forms of the index, guarded later where not evident; ``None`` if not affine."""
+        values: dict[str, Affine] = {}
+        for form, target in zip(forms, at, strict=True):
+            rest = target - form.const
+            terms = sorted(form.terms, key=lambda t: -t[1])
+            for n, (symbol, coef) in enumerate(terms):
+                if symbol in values:
+                    rest = rest - values[symbol].scale(coef)
+                elif n == len(terms) - 1 and coef == 1:
+                    values[symbol], rest = rest, ZERO
+                else:
+                    parts = self.divide(rest, coef)
+                    if parts is None:
+                        return None
+                    values[symbol], rest = parts
+            if rest != ZERO:
+                if rest.is_const:
+                    return None
+                if not form.terms:
+                    continue
+                return None
+        for s, (lo, hi) in symbols.items():
+            value = values.setdefault(s, Affine(lo))
+            if all(x in self.ranges for x in value.symbols):
+                first, last = value.interval(self.ranges)
+                if last < lo or first >= hi:
+                    return None
+        return values
+
+    def divide(self, form: Affine, n: int) -> tuple[Affine, Affine] | None:
+        q = Affine.of(0, [(s, c // n) for s, c in form.terms if c % n == 0])
+        rest = form - q.scale(n)
+        if any(s not in self.ranges for s in rest.symbols):
+            return None
+        lo, hi = rest.interval(self.ranges)
+        whole = lo // n
+        return (q + whole, rest - whole * n) if hi < (whole + 1) * n else None
+
+    # --- definitions ---------------------------------------------------------------------------------------
+
+    def list_members(self, ref: Reduced, at: Index) -> None:
+        axes = list(self.model.plan.mesh.axes)
+        for member in ref.of:
+            for point in self.model.coordinates(ref, member):
+                full = list(at)
+                for a, value in sorted(zip(ref.axes, point, strict=True), key=lambda t: axes.index(t[0])):
+                    full.insert(axes.index(a), Affine(value))
+                self.unfold(member, full)
+
+    def define(self, ref: str, at: Index) -> None:
+        """A ``def`` premise (with its index equations), then whatever it reads."""
+        op = self.model.ops[ref]
+        if op.name in ("reshape", "all_gather", "all_to_all"):
+            self.regroup(ref, at)
+            return
+        if op.name == "gather":
+            self.gather(ref, at)
+            return
+        self.premises.append(Def(ref, at))
+        for source, index in reads(self.model, self.premises[-1], self):
+            self.unfold(source, index)
+
+    def regroup(self, ref: str, at: Index) -> None:
+        op = self.model.ops[ref]
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        operand = self.model.operands(ref)[0]
+        arg = list(at[:mesh]) + [ZERO] * len(self.model.tensors.type(operand).shape)
+        if op.name != "reshape":
+            arg[mesh:] = at[mesh:]
+        if op.name == "all_to_all":
+            d = op.integer("split_dim")
+            place = self.model.position(self.model.group(ref).axes, at)
+            arg[mesh + d] = place.scale(op.type.shape[d]) + at[mesh + d]
+        equations = []
+        for p, part in enumerate(self.model.parts(ref)):
+            forms = [at[c] for c in part.at]
+            position = regroup.linear(forms, part.at_sizes)
+            solved = regroup.unlinear(position, part.arg_sizes, self.ranges) if part.arg else []
+            if solved is None:
+                solved = [self.fresh("q", 0, n) if n > 1 else ZERO for n in part.arg_sizes]
+                equations.append(p)
+            for c, form in zip(part.arg, solved, strict=True):
+                arg[c] = form
+        full = tuple(arg)
+        self.premises.append(Def(ref, at, full))
+        self.premises.extend(BoundIndex(ref, at, full, p) for p in equations)
+        if op.name == "reshape":
+            self.unfold(operand, full)
+            return
+        for member in self.model.family(ref).values():
+            self.unfold(member, full)
+
+    def gather(self, ref: str, at: Index) -> None:
+        op = self.model.ops[ref]
+        operand, indices = self.model.operands(ref)
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        axis, batch = op.integer("axis"), op.integer("batch_dims")
+        free = len(self.model.tensors.type(indices).shape) - batch
+        body = at[mesh:]
+        where = (*at[:mesh], *body[:batch], *body[axis : axis + free])
+        value = self.element(indices, where)
+        full = (*at[:mesh], *body[:axis], value, *body[axis + free :])
+        self.premises.append(Def(ref, at, full))
+        self.unfold(operand, full)
+
+    def element(self, ref: str, at: Index) -> Affine:
+        """The symbol that stands for an integer element."""
+        if (ref, at) not in self.values:
+            symbol = self.fresh("v", None, None)
+            self.values[ref, at] = symbol.symbols[0]
+            self.premises.append(BoundValue(ref, at, symbol.symbols[0]))
+            self.unfold(ref, at)
+        return Affine.symbol(self.values[ref, at])
+
+
+def reads(model: Model, premise: LayoutPremise, builder: LayoutBuilder) -> list[tuple[Ref, Index]]:
+    """The tensor elements that a ``def`` premise reads, from its own text generator."""
+    stage = LayoutStage(builder.number, "", tuple(builder.symbols), ())
+    recorder = _Recorder(model, builder.k.facts, stage)
+    recorder.premise(premise)
+    return recorder.found
+
+
+class _Recorder(LayoutText):
+    """A text generator that remembers what it reads."""
+
+    def __init__(self, model: Model, facts: Sequence[Fact], stage: LayoutStage) -> None:
+        super().__init__(model, facts, stage)
+        self.found: list[tuple[Ref, Index]] = []
+
+    def read(self, ref: Ref, index: Sequence[Affine]):  # type: ignore[no-untyped-def]
+        self.found.append((ref, tuple(index)))
+        return super().read(ref, index)

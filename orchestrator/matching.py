@@ -1,0 +1,542 @@
+"""Matching arithmetic ops of the plan with ops of the specification that read related elements.
+
+For every op the matcher reads its operands at a symbolic index, looks for a specification op of the same kind that
+reads the same atoms, and solves for the specification's index. A sum that covers only a part of the
+specification's sum makes a *partial* fact over the mesh axes that supply the other parts. All of it is a
+guess: a fact counts when its stage is proved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from certificates.affine import Affine, Range
+from certificates.facts import Fact, Reduced, Ref, split_ref
+from certificates.ir import Op
+from smtlib_emit.errors import NoDefinition
+
+from .access import COMMUTATIVE, Access, access
+from .cells import Cell, Unfollowable, explore
+from .knowledge import Knowledge, Reading, Unrelated, make_fact, solve
+
+Forms = tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A fact used at symbolic positions; ``defines`` says which side it substitutes."""
+
+    fact: int
+    values: Forms
+    defines: str = "lhs"
+
+
+@dataclass(frozen=True)
+class Use:
+    """An element that a stage speaks of, at symbolic positions."""
+
+    ref: Ref
+    at: Forms
+
+
+@dataclass(frozen=True)
+class AlgebraRecipe:
+    """All that an algebra stage needs, over cell symbols: what is unfolded, which facts, where."""
+
+    expand: frozenset[Ref]
+    instances: tuple[Instance, ...]
+    uses: tuple[Use, ...]
+    ranges: Mapping[str, Range]
+    goal: Mapping[str, Affine]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand element of a plan op: its reading, or, if it is partial, how it gets there."""
+
+    reading: Reading
+    coef: Fraction
+    partial: Reduced | None
+    instances: tuple[Instance, ...]
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A specification op that one cell of a plan op may equal."""
+
+    spec: str
+    out: Forms
+    summed: Forms
+    coef: Fraction
+    instances: tuple[Instance, ...]
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One rank class's share of a specification element."""
+
+    ref: str
+    cells: tuple[Cell, ...]
+    candidates: tuple[Candidate, ...]
+    operands: tuple[tuple[Operand, ...], ...]
+    left: Forms
+    partial: tuple[str, ...]
+
+
+class Matcher:
+    """Relates arithmetic ops, one at a time in execution order."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.k = knowledge
+        self.model = knowledge.model
+        self._readers: dict[tuple[str, Ref], list[str]] = {}
+        self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
+
+    # --- the specification ---------------------------------------------------------------------------------
+
+    def index_specification(self) -> None:
+        """Index specification ops by the atoms they read; relate duplicates to the first of their kind."""
+        for op in self.model.plan.specification.ops:
+            ref = f"s:{op.out}"
+            if self._access(ref) is None:
+                continue
+            self.relate(ref)
+            if ref in self.k.by_lhs:
+                continue
+            for operand in self.model.operands(ref):
+                for target in self._targets(operand):
+                    self._readers.setdefault((op.name, target), []).append(ref)
+
+    def _targets(self, ref: str) -> list[Ref]:
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            return [ref]
+        return sorted({self.k.facts[i].rhs for i in self.k.facts_for(ref)}, key=str)
+
+    def _access(self, ref: str) -> Access | None:
+        op = self.model.op(ref)
+        if op is None:
+            return None
+        return access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
+
+    # --- one op --------------------------------------------------------------------------------------------
+
+    def relate(self, ref: str) -> bool:
+        """Try to relate one arithmetic op; whether it is now related (or partial)."""
+        pattern = self._access(ref)
+        if pattern is None or self.k.is_atom(ref) and not ref.startswith("s:"):
+            return False
+        owner, _ = split_ref(ref)
+        whole = self.k.full_index(ref)
+        inner = {f"{owner}.{name}": (0, n) for name, n in pattern.summed}
+        start = Cell.whole(dict(whole.ranges) | inner)
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        head = list(whole.ranges)[:mesh]
+
+        def index(cell: Cell, names: Sequence[str]) -> list[Affine]:
+            variables = [n if n in whole.ranges else f"{owner}.{n}" for n in names]
+            return [cell.at[a] for a in head] + [cell.at[v] for v in variables]
+
+        def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
+            operands = tuple(
+                self._operand(v, index(cell, names), cell.ranges)
+                for v, names in zip(self.model.operands(ref), pattern.operands, strict=True)
+            )
+            return operands, tuple(self._candidates(ref, pattern, operands, cell))
+
+        try:
+            found = explore(start, compute)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+        groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
+        for cell, (operands, candidates) in found:
+            left = tuple(cell.at[s] for s in whole.ranges)
+            groups.setdefault(left, []).append((cell, operands, candidates))
+        return all([self._group(ref, pattern, left, group) for left, group in groups.items()])
+
+    def _operand(self, ref: str, index: list[Affine], ranges: Mapping[str, Range]) -> Operand:
+        use = Use(ref, tuple(index))
+        try:
+            reading = self.k.read(ref, index, ranges)
+        except Unrelated:
+            return self._partial_operand(ref, index, ranges)
+        instances = () if reading.fact is None else (Instance(reading.fact, reading.values),)
+        return Operand(reading, reading.coef, None, instances, (use, Use(reading.target, reading.at)))
+
+    def _partial_operand(self, ref: str, index: list[Affine], ranges: Mapping[str, Range]) -> Operand:
+        """An operand that is (a layout of) a summand of a specification tensor."""
+        coef, source, at = Fraction(1), ref, tuple(index)
+        instances: tuple[Instance, ...] = ()
+        uses = [Use(ref, at)]
+        links = self.k.links(ref)
+        if links is not None:
+            for number in links:
+                fact = self.k.facts[number]
+                values = solve(fact.lhs_index, fact.ranges, index, ranges)
+                if values is not None and isinstance(fact.rhs, str):
+                    coef, source = fact.coef, fact.rhs
+                    at = tuple(f.substitute(values) for f in fact.rhs_index)
+                    instances = (Instance(number, tuple(values[s] for s, _, _ in fact.symbols)),)
+                    uses.append(Use(source, at))
+                    break
+            else:
+                raise Unrelated(ref)
+        axes = list(self.model.plan.mesh.axes)
+        for reduced in self.k.partials.get(source, []):
+            if reduced.kind != "add":
+                continue
+            rest = [f for i, f in enumerate(at) if i >= len(axes) or axes[i] not in reduced.axes]
+            reading = self.k.read(reduced, rest, ranges)
+            assert reading.fact is not None
+            uses += [Use(reduced, tuple(rest)), Use(reading.target, reading.at)]
+            instances += (Instance(reading.fact, reading.values, "rhs"),)
+            return Operand(reading, coef * reading.coef, reduced, instances, tuple(uses))
+        raise Unrelated(ref)
+
+    # --- candidates ----------------------------------------------------------------------------------------
+
+    def _candidates(
+        self, ref: str, pattern: Access, operands: Sequence[Operand], cell: Cell
+    ) -> list[Candidate]:
+        op = self.model.ops[ref]
+        targets = {o.reading.target for o in operands if self.model.literal(o.reading.target) is None}
+        if not targets:
+            return []
+        pools = [self._readers.get((op.name, t), []) for t in targets]
+        out = []
+        for spec in dict.fromkeys(pools[0]):
+            if spec == ref or not all(spec in pool for pool in pools[1:]):
+                continue
+            other = self.model.ops[spec]
+            if not _same_attributes(op, other):
+                continue
+            orders = [tuple(range(len(operands)))]
+            if op.name in COMMUTATIVE or op.name == "dot_general":
+                orders.append(tuple(reversed(orders[0])))
+            for order in orders:
+                found = self._candidate(spec, op, [operands[i] for i in order], cell)
+                if found is not None:
+                    out.append(found)
+                    break
+        return out
+
+    def _candidate(self, spec: str, op: Op, operands: Sequence[Operand], cell: Cell) -> Candidate | None:
+        pattern = self._access(spec)
+        if pattern is None or len(pattern.operands) != len(operands):
+            return None
+        known: dict[str, Affine] = {}
+        factors: list[Fraction | None] = []
+        pending: list[tuple[str, tuple[str, ...], Operand]] = []
+        for v, names, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
+            literal = self.model.literal(operand.reading.target)
+            own = self.model.literal(v)
+            if own is None and literal is None:
+                pending.append((v, names, operand))
+                continue
+            value = own if own is not None else self._literal_of(v)
+            if literal is None or value is None:
+                return None
+            if isinstance(literal, Fraction) and isinstance(value, Fraction) and literal and value:
+                factors.append(operand.coef * literal / value)
+            elif literal == value:
+                factors.append(None)
+            else:
+                return None
+        instances: list[Instance] = []
+        uses: list[Use] = []
+        ratio: dict[int, Fraction] = {}
+        for v, names, operand in pending:
+            match = self._solve_operand(v, names, operand.reading, known, cell.ranges)
+            if match is None:
+                return None
+            ratio[id(operand)] = operand.coef / match
+        types = {v: n for v, n in pattern.summed}
+        shape = self.model.ops[spec].type.shape
+        for d, name in enumerate(pattern.out):
+            if name not in known:
+                guess = cell.at.get(name)
+                if guess is None or len(pattern.out) != len(op.type.shape):
+                    return None
+                known[name] = guess
+            lo, hi = known[name].interval(cell.ranges)
+            if lo < 0 or hi >= shape[d]:
+                return None
+        for name, n in pattern.summed:
+            if name not in known:
+                return None
+            lo, hi = known[name].interval(cell.ranges)
+            if lo < 0 or hi >= types[name] or n != types[name]:
+                return None
+        ordered: list[Fraction | None] = []
+        literals = iter(factors)
+        for v, _, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
+            literal_pair = self.model.literal(operand.reading.target) is not None
+            ordered.append(next(literals) if literal_pair else ratio[id(operand)])
+        coef = combine(op.name, ordered)
+        if coef is None:
+            return None
+        for v, names in zip(self.model.operands(spec), pattern.operands, strict=True):
+            at = [known[n] for n in names]
+            uses.append(Use(v, tuple(at)))
+            reading = self.k.read(v, at, cell.ranges)
+            if reading.fact is not None:
+                instances.append(Instance(reading.fact, reading.values))
+                uses.append(Use(reading.target, reading.at))
+        out = tuple(known[n] for n in pattern.out)
+        uses.append(Use(spec, out))
+        summed = tuple(known[n] for n, _ in pattern.summed)
+        return Candidate(spec, out, summed, coef, tuple(instances), tuple(uses))
+
+    def _literal_of(self, ref: str) -> object:
+        """The literal that a moved specification tensor consists of, if it is one everywhere."""
+        values = set()
+        for number in self.k.facts_for(ref):
+            fact = self.k.facts[number]
+            value = self.model.literal(fact.rhs)
+            if value is None:
+                return None
+            values.add(fact.coef * value if isinstance(value, Fraction) else value)
+        return values.pop() if len(values) == 1 else None
+
+    def _solve_operand(
+        self,
+        ref: str,
+        names: Sequence[str],
+        reading: Reading,
+        known: dict[str, Affine],
+        ranges: Mapping[str, Range],
+    ) -> Fraction | None:
+        """Fix the variables that this operand determines; the specification's own factor, or ``None``."""
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            if ref != reading.target:
+                return None
+            return Fraction(1) if _assign(known, zip(names, reading.at, strict=True)) else None
+        for number in self.k.facts_for(ref):
+            fact = self.k.facts[number]
+            if fact.rhs != reading.target:
+                continue
+            values = solve(fact.rhs_index, fact.ranges, reading.at, ranges)
+            if values is None:
+                continue
+            fixed = {s for f in fact.rhs_index for s in f.symbols}
+            pairs = [
+                (name, form.substitute(values))
+                for name, form in zip(names, fact.lhs_index, strict=True)
+                if set(form.symbols) <= fixed and form.symbols
+            ]
+            trial = dict(known)
+            if _assign(trial, pairs):
+                known.update(trial)
+                return fact.coef
+        return None
+
+    # --- facts ---------------------------------------------------------------------------------------------
+
+    def _group(
+        self,
+        ref: str,
+        pattern: Access,
+        left: Forms,
+        group: Sequence[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]],
+    ) -> bool:
+        """Relate one piece of a result from all cells of its sum."""
+        done = False
+        for first in group[0][2]:
+            chosen = []
+            for _, _, candidates in group:
+                same = [c for c in candidates if (c.spec, c.out, c.coef) == (first.spec, first.out, first.coef)]
+                if not same:
+                    break
+                chosen.append(same[0])
+            if len(chosen) != len(group):
+                continue
+            partial = {a for _, operands, _ in group for o in operands if o.partial for a in o.partial.axes}
+            share = Contribution(
+                ref,
+                tuple(c for c, _, _ in group),
+                tuple(chosen),
+                tuple(o for _, o, _ in group),
+                left,
+                tuple(a for a in self.model.plan.mesh.axes if a in partial),
+            )
+            if not partial and self._covers([share], ()):
+                self._pointwise(share)
+                return True
+            done = self._partial(share, pattern.kind) or done
+        return done
+
+    def _covers(self, shares: Sequence[Contribution], axes: Sequence[str]) -> bool:
+        """Whether the shares, over all coordinates of ``axes``, make up the specification's whole sum."""
+        pattern = self._access(shares[0].candidates[0].spec)
+        assert pattern is not None
+        total = 0
+        for share in shares:
+            box = self._box(share.ref)
+            moving = [a for a in axes if a not in share.partial]
+            for cell, candidate in zip(share.cells, share.candidates, strict=True):
+                symbols = {s for f in candidate.summed for s in f.symbols}
+                symbols |= {a for a in moving}
+                if any(a in symbols for a in box if a not in axes and box[a][1] - box[a][0] > 1):
+                    return False
+                owner = split_ref(share.ref)[0]
+                inner = {s for f in cell.at for s in cell.at[f].symbols if f.startswith(f"{owner}.")}
+                total += math.prod(cell.ranges[s][1] - cell.ranges[s][0] for s in inner) * math.prod(
+                    box[a][1] - box[a][0] for a in moving
+                )
+        return total == math.prod(n for _, n in pattern.summed)
+
+    def _box(self, ref: str) -> Mapping[str, Range]:
+        owner = split_ref(ref)[0]
+        return {} if owner == "s" else self.model.plan.by_class[owner].box
+
+    def _pointwise(self, share: Contribution) -> None:
+        spec, out, coef = share.candidates[0].spec, share.candidates[0].out, share.candidates[0].coef
+        fact = make_fact(self.model, share.cells[0], share.ref, share.left, spec, out, coef)
+        self.k.add(fact, self._recipe(fact, share.left, [share], (share.ref, spec), {}))
+
+    def _partial(self, share: Contribution, kind: str) -> bool:
+        """Join shares of all classes into facts about reduced tensors."""
+        owner = split_ref(share.ref)[0]
+        if owner == "s" or (kind != "add" and share.candidates[0].coef <= 0):
+            return False
+        first = share.candidates[0]
+        pool = self._shares.setdefault((first.spec, first.coef, kind), [])
+        pool.append(share)
+        mesh = list(self.model.plan.mesh.axes)
+        made = False
+        for count in range(1, len(mesh) + 1):
+            for axes in itertools.combinations(mesh, count):
+                if set(share.partial) <= set(axes) and not made:
+                    made = self._join(share, pool, axes, kind)
+        return True
+
+    def _join(self, share: Contribution, pool: Sequence[Contribution], axes: tuple[str, ...], kind: str) -> bool:
+        mesh = list(self.model.plan.mesh.axes)
+
+        def rest(forms: Forms) -> Forms:
+            return tuple(f for i, f in enumerate(forms) if i >= len(mesh) or mesh[i] not in axes)
+
+        if any(a in f.symbols for f in share.candidates[0].out for a in axes):
+            return False
+        chosen: dict[str, Contribution] = {}
+        for other in pool:
+            if rest(other.left) == rest(share.left) and other.candidates[0].out == share.candidates[0].out:
+                chosen[split_ref(other.ref)[0]] = other
+        chosen[split_ref(share.ref)[0]] = share
+        family = {c: s.ref for c, s in chosen.items()}
+        try:
+            reduced = self.model.reduced_of(split_ref(share.ref)[0], family, axes, kind)
+        except NoDefinition:
+            return False
+        shares = [chosen[split_ref(m)[0]] for m in reduced.of]
+        if not self._covers(shares, axes):
+            return False
+        first = share.candidates[0]
+        left = rest(share.left)
+        renamed = [self._rename_axes(s, axes) for s in shares]
+        fact = make_fact(self.model, share.cells[0], reduced, left, first.spec, first.out, first.coef)
+        extra = {o.partial: None for s in renamed for group in s.operands for o in group if o.partial}
+        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, first.spec, *extra), {})
+        self.k.add(fact, recipe)
+        return True
+
+    def _rename_axes(self, share: Contribution, axes: Sequence[str]) -> Contribution:
+        """Reduced mesh axes get symbols of their own per class: their ranges differ."""
+        owner = split_ref(share.ref)[0]
+        renaming = {a: Affine.symbol(f"{owner}.{a}") for a in axes}
+
+        def forms(values: Forms) -> Forms:
+            return tuple(f.substitute(renaming) for f in values)
+
+        def instance(i: Instance) -> Instance:
+            return Instance(i.fact, forms(i.values), i.defines)
+
+        def uses(values: tuple[Use, ...]) -> tuple[Use, ...]:
+            return tuple(Use(u.ref, forms(u.at)) for u in values)
+
+        cells = tuple(
+            Cell(
+                {(f"{owner}.{s}" if s in axes else s): r for s, r in c.ranges.items()},
+                {s: f.substitute(renaming) for s, f in c.at.items()},
+            )
+            for c in share.cells
+        )
+        candidates = tuple(
+            Candidate(
+                c.spec, forms(c.out), forms(c.summed), c.coef, tuple(map(instance, c.instances)), uses(c.uses)
+            )
+            for c in share.candidates
+        )
+        operands = tuple(
+            tuple(
+                Operand(o.reading, o.coef, o.partial, tuple(map(instance, o.instances)), uses(o.uses)) for o in group
+            )
+            for group in share.operands
+        )
+        return Contribution(share.ref, cells, candidates, operands, forms(share.left), share.partial)
+
+    def _recipe(
+        self,
+        fact: Fact,
+        left: Forms,
+        shares: Sequence[Contribution],
+        expand: Sequence[Ref],
+        ranges: dict[str, Range],
+    ) -> AlgebraRecipe:
+        instances: dict[Instance, None] = {}
+        uses: dict[Use, None] = {Use(fact.lhs, left): None, Use(fact.rhs, shares[0].candidates[0].out): None}
+        for share in shares:
+            for cell, candidate, operands in zip(share.cells, share.candidates, share.operands, strict=True):
+                ranges.update(cell.ranges)
+                uses[Use(share.ref, share.left)] = None
+                for part in (candidate, *operands):
+                    instances.update(dict.fromkeys(part.instances))
+                    uses.update(dict.fromkeys(part.uses))
+        goal = solve(fact.lhs_index, fact.ranges, left, ranges)
+        if goal is None:
+            raise Unfollowable(f"{fact.lhs}: goal does not cover its own cell")
+        return AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), dict(ranges), goal)
+
+
+def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
+    """Factor of a result whose operands are ``factor`` times the specification's (``None``: zero or fixed)."""
+    given = [f for f in factors if f is not None]
+    equal = given[0] if given and all(f == given[0] for f in given) else None
+    match name:
+        case "add" | "subtract":
+            return equal
+        case "multiply" | "dot_general":
+            return math.prod(given, start=Fraction(1))
+        case "divide":
+            if len(given) != 2 or given[1] == 0:
+                return None
+            return given[0] / given[1]
+        case "maximum" | "minimum":
+            return equal if equal is not None and equal > 0 and len(given) == len(factors) else None
+        case "reduce":
+            return equal
+        case "select":
+            branches = [f for f in factors[1:] if f is not None]
+            if factors[0] not in (None, Fraction(1)) or any(f != branches[0] for f in branches):
+                return None
+            return branches[0] if branches else Fraction(1)
+        case _:
+            return Fraction(1) if all(f in (None, Fraction(1)) for f in factors) else None
+
+
+def _assign(known: dict[str, Affine], pairs: object) -> bool:
+    for name, form in pairs:  # type: ignore[attr-defined]
+        if known.setdefault(name, form) != form:
+            return False
+    return True
+
+
+def _same_attributes(a: Op, b: Op) -> bool:
+    """Attributes that change the meaning; dimension numbers are covered by the access patterns."""
+    keys = ("direction", "kind") if a.name in ("compare", "reduce") else ()
+    return all(a.attrs.get(k) == b.attrs.get(k) for k in keys) and a.type.sort == b.type.sort
