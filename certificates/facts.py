@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from .affine import Affine, Range
@@ -46,7 +46,7 @@ class Fact:
     lhs_index: tuple[Affine, ...]
     rhs_index: tuple[Affine, ...]
     coef: Fraction = Fraction(1)
-    by: tuple[str, int] | None = None
+    by: tuple[str, int] | None = field(default=None, compare=False)
 
     @property
     def ranges(self) -> dict[str, Range]:

@@ -32,6 +32,7 @@ from smtlib_emit.sexp import without_comments
 
 from .algebra_stage import AlgebraBuilder
 from .cells import Unfollowable
+from .deep import DeepMatcher
 from .knowledge import Knowledge, LayoutRecipe, make_fact
 from .layout_stage import LayoutBuilder
 from .matching import AlgebraRecipe, Matcher
@@ -72,6 +73,8 @@ class Engine:
         self.model = Model(self.plan)
         self.knowledge = Knowledge(self.model)
         self.matcher = Matcher(self.knowledge)
+        deep = DeepMatcher(self.knowledge, self._proves)
+        self.knowledge.deep = deep.relate
 
     # --- relating ------------------------------------------------------------------------------------------
 
@@ -81,8 +84,8 @@ class Engine:
         self._relate_iotas()
         self.matcher.index_specification()
         for ref in execution_order(self.plan):
-            if ref not in self.knowledge.by_lhs:
-                self.matcher.relate(ref)
+            if ref not in self.knowledge.by_lhs and not self.matcher.relate(ref):
+                self.knowledge.deep(ref)
 
     def _relate_iotas(self) -> None:
         first: dict[tuple[str, tuple[int, ...], int], str] = {}
@@ -143,6 +146,13 @@ class Engine:
             self._open.discard(number)
         self.built[number] = stage
         self._order.append(number)
+
+    def _proves(self, number: int) -> bool:
+        try:
+            self.prove(number)
+        except Unproved:
+            return False
+        return True
 
     def _stage(self, number: int) -> Stage:
         recipe = self.knowledge.recipes[number]

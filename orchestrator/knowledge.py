@@ -7,7 +7,7 @@ movement itself (an *atom*) or to a literal. Facts guessed here are proved by la
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -65,6 +65,7 @@ class Knowledge:
     recipes: dict[int, object] = field(default_factory=dict)
     by_lhs: dict[Ref, list[int]] = field(default_factory=dict)
     partials: dict[str, list[Reduced]] = field(default_factory=dict)
+    deep: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
     _links: dict[str, list[int] | None] = field(default_factory=dict)
@@ -114,6 +115,8 @@ class Knowledge:
                     found = []
             except (Unrelated, Unfollowable, NoDefinition):
                 found = []
+            if not found and isinstance(ref, Reduced):
+                found = self.deep(ref)
             self._movement[ref] = found
         return self._movement[ref]
 

@@ -88,6 +88,8 @@ class LayoutBuilder:
             if ref in self.recipe.expand:
                 self.premises.append(Def(ref, at))
                 self.list_members(ref, at)
+            elif goal is not None:
+                self.use_facts(ref, at)
             return
         op = self.model.op(ref)
         if op is None:
@@ -116,8 +118,6 @@ class LayoutBuilder:
         """Add instances of the facts about a tensor; whether there were any."""
         used = False
         for number in self.k.facts_for(ref):
-            if number >= self.number and number != self.number and self.k.facts[number].by is None:
-                pass
             if number == self.number:
                 continue
             fact = self.k.facts[number]

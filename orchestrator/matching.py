@@ -22,6 +22,7 @@ from smtlib_emit.errors import NoDefinition
 from .access import COMMUTATIVE, Access, access
 from .cells import Cell, Unfollowable, explore
 from .knowledge import Knowledge, Reading, Unrelated, make_fact, solve
+from .trace import moves
 
 Forms = tuple[Affine, ...]
 
@@ -120,7 +121,7 @@ class Matcher:
 
     def _access(self, ref: str) -> Access | None:
         op = self.model.op(ref)
-        if op is None:
+        if op is None or moves(self.model, ref):
             return None
         return access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
 

@@ -1,0 +1,243 @@
+"""Relations that one op does not show: masked look-ups, offsets and masks, proved in one layout stage.
+
+A vocabulary-parallel embedding, say, subtracts an offset, masks, gathers, masks again and sums over ranks: none of its
+tensors but the last is related to the specification. The cone of such a tensor, down to related ones, is
+compared with every specification op that reads the same atoms; a guess is kept only if its stage is proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from certificates.affine import Affine, Range
+from certificates.facts import Reduced, Ref, split_ref
+from smtlib_emit.algebra import ELEMENTWISE
+from smtlib_emit.errors import NoDefinition
+from smtlib_emit.model import Model
+
+from .cells import Cell, Unfollowable, explore
+from .knowledge import Knowledge, LayoutRecipe, Unrelated, make_fact
+
+#: An index with ``None`` where a coordinate is an integer element, so not affine.
+Loose = tuple[Affine | None, ...]
+MAX_CONE = 64
+
+
+@dataclass
+class Cone:
+    """What an element is made of: tensors that are opened, and the related elements it reads."""
+
+    opened: set[Ref] = field(default_factory=set)
+    reads: list[tuple[Ref, Loose]] = field(default_factory=list)
+
+
+class DeepMatcher:
+    """Guesses multi-op layout facts; ``prove`` decides which to keep."""
+
+    def __init__(self, knowledge: Knowledge, prove: Callable[[int], bool]) -> None:
+        self.k, self.model, self.prove = knowledge, knowledge.model, prove
+        self._readers: dict[Ref, list[str]] | None = None
+
+    def relate(self, ref: Ref) -> list[int]:
+        """Facts about ``ref`` whose stages are proved; empty if there are none."""
+        try:
+            whole = self.k.full_index(ref)
+            found = explore(whole, lambda cell: self._guesses(ref, list(cell.at.values()), cell.ranges))
+        except (Unrelated, Unfollowable, NoDefinition):
+            return []
+        numbers: list[int] = []
+        for cell, (opened, guesses) in found:
+            number = self._first_proved(ref, cell, opened, guesses)
+            if number is None:
+                return []
+            numbers.append(number)
+        return numbers
+
+    def _first_proved(
+        self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[tuple[str, tuple[Affine, ...]]]
+    ) -> int | None:
+        for spec, out in guesses:
+            fact = make_fact(self.model, cell, ref, tuple(cell.at.values()), spec, out, Fraction(1))
+            number = self.k.add(fact, LayoutRecipe(opened | {spec}), relates=False)
+            if self.prove(number):
+                self.k.by_lhs.setdefault(ref, []).append(number)
+                return number
+        return None
+
+    def _guesses(
+        self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> tuple[frozenset[Ref], list[tuple[str, tuple[Affine, ...]]]]:
+        cone = Cone()
+        self._open(ref, tuple(index), ranges, cone, first=True)
+        atoms = {t for t, _ in cone.reads}
+        guesses: list[tuple[str, tuple[Affine, ...]]] = []
+        for spec in dict.fromkeys(s for t in atoms for s in self._reading(t)):
+            out = self._solve(spec, atoms, cone, ranges)
+            if out is not None:
+                guesses.append((spec, out))
+        return frozenset(cone.opened), guesses
+
+    # --- cones ---------------------------------------------------------------------------------------------
+
+    def _open(self, ref: Ref, at: Loose, ranges: Mapping[str, Range], cone: Cone, *, first: bool = False) -> None:
+        """Add an element to a cone: a read if it is related, else opened by its op."""
+        if self.model.literal(ref) is not None:
+            return
+        if not first:
+            target = self._related(ref, at, ranges)
+            if target is not None:
+                cone.reads.append(target)
+                return
+        if len(cone.opened) > MAX_CONE:
+            raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
+        cone.opened.add(ref)
+        if isinstance(ref, Reduced):
+            axes = list(self.model.plan.mesh.axes)
+            member = ref.of[0]
+            owner = split_ref(member)[0]
+            cone.opened.update(ref.of)
+            inner = dict(ranges)
+            full = list(at)
+            for a in sorted(ref.axes, key=axes.index):
+                name = f"{owner}.{a}"
+                inner[name] = self.model.plan.by_class[owner].box[a]
+                full.insert(axes.index(a), Affine.symbol(name))
+            for m in ref.of:
+                if m != member:
+                    self._open_all(m, cone)
+            self._open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
+            return
+        op = self.model.op(ref)
+        if op is None:
+            raise Unrelated(ref)
+        ins = self.model.operands(ref)
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        if op.name == "gather":
+            axis, batch = op.integer("axis"), op.integer("batch_dims")
+            free = len(self.model.tensors.type(ins[1]).shape) - batch
+            body = at[mesh:]
+            self._open(ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone)
+            self._open(ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone)
+        elif op.name in ELEMENTWISE:
+            for v in ins:
+                self._open(v, at, ranges, cone)
+        elif op.name == "iota":
+            return
+        else:
+            self._move(ref, at, ranges, cone)
+
+    def _open_all(self, ref: str, cone: Cone) -> None:
+        """Open the cone of a member on another class without following indices."""
+        work = [ref]
+        while work:
+            v = work.pop()
+            if v in cone.opened and v != ref or v in self.k.by_lhs or self.model.op(v) is None:
+                continue
+            cone.opened.add(v)
+            if len(cone.opened) > MAX_CONE:
+                raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
+            work += self.model.operands(v)
+
+    def _move(self, ref: str, at: Loose, ranges: Mapping[str, Range], cone: Cone) -> None:
+        if any(f is None for f in at):
+            raise Unfollowable(f"{ref}: data movement of an element at an integer index")
+        coef, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
+        if current == ref:
+            raise Unrelated(ref)
+        del coef
+        self._open(current, tuple(index), ranges, cone)
+
+    def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
+        """The atom element behind a related element."""
+        if None not in at:
+            try:
+                reading = self.k.read(ref, [f for f in at if f is not None], ranges)
+            except Unrelated:
+                return None
+            return reading.target, tuple(reading.at)
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            return ref, at
+        for number in self.k.facts_for(ref):
+            fact = self.k.facts[number]
+            values = {
+                form.symbols[0]: target - form.const
+                for form, target in zip(fact.lhs_index, at, strict=True)
+                if target is not None and len(form.terms) == 1 and form.terms[0][1] == 1
+            }
+            loose = tuple(
+                form.substitute(values) if set(form.symbols) <= set(values) else None for form in fact.rhs_index
+            )
+            return fact.rhs, loose
+        return None
+
+    # --- the specification ---------------------------------------------------------------------------------
+
+    def _reading(self, target: Ref) -> list[str]:
+        """Specification ops that read an atom, directly or through data movement."""
+        if self._readers is None:
+            self._readers = {}
+            for op in self.model.plan.specification.ops:
+                ref = f"s:{op.out}"
+                if not self.k.is_atom(ref) or ref in self.k.by_lhs:
+                    continue
+                for v in self.model.operands(ref):
+                    atoms = [v] if self.k.is_atom(v) and v not in self.k.by_lhs else [
+                        self.k.facts[i].rhs for i in self.k.facts_for(v)
+                    ]  # fmt: skip
+                    for t in atoms:
+                        known = self._readers.setdefault(t, [])
+                        if ref not in known:
+                            known.append(ref)
+        return self._readers.get(target, [])
+
+    def _solve(self, spec: str, atoms: set[Ref], cone: Cone, ranges: Mapping[str, Range]) -> tuple[Affine, ...] | None:
+        """The index at which a specification op reads the same elements as a cone."""
+        shape = self.model.tensors.type(spec).shape
+        names = [Affine.symbol(f"y{d}") for d in range(len(shape))]
+        inner = dict(ranges) | {f"y{d}": (0, n) for d, n in enumerate(shape)}
+        mine = Cone()
+        try:
+            self._open(spec, tuple(names), inner, mine, first=True)
+        except Exception as problem:
+            if isinstance(problem, Unrelated | Unfollowable | NoDefinition):
+                return None
+            raise Unfollowable(f"{spec} splits") from problem
+        if not {t for t, _ in mine.reads} <= atoms:
+            return None
+        known: dict[str, Affine] = {}
+        for target, loose in mine.reads:
+            for other, at in cone.reads:
+                trial = dict(known)
+                if other == target and _unify(loose, at, trial):
+                    known = trial
+                    break
+            else:
+                return None
+        out = []
+        for d, n in enumerate(shape):
+            form = known.get(f"y{d}")
+            if form is None:
+                return None
+            if not all(s in ranges for s in form.symbols):
+                return None
+            lo, hi = form.interval(ranges)
+            if lo < 0 or hi >= n:
+                return None
+            out.append(form)
+        return tuple(out)
+
+
+def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
+    for form, target in zip(mine, theirs, strict=True):
+        if form is None or target is None:
+            continue
+        if len(form.terms) != 1 or form.terms[0][1] != 1:
+            return False
+        if known.setdefault(form.terms[0][0], target - form.const) != target - form.const:
+            return False
+    return True
+
+
+__all__ = ["DeepMatcher", "Model"]
