@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +12,8 @@ from .affine import Affine
 from .reader import FUNCTIONS, affine, array, integer, integers, members, need, rational, symbol, text
 from .reader import read_json as read_json
 
-MAX_TERM = 400
+DIGEST = re.compile(r"[0-9a-f]{64}")
+MAX_TERM = 200
 """Greatest depth of a law's term."""
 
 
@@ -62,7 +64,7 @@ class Element:
     """An element of a tensor in an algebra stage: per coordinate the piece number and its representatives."""
 
     ref: Ref
-    coords: tuple[tuple[int, ...], ...]
+    coords: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,39 @@ class Proof:
     facts: tuple[Fact, ...]
     declared: Mapping[int, int]
     stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `manifest.json` says: status of the files, digests of the members, a claim per output relation."""
+
+    generator: str
+    status: str
+    members: Mapping[str, str]
+    verdicts: tuple[tuple[str, str, str, str], ...]
+
+
+MEMBER = re.compile(r"plan\.json|proof\.json|witness\.json|run\.sh|report\.txt|obligations/[0-9]{4,7}\.smt2")
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """`manifest.json` as a record, or `Malformed`."""
+    top = members(read_json(data, "manifest"), "manifest", "format version generator status members verdicts")
+    need(top["format"] == "trainverify-bundle" and top["version"] == 1, "manifest: unknown format or version")
+    need(top["status"] in ("unsat", "unknown"), "manifest: unknown status")
+    need(isinstance(top["members"], dict), "manifest: members")
+    listed = {text(name, "manifest: member", MEMBER): text(digest, f"manifest: {name}", DIGEST)
+              for name, digest in top["members"].items()}
+    need({"plan.json", "proof.json"} <= set(listed), "manifest: plan.json or proof.json is not listed")
+    verdicts = []
+    for entry in array(top["verdicts"], "manifest: verdicts"):
+        item = members(entry, "manifest: verdict", "spec plan verdict reason")
+        need(item["verdict"] in ("PROVED", "REFUTED", "UNKNOWN"), "manifest: unknown verdict")
+        names = [text(item[k], "manifest: verdict") for k in ("spec", "plan", "verdict")]
+        need(isinstance(item["reason"], str), "manifest: reason")
+        reason = "".join(c for c in item["reason"][:1000] if c.isprintable())
+        verdicts.append((names[0], names[1], names[2], reason))
+    return Manifest(text(top["generator"], "manifest: generator"), top["status"], listed, tuple(verdicts))
 
 
 def read_proof(data: bytes) -> Proof:

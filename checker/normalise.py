@@ -1,0 +1,100 @@
+"""Ring-and-congruence normal forms: checks ring and lattice laws, and confirms algebra goals without a solver.
+
+A node is an `Element`, ("lit", q), ("*", q, node), ("+", node, …), ("-", node, node), ("neg", node) or (function,
+node, …). Its normal form is a polynomial with rational coefficients over atoms: elements without a definition, and
+functions of normal forms. `mul` multiplies, `max2` and `min2` are functions of the set of their leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from .errors import Undecided
+from .records import Element
+
+Node = Any
+Monomial = tuple[int, ...]
+Poly = dict[Monomial, Fraction]
+MAX_MONOMIALS = 20_000
+
+
+class Normaliser:
+    """Normal forms after replacing every element that `defs` defines. With `opaque`, functions are compared as
+    they are written: what is left is the theory of commutative rings alone."""
+
+    def __init__(self, defs: Mapping[Element, Node], opaque: bool = False) -> None:
+        self.defs, self.opaque = defs, opaque
+        self.atoms: dict[Any, int] = {}
+        self.known: dict[Node, Poly] = {}
+
+    def equal(self, left: Node, right: Node) -> bool:
+        return self.normal(left) == self.normal(right)
+
+    def normal(self, node: Node) -> Poly:
+        found = self.known.get(node)
+        if found is None:
+            found = self.known[node] = self._normal(node)
+            if len(found) > MAX_MONOMIALS:
+                raise Undecided("a normal form is too large")
+        return found
+
+    def _normal(self, node: Node) -> Poly:
+        if isinstance(node, Element):
+            return self.normal(self.defs[node]) if node in self.defs else self._atom(node)
+        match node[0]:
+            case "lit":
+                return _sum((Fraction(1), {(): node[1]}))
+            case "*":
+                return _sum((node[1], self.normal(node[2])))
+            case "+":
+                return _sum(*((Fraction(1), self.normal(n)) for n in node[1:]))
+            case "-":
+                return _sum((Fraction(1), self.normal(node[1])), (Fraction(-1), self.normal(node[2])))
+            case "neg":
+                return _sum((Fraction(-1), self.normal(node[1])))
+            case "mul":
+                return _product(self.normal(node[1]), self.normal(node[2]))
+        if self.opaque:
+            return self._atom(node)
+        if node[0] in ("max2", "min2"):
+            leaves = frozenset(_freeze(self.normal(n)) for n in leaves_of(node[0], node))
+            return dict(next(iter(leaves))) if len(leaves) == 1 else self._atom((node[0], leaves))
+        return self._atom((node[0], *(_freeze(self.normal(n)) for n in node[1:])))
+
+    def _atom(self, key: Any) -> Poly:
+        return {(self.atoms.setdefault(key, len(self.atoms)),): Fraction(1)}
+
+
+def _freeze(poly: Poly) -> frozenset[tuple[Monomial, Fraction]]:
+    return frozenset(poly.items())
+
+
+def _sum(*parts: tuple[Fraction, Poly]) -> Poly:
+    result: Poly = {}
+    for factor, poly in parts:
+        for monomial, c in poly.items():
+            result[monomial] = result.get(monomial, Fraction(0)) + factor * c
+    return {monomial: c for monomial, c in result.items() if c}
+
+
+def _product(left: Poly, right: Poly) -> Poly:
+    if len(left) * len(right) > 4 * MAX_MONOMIALS:
+        raise Undecided("a product is too large")
+    return _sum(*((c, {tuple(sorted(a + b)): d for b, d in right.items()}) for a, c in left.items()))
+
+
+def leaves_of(function: str, node: Node) -> list[Node]:
+    """The leaves of nested applications of `max2` or `min2`."""
+    if isinstance(node, tuple) and node[0] == function:
+        return [leaf for n in node[1:] for leaf in leaves_of(function, n)]
+    return [node]
+
+
+def law_holds(schema: str, left: Node, right: Node) -> bool:
+    """Is `left = right` an instance of the law (docs/certificate.md, Algebra stages)?"""
+    if schema == "ring":
+        return Normaliser({}, opaque=True).equal(left, right)
+    heads = [n[0] for n in (left, right) if isinstance(n, tuple) and n[0] in ("max2", "min2")]
+    return bool(heads) and set(leaves_of(heads[0], left)) == set(leaves_of(heads[0], right))
