@@ -124,3 +124,8 @@ class Affine:
 
 
 ZERO = Affine()
+
+
+def digits(sizes: tuple[int, ...]) -> dict[str, Range]:
+    """Ranges of the digit symbols ``z0, z1, …`` of a relation's piece."""
+    return {f"z{i}": (0, n) for i, n in enumerate(sizes)}

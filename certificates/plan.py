@@ -19,6 +19,8 @@ from functools import cached_property
 from pathlib import Path
 
 from .affine import Affine, Range
+from .affine import digits as digits
+from .determined import check_determined
 from .errors import FormatError
 from .ir import (
     COLLECTIVES,
@@ -153,11 +155,6 @@ class Plan:
                 if op.name in COLLECTIVES:
                     out.setdefault(op.integer("seq"), {})[cls.name] = op
         return out
-
-
-def digits(sizes: tuple[int, ...]) -> dict[str, Range]:
-    """Ranges of the digit symbols ``z0, z1, …`` of a piece."""
-    return {f"z{i}": (0, n) for i, n in enumerate(sizes)}
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -385,6 +382,7 @@ def check_plan(plan: Plan) -> None:
                 check_relation(plan, relation, side)
             except FormatError as error:
                 raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
+    check_determined(plan.inputs)
     for name in plan.ranges:
         if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
             raise FormatError(f"range of {name}, which is not an integer input of the specification")
@@ -529,7 +527,8 @@ def _check_fibres(plan: Plan, relation: Relation, reduced: tuple[str, ...]) -> N
         covered = sum(math.prod(box[a][1] - box[a][0] for a in reduced) for box in boxes)
         if len(set(classes)) != len(classes) or covered != whole:
             raise FormatError(
-                f"piece on {', '.join(classes)} reaches {covered} of {whole} ranks along {', '.join(reduced)}"
+                f"piece on {', '.join(classes)} reaches {covered} of {whole} ranks along "
+                f"{', '.join(reduced)}; it must reach each once"
             )
 
 
