@@ -294,7 +294,7 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
                 return None if floats else "an infinite literal needs a float type"
             elif out.sort == "Bool":
                 return "a Bool literal is true or false"
-            elif out.sort == "Int" and "/" in str(value):
+            elif rational(str(value)).denominator != 1 and out.sort == "Int":
                 return "an integer literal cannot be a fraction"
         case "iota":
             if out.sort == "Bool" or op.integer("dim") >= len(out.shape):

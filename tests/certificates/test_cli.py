@@ -1,0 +1,86 @@
+"""``tv-show``: what it prints and how it exits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from certificates.cli import main
+from certificates.plan import Plan, dump
+from certificates.text import plan_text, relations_text
+
+
+def show(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in args])
+
+
+@pytest.fixture(scope="module")
+def file(mlp: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "mlp.json.gz"
+    dump(mlp, path)
+    return path
+
+
+def test_a_whole_plan(file: Path, mlp: Plan) -> None:
+    result = show(file)
+    assert result.exit_code == 0
+    assert result.stdout == "\n".join(plan_text(mlp)) + "\n"
+
+
+def test_parts_may_be_combined(file: Path, mlp: Plan) -> None:
+    relations = show(file, "--relations").stdout
+    assert relations.endswith("\n".join(relations_text(mlp)) + "\n") and relations.startswith("plan mlp")
+    both = show(file, "--spec", "--class", "c0").stdout
+    assert both.startswith("specification {") and "\n\nclass c0 on dp 0..1" in both
+    assert "relation" not in both
+
+
+def test_one_value_in_every_program_or_in_one(file: Path) -> None:
+    everywhere = show(file, "--op", "%3").stdout
+    assert "specification\n" in everywhere and "class c0\n" in everywhere
+    assert show(file, "--op", "c0:%3").stdout.startswith("class c0\n")
+    assert show(file, "--op", "s:params.w1", "--op", "c0:%0").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--class", "c9"], "no rank class c9; the plan has c0"),
+        (["--op", "%999"], "no value %999 in the plan"),
+        (["--op", "c7:%3"], "no value c7:%3 in the plan"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_usage_errors(file: Path, args: list[str], reason: str) -> None:
+    result = show(file, *args)
+    assert result.exit_code == 2 and reason in result.stderr and result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot read"),
+        (b"", "not a JSON document"),
+        (b"\x1f\x8bgarbage", "is a damaged gzip file"),
+        (b"[" * 100_000, "not a JSON document"),
+        (b'{"a\\nb\\u001b": 1.5}', "floating-point number 1.5"),
+        (b"{}", "a plan must be an object"),
+    ],
+)
+def test_unreadable_files_get_one_line_and_exit_code_5(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "p.json"
+    if content is not None:
+        path.write_bytes(content)
+    result = show(path)
+    assert result.exit_code == 5 and result.stdout == ""
+    assert result.stderr.startswith("tv-show: ") and reason in result.stderr
+    assert result.stderr.count("\n") == 1 and len(result.stderr) < 600
+
+
+def test_no_arguments_is_a_usage_error() -> None:
+    assert show().exit_code == 2
+    assert "Exit codes: 0 shown, 2 usage, 5 unreadable" in show("--help").stdout
