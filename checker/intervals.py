@@ -1,8 +1,9 @@
 """Rigorous interval arithmetic on dyadic rationals: exact integers scaled by 2**-bits, rounded outwards.
 
 A `Number` encloses one real: a pair (low, high) of integers, or the one-element tuples `LOW` and `HIGH` for the
-infinities that a mask may hold, or None: undefined (a root of a negative number, a division by an interval that
-contains zero, a product with an infinity). None spreads through every operation; nothing is ever guessed.
+infinities that a mask may hold, or `NOWHERE`: certainly no real number (a root or logarithm of a negative number, a
+division by exactly zero), or None: not known (a division by an interval that contains zero, a product with an
+infinity). The last two spread through every operation, None first; nothing is ever guessed.
 
 Elementary functions are computed at a point with `GUARD` more bits. Each of their fewer than 2**10 roundings errs by
 one unit, none is amplified by more than 2**16 (the squarings of exp), so `SLACK` = 2**28 units cover them.
@@ -18,6 +19,7 @@ Number = tuple[int, ...] | None
 GUARD, SLACK = 64, 1 << 28
 LOW: Number = (-1,)
 HIGH: Number = (1,)
+NOWHERE: Number = ()
 HALVINGS = 8
 MAX_EXPONENT = 1 << 12
 MAX_POWER = 1 << 12
@@ -53,18 +55,18 @@ class Reals:
     # Ring and order
 
     def add(self, x: Number, y: Number) -> Number:
-        if x is None or y is None:
-            return None
+        if not x or not y:
+            return lost(x, y)
         if len(x) == 1 or len(y) == 1:
             return x if x == y or len(y) == 2 else y if len(x) == 2 else None
         return x[0] + y[0], x[1] + y[1]
 
     def neg(self, x: Number) -> Number:
-        return None if x is None else tuple(-v for v in reversed(x))
+        return tuple(-v for v in reversed(x)) if x else x
 
     def mul(self, x: Number, y: Number) -> Number:
-        if x is None or y is None or len(x) == 1 or len(y) == 1:
-            return None
+        if not x or not y or len(x) == 1 or len(y) == 1:
+            return lost(x, y)
         a, b = x
         c, d = y
         low, high = (a * c, b * d) if a >= 0 and c >= 0 else _products(a, b, c, d)
@@ -73,22 +75,26 @@ class Reals:
     def weighted(self, terms: Iterable[tuple[int, Number, Number]]) -> Number:
         """The sum of weight times product, weights positive integers; rounded once."""
         low = high = 0
+        poor: list[Number] = []
         for w, x, y in terms:
-            if x is None or y is None or len(x) == 1 or len(y) == 1:
-                return None
+            if not x or not y or len(x) == 1 or len(y) == 1:
+                poor.append(lost(x, y))
+                continue
             p, q = _products(*x, *y)
             low, high = low + w * p, high + w * q
+        if poor:
+            return lost(*poor)
         return low >> self.bits, -(-high >> self.bits)
 
     def recip(self, x: Number) -> Number:
-        if x is None or len(x) == 1 or x[0] <= 0 <= x[1]:
-            return None
+        if not x or len(x) == 1 or x[0] <= 0 <= x[1]:
+            return NOWHERE if x in (NOWHERE, self.zero) else None
         unit = 1 << 2 * self.bits
         return unit // x[1], -(-unit // x[0])
 
     def max(self, x: Number, y: Number) -> Number:
-        if x is None or y is None:
-            return None
+        if not x or not y:
+            return lost(x, y)
         if len(x) == 1 or len(y) == 1:
             return y if x == LOW or y == HIGH else x
         return max(x[0], y[0]), max(x[1], y[1])
@@ -97,13 +103,13 @@ class Reals:
         return self.neg(self.max(self.neg(x), self.neg(y)))
 
     def abs(self, x: Number) -> Number:
-        if x is None or len(x) == 1:
-            return None
+        if not x or len(x) == 1:
+            return lost(x)
         return x if x[0] >= 0 else (-x[1], -x[0]) if x[1] <= 0 else (0, max(-x[0], x[1]))
 
     def less(self, x: Number, y: Number) -> bool | None:
         """Is x < y? None where the enclosures do not tell."""
-        if x is None or y is None:
+        if not x or not y:
             return None
         if len(x) == 1 or len(y) == 1:
             return (x == LOW and y != LOW) or (y == HIGH and x != HIGH)
@@ -111,7 +117,7 @@ class Reals:
 
     def equal(self, x: Number, y: Number) -> bool | None:
         """Is x = y? None where the enclosures do not tell."""
-        if x is None or y is None:
+        if not x or not y:
             return None
         if len(x) == 1 or len(y) == 1:
             return x == y
@@ -120,8 +126,8 @@ class Reals:
     # Elementary functions
 
     def exp(self, x: Number) -> Number:
-        if x is None or len(x) == 1:
-            return self.zero if x == LOW else None
+        if not x or len(x) == 1:
+            return self.zero if x == LOW else lost(x)
         if max(abs(x[0]), abs(x[1])) >> self.bits >= MAX_EXPONENT // 2:
             return None
         low, first = self._exp(x[0])
@@ -145,8 +151,8 @@ class Reals:
         return (low >> shift, -(-high >> shift)) if shift >= 0 else (low << -shift, high << -shift)
 
     def log(self, x: Number) -> Number:
-        if x is None or len(x) == 1 or x[0] <= 0:
-            return None
+        if not x or len(x) == 1 or x[0] <= 0:
+            return NOWHERE if x and len(x) == 2 and x[1] <= 0 else lost(x)
         return self._log(x[0])[0], self._log(x[1])[1]
 
     def _log(self, x: int) -> tuple[int, int]:
@@ -166,8 +172,8 @@ class Reals:
         return (value - SLACK) >> GUARD, -(-(value + SLACK) >> GUARD)
 
     def sqrt(self, x: Number) -> Number:
-        if x is None or len(x) == 1 or x[0] < 0:
-            return None
+        if not x or len(x) == 1 or x[0] < 0:
+            return NOWHERE if x and len(x) == 2 and x[1] < 0 else lost(x)
         high = isqrt(x[1] << self.bits)
         return isqrt(x[0] << self.bits), high if high * high == x[1] << self.bits else high + 1
 
@@ -182,8 +188,8 @@ class Reals:
 
     def _circular(self, x: Number, quarter: int) -> Number:
         """sin(x + quarter pi/2): the value at the midpoint, widened by the radius (the slope is at most 1)."""
-        if x is None or len(x) == 1 or max(abs(x[0]), abs(x[1])) >> self.bits >= 1 << 20:
-            return None
+        if not x or len(x) == 1 or max(abs(x[0]), abs(x[1])) >> self.bits >= 1 << 20:
+            return lost(x)
         mid, w = (x[0] + x[1]) >> 1, self.work
         k, r = divmod((mid << GUARD) + (self.half_pi >> 1), self.half_pi)
         r -= self.half_pi >> 1
@@ -207,13 +213,13 @@ class Reals:
 
     def power(self, x: Number, y: Number) -> Number:
         """x**y for an exact integer y (x not 0 unless y > 0), else exp(y log x) for positive x."""
-        if x is None or y is None or len(x) == 1 or len(y) == 1:
-            return None
+        if not x or not y or len(x) == 1 or len(y) == 1:
+            return lost(x, y)
         n, rest = divmod(y[0], self.one[0])
         if y[0] != y[1] or rest or abs(n) > MAX_POWER:
             return self.exp(self.mul(y, self.log(x)))
         if n <= 0:
-            return self.power(self.recip(x), self.neg(y)) if n else None if x[0] <= 0 <= x[1] else self.one
+            return self.power(self.recip(x), self.neg(y)) if n else self.one if x[0] > 0 or x[1] < 0 else None
         base = self.abs(x) if n % 2 == 0 else x
         ends = [self._power(v, n) for v in (base or ())]
         return ends[0][0], ends[1][1]
@@ -226,6 +232,11 @@ class Reals:
             if bit == "1":
                 low, high = low * abs(x) >> self.bits, -(-high * abs(x) >> self.bits)
         return (low, high) if sign > 0 else (-high, -low)
+
+
+def lost(*xs: Number) -> Number:
+    """The result of an operation that has no value: `NOWHERE` only if an operand is and all others are known."""
+    return NOWHERE if NOWHERE in xs and None not in xs else None
 
 
 def _products(a: int, b: int, c: int, d: int) -> tuple[int, int]:

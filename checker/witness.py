@@ -21,7 +21,7 @@ from typing import Any
 
 from .affine import Affine
 from .errors import Rejected, Undecided
-from .intervals import HIGH, LOW, Reals
+from .intervals import HIGH, LOW, NOWHERE, Reals
 from .reader import COLLECTIVES, Op, Piece, Plan, Program, Type, array, integers, members, need, rational
 from .records import Fact, Reduced
 
@@ -39,10 +39,11 @@ Steps = Generator[tuple[int, Forms, Sizes], "Grid", "Grid"]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Both sides of the fact at the witness's symbols, as disjoint rational intervals (or unequal exact values)."""
+    """Both sides of the fact at the witness's symbols: disjoint rational intervals. The plan's is None where it is
+    no real number, such as a root of a negative one."""
 
     symbols: Mapping[str, int]
-    plan: tuple[Fraction, Fraction]
+    plan: tuple[Fraction, Fraction] | None
     spec: tuple[Fraction, Fraction]
 
 
@@ -105,12 +106,10 @@ def replay(plan: Plan, fact: Fact, witness: Any, bits: int = 256) -> Replay:
     reals = machine.reals
     if machine.nodes[node].type.sort == "Real":
         right = reals.mul(right, reals.of(fact.coef))
-        if reals.equal(left, right) is not False:
-            raise Rejected(*OBLIGATION, "the two sides are not shown to differ: their enclosures meet or are undefined")
-        ends = reals.ends(left), reals.ends(right)
-        if ends[0] is None or ends[1] is None:
-            raise Rejected(*OBLIGATION, "a side is infinite")
-        return Replay(dict(symbols), ends[0], ends[1])
+        want = reals.ends(right)
+        if want is None or (left != NOWHERE and reals.equal(left, right) is not False):
+            raise Rejected(*OBLIGATION, "the two sides are not shown to differ: their enclosures meet or are not finite")
+        return Replay(dict(symbols), reals.ends(left), want)
     if left is None or right is None or left == right:
         raise Rejected(*OBLIGATION, "the two sides are equal or undefined")
     return Replay(dict(symbols), (Fraction(left), Fraction(left)), (Fraction(right), Fraction(right)))

@@ -25,11 +25,13 @@ from certificates.plan import Piece, Plan, Relation
 from .boxes import Evaluator
 from .errors import EvaluationError
 from .forms import Form
-from .grids import Cuts, Grid, common_axes, flattened, refined
+from .grids import Array, Cuts, Grid, common_axes, flattened, refined
 from .network import Expansion, Network, Node
 
 #: Relative difference from which a fact counts as failed, and from which a better one is not looked for.
 VISIBLE, PLAIN = 1e-9, 1e-4
+#: Score where the plan divides by zero or takes a root of a negative number and the specification does not.
+UNDEFINED = 1e-8
 _RANKS_PER_FACT = 8
 _VIEWS = frozenset(
     ["convert", "reshape", "transpose", "broadcast_in_dim", "slice", "pad", "concatenate", "negate"]
@@ -215,7 +217,7 @@ class Refuter:
                     best = found, scenario
                 if found.score >= PLAIN or time.monotonic() > deadline:
                     break
-            if best is not None and best[0].score >= VISIBLE * 100:
+            if best is not None and best[0].score > UNDEFINED:
                 break
         if best is None:
             return None
@@ -335,19 +337,16 @@ def _scale(relation: Relation, grid: Grid) -> float | int | bool:
     return float(relation.coef) if grid.data.dtype == np.float64 else grid.data.dtype.type(1)
 
 
-def _scores(
-    a: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-    b: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-    floor: float,
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Relative difference per cell; 1 where integers or booleans differ, 0 where a side is not finite."""
+def _scores(a: Array, b: Array, floor: float) -> Array:
+    """Relative difference per cell; 1 where integers or booleans differ; barely visible where only the plan's
+    side leaves the real numbers; 0 where the specification's does."""
     if a.dtype != np.float64:
         return np.asarray((a != b).astype(np.float64))
-    x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
-        scale = np.maximum(np.maximum(np.abs(x), np.abs(y)), 1e-6 * floor)
-        score = np.abs(x - y) / scale
-    return np.where(np.isfinite(x) & np.isfinite(y) & (scale > 0), score, 0.0)
+        scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), 1e-6 * floor)
+        score = np.abs(a - b) / scale
+    score = np.where(np.isfinite(a), np.where(scale > 0, score, 0.0), UNDEFINED)
+    return np.where(np.isfinite(b), score, 0.0)
 
 
 # --- inputs ------------------------------------------------------------------------------------------------
