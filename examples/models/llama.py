@@ -147,8 +147,13 @@ class Llama(nn.Module):
         return self.output(self.norm(x))
 
 
-def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Tensor and sequence parallelism over ``tp``, then FSDP2 in bf16/fp32 over ``dp``."""
+MIXED_PRECISION = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def parallelize(
+    model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy = MIXED_PRECISION
+) -> nn.Module:
+    """Tensor and sequence parallelism over ``tp``, then FSDP2 in mixed precision over ``dp``."""
     assert isinstance(model, Llama)
     tp, dp = mesh["tp"], mesh["dp"]
     parallelize_module(
@@ -186,7 +191,6 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
                 "feed_forward.w3": ColwiseParallel(use_local_output=False),
             },
         )
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers:
         fully_shard(layer, mesh=dp, mp_policy=policy)
     fully_shard(model, mesh=dp, mp_policy=policy)

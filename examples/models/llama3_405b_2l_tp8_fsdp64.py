@@ -1,7 +1,7 @@
 """Llama 3 405B, two layers, 512 ranks: tensor and sequence parallel over 8, FSDP2 over 64.
 
-The 16032 vocabulary rows of a tensor-parallel rank do not divide over 64: the last data-parallel rank owns 219
-of them, padded to 251.
+The 16032 vocabulary rows of a tensor-parallel rank do not divide over 64: the last data-parallel rank owns
+219 of them, padded to 251.
 """
 
 from llama import Config

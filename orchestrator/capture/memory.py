@@ -8,6 +8,7 @@ buffers that are filled in pieces need no lowering of their own: whatever made a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -147,24 +148,29 @@ class Memory:
 
     def _gather(self, cell: _Storage, geometry: Geometry) -> tuple[int, Value]:
         """A flat value that covers the tensor, and the storage offset of its first element."""
-        parts: list[Value] = []
-        at = geometry.offset
-        for segment in [*cell.segments, None]:
-            if segment is not None and segment.end <= at:
-                continue
-            gap = geometry.end if segment is None else min(segment.start, geometry.end)
-            if at < gap:
-                parts.append(self._missing(TensorType(cell.dtype, (gap - at,)), False))
-                at = gap
-            if segment is None or segment.start >= geometry.end:
-                break
+        for segment in cell.segments:
             if segment.start <= geometry.offset and geometry.end <= segment.end and segment.value is not None:
                 return segment.start, _memory_order(self._b, segment.value, segment.geometry)
-            part = self._part(segment, max(segment.start, at), min(segment.end, geometry.end))
+        start, end = geometry.offset, geometry.end
+        if not geometry.dense and geometry.moving:  # whole rows, as far as memory is known, make a reshape
+            row = geometry.stride[geometry.moving[0]]
+            first, last = (cell.segments[0].start, cell.segments[-1].end) if cell.segments else (start, end)
+            start = max(start - start % row, min(first, start))
+            end = min(start + (end - start + row - 1) // row * row, max(last, end))
+        parts: list[Value] = []
+        at = start
+        for segment in cell.segments:
+            if segment.end <= at or segment.start >= end:
+                continue
+            if at < segment.start:
+                parts.append(self._missing(TensorType(cell.dtype, (segment.start - at,)), False))
+            part = self._part(segment, max(segment.start, at), min(segment.end, end))
             size = TensorType(cell.dtype, (part.end - part.start,))
             parts.append(self._b.flat(part.value) if part.value else self._missing(size, True))
             at = part.end
-        return geometry.offset, self._b.concatenate(parts, 0)
+        if at < end:
+            parts.append(self._missing(TensorType(cell.dtype, (end - at,)), False))
+        return start, self._b.concatenate(parts, 0)
 
 
 def _memory_order(b: Builder, value: Value, geometry: Geometry) -> Value:
@@ -181,7 +187,7 @@ def _nest(length: int, geometry: Geometry, base: int) -> tuple[list[int], list[i
     sizes = [geometry.size[d] for d in moving]
     if not strides or strides[-1] != 1:
         strides, sizes = [*strides, 1], [*sizes, 1]
-    if length % strides[0] or any(a % b for a, b in zip(strides, strides[1:], strict=False)):
+    if length % strides[0] or any(a % b for a, b in itertools.pairwise(strides)):
         return None
     shape = [n // s for n, s in zip([length, *strides], strides, strict=False)]
     starts, rest = [], geometry.offset - base

@@ -17,7 +17,7 @@ from .tracing import RankTrace, trace
 
 
 def trace_ranks(definition: Definition, ranks: Iterable[int | None], jobs: int) -> Iterator[RankTrace]:
-    """Trace ranks (``None``: the single device) in forked children, at most ``jobs`` at a time, in any order."""
+    """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order."""
     context = multiprocessing.get_context("fork")
     waiting = list(ranks)
     running: dict[Connection, ForkProcess] = {}

@@ -92,7 +92,8 @@ def reference(tensor: torch.Tensor) -> TensorRef:
             values = torch.unique(tensor.detach()).tolist()
         if len(values) != 1:
             raise LoweringError(
-                f"a real tensor of shape {list(tensor.shape)} is read by the step; make it a buffer or an input"
+                f"a real tensor of shape {list(tensor.shape)} is read by the step; "
+                "make it a buffer or an input"
             )
         literal = values[0]
     geometry = Geometry.of(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -154,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return item
 
     def _frame(self) -> Frame | None:
-        """Backward ops run without Python frames of their own: autograd's sequence number finds the forward line."""
+        """Backward ops have no Python frames: autograd's sequence number finds the forward line."""
         node = torch._C._current_autograd_node()
         if node is not None:
             return self._forward.get(node._sequence_nr(), user_frame())

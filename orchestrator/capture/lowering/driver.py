@@ -123,7 +123,7 @@ class Lowering:
             self._fresh += 1
             return self.builder.input(f"uninitialised.{self._fresh}", type_)
         ref = self._reading
-        where = "" if ref is None else f"{ref.dtype}{list(ref.geometry.size)}"
+        where = "" if ref is None else str(TensorType(ref.dtype, ref.geometry.size))
         message = (
             "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
         )

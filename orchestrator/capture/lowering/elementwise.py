@@ -170,8 +170,10 @@ def _masked_fill(c: Context, x: Value, mask: Value, value: Operand) -> Value:
     return c.b.select(mask, c.value(value, x.dtype), x)
 
 
-@lowers("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous", "aten.detach",
-        "aten._unsafe_view", "aten.view", "aten.reshape")  # fmt: skip
+@lowers(
+    *("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous"),
+    *("aten.detach", "aten._unsafe_view", "aten.view", "aten.reshape"),
+)
 def _copy(c: Context, x: Value, *_args: Any, **_kwargs: Any) -> Value:
     """Fresh memory with the same numbers; views never come here unless they had to copy."""
     return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)

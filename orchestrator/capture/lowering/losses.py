@@ -26,9 +26,10 @@ def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) ->
 def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int, _dtype: object) -> Value:
     """``g - exp(out) * sum(g)``.
 
-    When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0 elsewhere:
-    its sum is ``-w``, because the kernel requires every label to be a class or to be ignored (then ``w`` is 0).
-    So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as ``loss_parallel`` has it.
+    When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0
+    elsewhere: its sum is ``-w``, because the kernel requires every label to be a class or to be ignored (then
+    ``w`` is 0). So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as
+    ``loss_parallel`` has it.
     """
     powers = c.b.unary("exponential", out)
     if grad.name in c.one_hot_rows and dim % len(out.shape) == 1:
@@ -66,8 +67,15 @@ def _nll_forward(
 
 @lowers("aten.nll_loss_backward")
 def _nll_backward(
-    c: Context, grad: Value, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int, total: Value
-) -> Value:  # fmt: skip
+    c: Context,
+    grad: Value,
+    x: Value,
+    target: Value,
+    weight: Value | None,
+    reduction: int,
+    ignore_index: int,
+    total: Value,
+) -> Value:
     counted, safe = _labels(c, target, weight, ignore_index)
     if reduction == _MEAN:
         grad = c.b.binary("divide", grad, total)

@@ -1,0 +1,104 @@
+"""Lowers small functions and compares them, on numbers, with PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from certificates.ir import Op, Program, check_program  # noqa: E402
+from certificates.plan import Plan  # noqa: E402
+from orchestrator import interpreter  # noqa: E402
+from orchestrator.capture import capture  # noqa: E402
+from orchestrator.capture.definition import Definition  # noqa: E402
+from orchestrator.capture.lowering import Lowering, RankProgram  # noqa: E402
+from orchestrator.capture.recorder import Recorder, recording, reference  # noqa: E402
+from orchestrator.capture.userfile import load_definition  # noqa: E402
+
+MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
+Function = Callable[..., Any]
+
+
+def lower(function: Function, *tensors: Any, outside: Sequence[Any] = ()) -> RankProgram:
+    """The program of ``function`` on inputs ``x0, x1, …``; ``outside`` tensors are not registered."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(t) for t in (*tensors, *outside)]
+    lowering = Lowering(lambda _group: ())
+    for i, fake in enumerate(fakes[: len(tensors)]):
+        lowering.add_input(f"x{i}", reference(fake))
+    with mode, recording(Recorder()) as recorder:
+        results = function(*fakes)
+    lowering.run(recorder.nodes)
+    results = results if isinstance(results, tuple | list) else (results,)
+    return lowering.finish({f"y{i}": reference(r.detach()) for i, r in enumerate(results)})
+
+
+def to_program(lowered: RankProgram) -> Program:
+    ops = tuple(Op(d.out, d.name, d.ins, d.type, dict(d.attrs)) for d in lowered.drafts)
+    program = Program(lowered.inputs, ops, lowered.outputs)
+    check_program(program)
+    return program
+
+
+def agree(function: Function, *tensors: Any, tolerance: float = 1e-9) -> Program:
+    """Assert that the lowered function computes what PyTorch computes, and return it."""
+    program = to_program(lower(function, *tensors))
+    values = interpreter.evaluate(program, {f"x{i}": t.detach().numpy() for i, t in enumerate(tensors)})
+    expected = function(*(t.clone() for t in tensors))
+    expected = expected if isinstance(expected, tuple | list) else (expected,)
+    for i, want in enumerate(expected):
+        got = values[program.outputs[f"y{i}"]]
+        assert got.shape == tuple(want.shape)
+        np.testing.assert_allclose(got, want.detach().numpy(), rtol=tolerance, atol=tolerance)
+    return program
+
+
+@pytest.fixture
+def lowered() -> Function:
+    return lower
+
+
+@pytest.fixture
+def agrees() -> Function:
+    return agree
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def models() -> Any:
+    """The shipped module of the Llama model."""
+    load_definition(MODELS / "llama_uneven_tp2_fsdp2.py")
+    return sys.modules["llama"]
+
+
+@pytest.fixture(scope="session")
+def small_llama(models: Any) -> Definition:
+    config = models.Config(dim=16, ffn_dim=13, layers=1, heads=4, kv_heads=2, vocab=12)
+    return models.definition("small", config, {"dp": 2, "tp": 2}, 4, 4)
+
+
+@pytest.fixture(scope="session")
+def small_llama_plan(small_llama: Definition) -> Plan:
+    return capture(small_llama, jobs=2, root=MODELS)
+
+
+@pytest.fixture(scope="session")
+def small_mlp() -> Definition:
+    return load_definition(MODELS / "mlp_handwritten.py", {"dim": 4, "hidden": 8, "rows": 6})
+
+
+@pytest.fixture(scope="session")
+def small_mlp_plan(small_mlp: Definition) -> Plan:
+    return capture(small_mlp, jobs=2, root=MODELS)

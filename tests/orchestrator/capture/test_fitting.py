@@ -1,0 +1,76 @@
+"""Classes and affine scalars from traced ranks; no PyTorch program is run."""
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from certificates.affine import Affine
+from certificates.ir import TensorType
+from certificates.plan import Mesh
+from orchestrator.capture.builder import Draft
+from orchestrator.capture.errors import FitError
+from orchestrator.capture.fitting import Grid, fit, samples
+from orchestrator.capture.lowering import RankProgram
+from orchestrator.capture.tracing import RankTrace
+
+
+def program(value: int, extra: int = 0) -> RankProgram:
+    type_ = TensorType("i64", ())
+    drafts = [
+        Draft(f"%{i}", "constant", (), type_, (("value", Affine(value)),), None) for i in range(1 + extra)
+    ]
+    return RankProgram({}, tuple(drafts), {"y": "%0"}, ())
+
+
+def grid(mesh: dict[str, int], of) -> tuple[Grid, list[int]]:
+    traced: list[int] = []
+
+    def tracer(ranks: Iterable[int]) -> Iterator[RankTrace]:
+        for rank in ranks:
+            traced.append(rank)
+            yield RankTrace(rank, of(**Mesh(mesh).coordinates(rank)), {})
+
+    made = Grid(Mesh(mesh), tracer)
+    made.fill()
+    return made, traced
+
+
+def test_small_axes_are_traced_completely_and_large_ones_sampled() -> None:
+    assert samples(8) == list(range(8))
+    assert samples(64) == [0, 1, 32, 63]
+
+
+def test_affine_scalars_of_a_large_mesh() -> None:
+    made, traced = grid({"dp": 64, "tp": 4}, lambda dp, tp: program(251 * dp + 16032 * tp + 7))
+    (only,) = made.classes()
+    assert only.box == {"dp": (0, 64), "tp": (0, 4)}
+    assert only.forms == (Affine.of(7, {"dp": 251, "tp": 16032}),)
+    assert len(traced) == 16 and list(only.traced) == sorted(traced)
+
+
+def test_the_boundary_of_a_class_is_found_by_bisection() -> None:
+    made, traced = grid({"dp": 64, "tp": 2}, lambda dp, tp: program(dp, extra=int(dp >= 41)))
+    assert [c.box for c in made.classes()] == [
+        {"dp": (0, 41), "tp": (0, 2)},
+        {"dp": (41, 64), "tp": (0, 2)},
+    ]
+    assert len(traced) < 24
+
+
+def test_a_misfit_on_a_checked_rank_is_refused() -> None:
+    made, _ = grid({"dp": 64}, lambda dp: program(dp * dp))
+    with pytest.raises(FitError, match=r"scalar 0 is 1024 at dp=32, but dp gives 32"):
+        made.classes()
+
+
+def test_a_misfit_splits_a_completely_traced_class() -> None:
+    made, _ = grid({"tp": 4}, lambda tp: program([0, 5, 6, 7][tp]))
+    assert [(c.box, c.forms) for c in made.classes()] == [
+        ({"tp": (0, 2)}, (Affine.of(0, {"tp": 5}),)),
+        ({"tp": (2, 4)}, (Affine.of(4, {"tp": 1}),)),
+    ]
+
+
+def test_two_points_of_a_long_axis_prove_nothing() -> None:
+    with pytest.raises(FitError, match="two coordinates only"):
+        fit(["dp"], [(0, 64)], {(0,): (0,), (63,): (63,)})

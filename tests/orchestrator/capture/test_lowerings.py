@@ -1,0 +1,115 @@
+"""Matrix products, reductions, indexing, creation and optimizer ops against the kernels."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from orchestrator.capture.errors import LoweringError, UnsupportedOpError
+
+x, y = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+z = torch.randn(2, 3, 4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a @ b,
+        lambda a, b: torch.addmm(b.sum(0), a, b, beta=0.5, alpha=2),
+        lambda a, b: torch.bmm(a.expand(2, 3, 4), b.expand(2, 4, 5)),
+        lambda a, b: a @ b[:, 0],
+        lambda a, b: F.linear(a, b.t(), b.sum(0)),
+    ],
+)
+def test_linear(agrees, function) -> None:
+    agrees(function, x, y)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a.sum(),
+        lambda a: a.sum((0, 2), keepdim=True),
+        lambda a: a.mean(-1, keepdim=True) + a.mean(),
+        lambda a: a.amax(1) + a.amin(1),
+        lambda a: (a > 0).sum(),
+        lambda a: a.softmax(-1) + a.log_softmax(1),
+    ],
+)
+def test_reductions(agrees, function) -> None:
+    agrees(function, z)
+
+
+def test_softmax_gradient(agrees) -> None:
+    def gradient(a, g):
+        a = a.detach().requires_grad_()
+        return torch.autograd.grad((a.softmax(-1), a.log_softmax(-1)), a, (g, g))
+
+    agrees(gradient, z, torch.randn_like(z))
+
+
+def test_embedding_and_its_gradient(agrees) -> None:
+    def step(weight, index, g):
+        weight = weight.detach().requires_grad_()
+        out = F.embedding(index, weight)
+        return out, *torch.autograd.grad(out, weight, g)
+
+    agrees(step, y, torch.tensor([[0, 3], [3, 1]]), torch.randn(2, 2, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, i: torch.gather(a, 1, i[:, None]),
+        lambda a, i: a.index_select(1, i),
+        lambda a, i: torch.cat([a, a * i[:, None]], 1),
+        lambda a, i: torch.stack([a, a + 1], 1),
+        lambda a, i: F.pad(a, (1, 2, 0, 3), value=7.0),
+        lambda a, i: a.clone().index_put_((a > 0,), torch.tensor(0.0, dtype=a.dtype)),
+        lambda a, i: torch.zeros_like(a).index_put_((torch.arange(3), i), a[:, 0]),
+        lambda a, i: torch.arange(2, 5) + i,
+        lambda a, i: torch.full_like(a, 3) + a.new_zeros(4) + torch.ones(4),
+    ],
+)
+def test_indexing_and_creation(agrees, function) -> None:
+    agrees(function, x, torch.tensor([2, 0, 1]))
+
+
+def test_gradient_of_slices(agrees) -> None:
+    def step(a, g):
+        a = a.detach().requires_grad_()
+        return torch.autograd.grad(a[1:3].sum(0) * a[0], a, g)
+
+    agrees(step, x, torch.randn(4, dtype=torch.float64))
+
+
+def test_chunk_cat(agrees) -> None:
+    agrees(lambda a, b: torch._chunk_cat([a, b], 0, 2), x, torch.randn(5, dtype=torch.float64))
+
+
+def test_optimizer_ops(agrees) -> None:
+    def step(p, g, v):
+        p = p.clone().mul_(0.99)
+        v = v.lerp(g, 0.1)
+        return p.addcdiv_(v, v.sqrt().add_(1e-8), value=-0.5), torch.addcmul(v, g, g, value=0.05)
+
+    agrees(step, x, torch.randn_like(x), x.abs() + 4)
+
+
+def test_index_put_of_scattered_rows_is_refused(lowered) -> None:
+    with pytest.raises(LoweringError, match="arange over all rows") as caught:
+        lowered(lambda a, i: torch.zeros_like(a).index_put_((i, i), a[:, 0]), x, torch.tensor([2, 0, 1]))
+    assert caught.value.op == "aten.index_put_.default"
+
+
+def test_all_ops_without_lowering_are_named_at_once(lowered) -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        lowered(lambda a: torch.erf(torch.cumsum(a, 0)) + 1, x)
+    assert caught.value.ops == ("aten.cumsum.default", "aten.erf.default")
+
+
+def test_an_unsupported_op_that_no_output_needs_is_dropped(lowered) -> None:
+    def step(a):
+        torch.cumsum(a, 0)
+        return a + 1
+
+    assert [d.name for d in lowered(step, x).drafts] == ["constant", "add"]

@@ -1,0 +1,112 @@
+"""Views, mutation and buffers filled in pieces, as values."""
+
+import pytest
+import torch
+
+from orchestrator.capture.errors import AliasingError, ClosureError
+
+x = torch.arange(24, dtype=torch.float64).reshape(4, 6)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.t(),
+        lambda a: a[1:3, 2:5],
+        lambda a: a.view(2, 2, 3, 2).permute(2, 0, 3, 1),
+        lambda a: a.unsqueeze(1).expand(4, 3, 6),
+        lambda a: a[2],
+        lambda a: a[:, 3],
+        lambda a: a.flatten()[5:17].view(3, 4),
+        lambda a: a.as_strided((3, 2), (6, 1), 8),
+        lambda a: a.t().reshape(3, 8).split(2, dim=1)[1],
+        lambda a: a.view(4, 2, 3).transpose(0, 1).flatten(1),
+    ],
+)
+def test_views(agrees, view) -> None:
+    agrees(lambda a: view(a) * 2, x)
+
+
+def test_writes_are_seen_through_other_views(agrees) -> None:
+    def step(a):
+        a = a.clone()
+        left, flat = a[:, :3], a.view(-1)
+        left.mul_(10)
+        flat[20:].zero_()
+        a[1:2].add_(left[:1].sum())
+        return a, left + 1, flat
+
+    agrees(step, x)
+
+
+def test_a_buffer_filled_in_pieces(agrees) -> None:
+    def step(a):
+        buffer = torch.empty(24, dtype=a.dtype)
+        parts = buffer.split([6, 12, 6])
+        torch._foreach_copy_(parts, [a[3], a[:2].reshape(-1), a[2]])
+        out = [torch.empty(2, 3, dtype=a.dtype), torch.empty(2, 9, dtype=a.dtype)]
+        torch.split_with_sizes_copy(buffer.view(2, 12), [3, 9], dim=1, out=out)
+        return (buffer, *out)
+
+    agrees(step, x)
+
+
+def test_out_argument_and_copy(agrees) -> None:
+    def step(a):
+        out = torch.empty_like(a)
+        torch.add(a, a, out=out)
+        target = torch.zeros(6, 4, dtype=a.dtype)
+        target.t().copy_(out)
+        return target
+
+    agrees(step, x)
+
+
+def test_uninitialised_memory_is_an_unconstrained_input(lowered) -> None:
+    def step(a):
+        buffer = torch.empty(8, dtype=a.dtype)
+        buffer[:6] = a[0]
+        return buffer
+
+    program = lowered(step, x)
+    assert list(program.inputs) == ["x0", "uninitialised.0"]
+    assert str(program.inputs["uninitialised.0"]) == "f64[2]"
+
+
+def test_unused_uninitialised_memory_is_no_input(lowered) -> None:
+    def step(a):
+        buffer = torch.empty_like(a)
+        return buffer.copy_(a)
+
+    assert list(lowered(step, x).inputs) == ["x0"]
+
+
+def test_a_tensor_from_outside_is_refused(lowered) -> None:
+    with pytest.raises(ClosureError, match="no parameter, buffer, batch input") as caught:
+        lowered(lambda a, b: a + b, x, outside=[torch.randn(4, 6)])
+    assert caught.value.op == "aten.add.Tensor" and caught.value.tensor == "f32[4,6]"
+
+
+def test_an_outside_tensor_that_no_output_needs_is_fine(lowered) -> None:
+    def step(a, b):
+        b.exp()
+        return a + 1
+
+    lowered(step, x, outside=[torch.randn(3)])
+
+
+def test_memory_freed_between_steps_must_be_written_again(lowered) -> None:
+    def step(a):
+        buffer = a.clone()
+        buffer.untyped_storage().resize_(0)
+        buffer.untyped_storage().resize_(24 * 8)
+        return buffer + 1
+
+    with pytest.raises(ClosureError):
+        lowered(step, x)
+
+
+def test_an_overlapping_view_is_refused(lowered) -> None:
+    with pytest.raises(AliasingError, match="no slice of a reshape") as caught:
+        lowered(lambda a: a.as_strided((4, 4), (2, 1), 0) + 1, x)
+    assert caught.value.op == "aten.add.Tensor"
