@@ -123,22 +123,24 @@ class Knowledge:
     def read(self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
         """The relation of one element on a box; raises :class:`Unrelated` or a split of the box."""
         if self.is_atom(ref) and ref not in self.by_lhs:
-            return Reading(Fraction(1), ref, tuple(index))
+            return Reading(Fraction(1), ref, tuple(fold(f, ranges) for f in index))
         for number in self.facts_for(ref):
             fact = self.facts[number]
             values = solve(fact.lhs_index, fact.ranges, index, ranges)
             if values is None:
                 continue
-            at = tuple(f.substitute(values) for f in fact.rhs_index)
+            at = tuple(fold(f.substitute(values), ranges) for f in fact.rhs_index)
             return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
         raise Unrelated(ref)
 
     def full_index(self, ref: Ref) -> Cell:
-        """The box of all coordinates of a REF: mesh axes by name, dimensions ``o0, o1, …``."""
+        """The box of all coordinates of a REF: mesh axes by name, dimensions ``o0, o1, …`` (0 if of size 1)."""
         axes = self.model.tensors.mesh_axes(ref)
         ranges = self.model.tensors.ranges(ref)
         names = [*axes, *(f"o{d}" for d in range(len(ranges) - len(axes)))]
-        return Cell.whole(dict(zip(names, ranges, strict=True)))
+        cell = Cell.whole(dict(zip(names, ranges, strict=True)))
+        fixed = {n: Affine(lo) for n, (lo, hi) in cell.ranges.items() if hi - lo == 1 and n not in axes}
+        return Cell(cell.ranges, {n: fixed.get(n, form) for n, form in cell.at.items()})
 
     # --- data movement -------------------------------------------------------------------------------------
 
@@ -300,6 +302,7 @@ def solve(
     smallest value: such a fact holds for all of them.
     """
     values: dict[str, Affine] = {}
+    rests: list[Affine] = []
     for form, target in zip(forms, index, strict=True):
         rest = target - form.const
         terms = sorted(form.terms, key=lambda t: -t[1])
@@ -309,18 +312,23 @@ def solve(
             if symbol in values:
                 rest = rest - values[symbol].scale(coef)
                 continue
-            lo, hi = symbols[symbol]
-            value, rest = quotient(rest, coef, ranges)
-            if not within(value, lo, hi, ranges):
-                return None
-            values[symbol] = value
-        if rest != Affine():
-            if rest.symbols:
-                if not within(rest, 0, 1, ranges):
-                    return None
-                raise Unfollowable(f"{rest} is not zero on the whole box")
+            values[symbol], rest = quotient(rest, coef, ranges)
+        rests.append(rest)
+    wanted = [(v, *symbols[s]) for s, v in values.items()] + [(r, 0, 1) for r in rests]
+    # A box that has no solution at all must not be split in search of one.
+    for form, lo, hi in wanted:
+        first, last = form.interval(ranges)
+        if last < lo or first >= hi:
             return None
+    if not all([within(form, lo, hi, ranges) for form, lo, hi in wanted]):
+        return None
     return {s: values.get(s, Affine(lo)) for s, (lo, _) in symbols.items()}
+
+
+def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
+    """Replace symbols that have one value only."""
+    single = {s: Affine(ranges[s][0]) for s in form.symbols if ranges[s][1] - ranges[s][0] == 1}
+    return form.substitute(single) if single else form
 
 
 def make_fact(

@@ -21,7 +21,7 @@ from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model
 
-from .knowledge import Knowledge, LayoutRecipe
+from .knowledge import Knowledge, LayoutRecipe, fold
 from .trace import moves
 
 Index = tuple[Affine, ...]
@@ -49,8 +49,8 @@ class LayoutBuilder:
                 at = tuple(Affine.symbol(s) for s in free)
                 self.premises.append(Hyp(lift.facts, at, lift.axes, lift.kind))
                 self._lifted(lift.facts, lift.axes, lift.kind, at)
-        self.unfold(self.goal.lhs, self.goal.lhs_index, self.number)
-        self.unfold(self.goal.rhs, self.goal.rhs_index, self.number)
+        for ref, index in ((self.goal.lhs, self.goal.lhs_index), (self.goal.rhs, self.goal.rhs_index)):
+            self.unfold(ref, [fold(f, self.ranges) for f in index], self.number)
         bounds = [BoundSymbol(s) for s in self.ranges]
         return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
 
