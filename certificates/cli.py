@@ -1,4 +1,4 @@
-"""``tv-show``: what a plan says, as text."""
+"""``tv-show``: what a plan or a bundle says, as text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import click
 from . import plan as plans
 from .errors import FormatError
 from .plan import Plan
+from .proof import Proof
+from .proof_reader import proof_from_json, verdicts_from_json
+from .proof_text import bundle_text, stage_text
 from .text import class_text, clean, header_text, plan_text, program_text, relations_text, value_text
 
 _MALFORMED = 5
@@ -21,20 +24,46 @@ _MALFORMED = 5
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show the program of a rank class.")
 @click.option("--relations", is_flag=True, help="Show the input and output relations.")
 @click.option("--op", "values", multiple=True, metavar="%N", help="Show a value, its operands and readers.")
-def main(path: Path, spec: bool, classes: tuple[str, ...], relations: bool, values: tuple[str, ...]) -> None:
-    """Show the plan file PATH: mesh, groups, rank classes, relations and programs.
+@click.option("--stage", "stages", multiple=True, type=int, metavar="ID", help="Show a stage of a bundle.")
+def main(
+    path: Path,
+    spec: bool,
+    classes: tuple[str, ...],
+    relations: bool,
+    values: tuple[str, ...],
+    stages: tuple[int, ...],
+) -> None:
+    """Show the plan file or the bundle (a folder) PATH.
 
-    Options select parts and may be combined and repeated; without any, everything is shown. --op takes a
-    value of any program (%17, params.w) or of one (s:%17 for the specification, c0:%17 for class c0).
+    Of a plan: mesh, groups, rank classes, relations and programs. Of a bundle: claimed verdicts and stages;
+    tv-check says whether they hold. Options select parts and may be combined and repeated. --op takes a value
+    of any program (%17, params.w) or of one (s:%17 for the specification, c0:%17 for class c0).
 
     Exit codes: 0 shown, 2 usage, 5 unreadable or malformed file.
     """
     try:
-        plan = plans.load(path)
+        sections = _sections(path, spec, classes, relations, values, stages)
     except FormatError as error:
         click.echo(f"tv-show: {one_line(error)}", err=True)
         sys.exit(_MALFORMED)
-    sections = []
+    for i, lines in enumerate(sections):
+        click.echo(("\n" if i else "") + "\n".join(lines))
+
+
+def _sections(
+    path: Path,
+    spec: bool,
+    classes: tuple[str, ...],
+    relations: bool,
+    values: tuple[str, ...],
+    stages: tuple[int, ...],
+) -> list[list[str]]:
+    """What the options select, or a whole plan, or the overview of a bundle."""
+    proof: Proof | None = None
+    plan = plans.load(path / "plan.json" if path.is_dir() else path)
+    if path.is_dir():
+        proof = proof_from_json(plans.parse_json(plans.read_bytes(path / "proof.json")))
+    sections: list[list[str]] = []
     if relations:
         sections += [header_text(plan), relations_text(plan)]
     if spec:
@@ -45,8 +74,18 @@ def main(path: Path, spec: bool, classes: tuple[str, ...], relations: bool, valu
             raise click.UsageError(f"no rank class {clean(name)}; the plan has {known}")
         sections.append(class_text(plan, plan.by_class[name]))
     sections += [lines for name in values for lines in _values(plan, name)]
-    for i, lines in enumerate(sections or [plan_text(plan)]):
-        click.echo(("\n" if i else "") + "\n".join(lines))
+    for number in stages:
+        if proof is None:
+            raise click.UsageError("a plan has no stages; --stage needs a bundle")
+        if not 0 <= number < len(proof.stages):
+            raise click.UsageError(f"no stage {number}; the bundle has {len(proof.stages)}")
+        sections.append(stage_text(plan, proof, number))
+    if sections:
+        return sections
+    if proof is None:
+        return [plan_text(plan)]
+    verdicts = verdicts_from_json(plans.parse_json(plans.read_bytes(path / "manifest.json")))
+    return [header_text(plan), *bundle_text(proof, verdicts)]
 
 
 def _values(plan: Plan, name: str) -> list[list[str]]:
