@@ -58,37 +58,45 @@ class Reals:
         if not x or not y:
             return lost(x, y)
         if len(x) == 1 or len(y) == 1:
-            return x if x == y or len(y) == 2 else y if len(x) == 2 else None
+            return x if x == y or len(y) == 2 else y if len(x) == 2 else NOWHERE
         return x[0] + y[0], x[1] + y[1]
 
     def neg(self, x: Number) -> Number:
         return tuple(-v for v in reversed(x)) if x else x
 
     def mul(self, x: Number, y: Number) -> Number:
-        if not x or not y or len(x) == 1 or len(y) == 1:
-            return lost(x, y)
-        a, b = x
-        c, d = y
-        low, high = (a * c, b * d) if a >= 0 and c >= 0 else _products(a, b, c, d)
-        return low >> self.bits, -(-high >> self.bits)
+        return self.weighted(((1, x, y),))
 
     def weighted(self, terms: Iterable[tuple[int, Number, Number]]) -> Number:
         """The sum of weight times product, weights positive integers; rounded once."""
         low = high = 0
-        poor: list[Number] = []
+        special: list[Number] = []
         for w, x, y in terms:
             if not x or not y or len(x) == 1 or len(y) == 1:
-                poor.append(lost(x, y))
+                special.append(lost(x, y) if not x or not y else self._infinite(x, y))
                 continue
-            p, q = _products(*x, *y)
-            low, high = low + w * p, high + w * q
-        if poor:
-            return lost(*poor)
-        return low >> self.bits, -(-high >> self.bits)
+            a, b = x
+            c, d = y
+            if a >= 0 and c >= 0 or a == b and c == d:
+                low, high = low + w * a * c, high + w * b * d
+            else:
+                four = (a * c, a * d, b * c, b * d)
+                low, high = low + w * min(four), high + w * max(four)
+        total: Number = low >> self.bits, -(-high >> self.bits)
+        for extra in special:
+            total = self.add(total, extra) if total is not None else None
+        return total
+
+    def _infinite(self, x: tuple[int, ...], y: tuple[int, ...]) -> Number:
+        """A product with an infinity: its sign is known, or a factor is exactly 0, or nothing is."""
+        signs = [1 if v[0] > 0 else -1 if v[-1] < 0 else 0 for v in (x, y)]
+        if signs[0] * signs[1]:
+            return HIGH if signs[0] * signs[1] > 0 else LOW
+        return NOWHERE if self.zero in (x, y) else None
 
     def recip(self, x: Number) -> Number:
         if not x or len(x) == 1 or x[0] <= 0 <= x[1]:
-            return NOWHERE if x in (NOWHERE, self.zero) else None
+            return NOWHERE if x in (NOWHERE, self.zero) else self.zero if x in (LOW, HIGH) else None
         unit = 1 << 2 * self.bits
         return unit // x[1], -(-unit // x[0])
 
@@ -104,7 +112,7 @@ class Reals:
 
     def abs(self, x: Number) -> Number:
         if not x or len(x) == 1:
-            return lost(x)
+            return HIGH if x else x
         return x if x[0] >= 0 else (-x[1], -x[0]) if x[1] <= 0 else (0, max(-x[0], x[1]))
 
     def less(self, x: Number, y: Number) -> bool | None:
@@ -127,7 +135,7 @@ class Reals:
 
     def exp(self, x: Number) -> Number:
         if not x or len(x) == 1:
-            return self.zero if x == LOW else lost(x)
+            return self.zero if x == LOW else x
         if max(abs(x[0]), abs(x[1])) >> self.bits >= MAX_EXPONENT // 2:
             return None
         low, first = self._exp(x[0])
@@ -237,13 +245,6 @@ class Reals:
 def lost(*xs: Number) -> Number:
     """The result of an operation that has no value: `NOWHERE` only if an operand is and all others are known."""
     return NOWHERE if NOWHERE in xs and None not in xs else None
-
-
-def _products(a: int, b: int, c: int, d: int) -> tuple[int, int]:
-    if a == b and c == d:
-        return a * c, a * c
-    four = (a * c, a * d, b * c, b * d)
-    return min(four), max(four)
 
 
 def _arctan(n: int, bits: int) -> int:

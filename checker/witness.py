@@ -594,7 +594,7 @@ class Machine:
         return node.ins[0], tuple(at), sizes
 
     def _gather(self, node: Node, forms: Forms, sizes: Sizes) -> Steps:
-        """An index out of range, or undefined, makes the element undefined."""
+        """An index out of range is outside the meaning: a real element is then no number, others undefined."""
         axis, batch = node.attrs
         x, indices = node.ins
         extra = len(self.nodes[indices].type.shape) - batch
@@ -609,7 +609,9 @@ class Machine:
                 rows[i] = flat((yield x, (*forms[:axis], (i, ()), *forms[axis + extra:]), sizes), sizes)
         axes = union([grid, *rows.values()])
         table = {i: refine(row, axes) for i, row in rows.items()}
-        return Grid(axes, [table[i][k] if i in table else None for k, i in enumerate(refine(grid, axes))])
+        lost = NOWHERE if node.type.sort == "Real" else None
+        return Grid(axes, [table[i][k] if i in table else None if i is None else lost
+                           for k, i in enumerate(refine(grid, axes))])
 
     def _sum(self, number: int, node: Node, forms: Forms, sizes: Sizes) -> Steps:
         """`dot_general` and `reduce`, over parts of the reduced box on which the operands can be read."""

@@ -1,0 +1,147 @@
+"""Replays obligation files on solvers, as child processes under deterministic limits.
+
+The solvers see the bytes that the kernel generated, in a private folder, not the bundle's files. Whatever is not a
+clean `unsat` (a crash, a hang, a strange answer) is kept as it is and never becomes success.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+from .errors import Malformed
+
+SECONDS = 120
+"""Wall-clock limit per file; the deterministic limits below strike long before it."""
+Answers = dict[str, str]
+
+_LOOP = """
+import sys
+for line in sys.stdin:
+    text = open(line.strip(), encoding="ascii").read()
+    try:
+        answer = solve(text)
+    except Exception as error:
+        answer = "error: " + " ".join(str(error).split())[:200]
+    print("answer " + answer, flush=True)
+"""
+RUNNERS = {
+    "z3": """
+import z3
+def solve(text):
+    context = z3.Context()
+    out = z3.Z3_eval_smtlib2_string(context.ref(), "(set-option :rlimit 200000000)\\n" + text)
+    return " ".join(out.split())[:200]
+""" + _LOOP,
+    "cvc5": """
+import cvc5
+def solve(text):
+    solver = cvc5.Solver()
+    solver.setOption("parsing-mode", "strict")
+    solver.setOption("rlimit-per", "20000000")
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "obligation")
+    names, out = parser.getSymbolManager(), []
+    while not (command := parser.nextCommand()).isNull():
+        out.append(str(command.invoke(solver, names)))
+    return " ".join("".join(out).split())[:200]
+""" + _LOOP,
+}
+
+
+def solvers(commands: Sequence[str]) -> dict[str, Callable[[list[Path]], list[str]]]:
+    """The solvers that can run here: z3 and cvc5 (package or program), and the caller's commands."""
+    found: dict[str, Callable[[list[Path]], list[str]]] = {}
+    for name, script in RUNNERS.items():
+        if find_spec(name) is not None:
+            found[name] = lambda paths, script=script: _batch([sys.executable, "-I", "-c", script], paths)  # type: ignore[misc]
+        elif shutil.which(name):
+            found[name] = _command(f"{name} {{file}}")
+    for command in commands:
+        name = Path(shlex.split(command)[0]).name
+        found[name if name not in found else command] = _command(command)
+    return found
+
+
+def _command(command: str) -> Callable[[list[Path]], list[str]]:
+    """A solver that is started once per file."""
+    def one(path: Path) -> str:
+        words = [w.replace("{file}", str(path)) for w in shlex.split(command)]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False)
+        except subprocess.TimeoutExpired:
+            return "no answer in time"
+        except OSError as error:
+            return f"cannot start: {error.strerror}"
+        out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
+        return out if done.returncode == 0 or out != "unsat" else f"exit code {done.returncode}"
+    return lambda paths: [one(path) for path in paths]
+
+
+def _batch(words: list[str], paths: list[Path]) -> list[str]:
+    """One child for many files; it is restarted after a crash or a hang."""
+    answers: list[str] = []
+    while len(answers) < len(paths):
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True, errors="replace") as child, selectors.DefaultSelector() as ready:
+            if child.stdin is None or child.stdout is None:
+                raise OSError("no pipes")
+            ready.register(child.stdout, selectors.EVENT_READ)
+            for path in paths[len(answers):]:
+                line, end = "", time.monotonic() + SECONDS
+                try:
+                    child.stdin.write(f"{path}\n")
+                    child.stdin.flush()
+                    if ready.select(end - time.monotonic()):
+                        line = child.stdout.readline()
+                    else:
+                        line = "answer no answer in time\n"
+                except OSError:
+                    line = ""
+                clean = line.startswith("answer ") and line.endswith("\n")
+                answers.append(line[7:-1] if clean else "crash")
+                if not clean or line == "answer no answer in time\n":
+                    child.kill()
+                    break
+            else:
+                child.stdin.close()
+    return answers
+
+
+def replay(files: Mapping[str, bytes], chosen: Mapping[str, Callable[[list[Path]], list[str]]],
+           jobs: int) -> dict[str, Answers]:
+    """Every solver's answer to every file."""
+    with tempfile.TemporaryDirectory(prefix="tv-check-") as folder:
+        paths = {name: Path(folder, f"{name}.smt2") for name in files}
+        for name, path in paths.items():
+            path.write_bytes(files[name])
+        names = list(files)
+        parts = [part for i in range(max(jobs, 1)) if (part := names[i::max(jobs, 1)])]
+        with ThreadPoolExecutor(max(jobs, 1)) as pool:
+            tasks = [(solver, part, pool.submit(run, [paths[n] for n in part]))
+                     for part in parts for solver, run in chosen.items()]
+            answers: dict[str, Answers] = {solver: {} for solver in chosen}
+            for solver, part, task in tasks:
+                answers[solver].update(zip(part, task.result(), strict=True))
+    return answers
+
+
+def read_answers(text: str, what: str) -> Answers:
+    """Lines `NNNN answer`, as the bundle's run.sh prints them."""
+    answers: Answers = {}
+    for line in text.splitlines():
+        found = re.fullmatch(r"([0-9]{4,7})\s+([a-z]+)", line.strip())
+        if found is None or found[1] in answers:
+            raise Malformed(f"{what}: {line[:60]!r} is no line of the form 'NNNN answer', or a second one")
+        answers[found[1]] = found[2]
+    return answers
