@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from certificates.affine import Affine
+from certificates.errors import FormatError
 from certificates.ir import COLLECTIVES, Attr, Op, Program, TensorType, format_rational, mismatch
 from certificates.plan import Group, Plan, RankClass, check_plan, collective_mismatch
 
@@ -24,6 +25,7 @@ class Scope:
     def __init__(self, plan: Plan, cls: RankClass, groups: Mapping[str, Group], seq: int) -> None:
         self.plan, self.box, self.groups, self.seq = plan, cls.box, groups, seq
         self.types = cls.program.types()
+        self.producers = {op.out: op for op in cls.program.ops}
         self._next = 1 + max((int(op.out[1:]) for op in cls.program.ops), default=0)
 
     def fresh(self) -> str:
@@ -32,6 +34,11 @@ class Scope:
 
     def size(self, op: Op) -> int:
         return self.groups[op.text("group")].size
+
+    def position(self, op: Op) -> Affine | None:
+        """Position in the group as an affine form, if the group is the fibre of one axis."""
+        group = self.groups[op.text("group")]
+        return Affine.symbol(group.axes[0]) if len(group.axes) == 1 else None
 
 
 #: The ops that replace one op, or the name of the value that does, or ``None`` where the mutation does not fit.
@@ -54,41 +61,67 @@ class Mutant:
 def mutants(plan: Plan) -> list[Mutant]:
     """All mutants of a plan, in a fixed order."""
     groups = _all_groups(plan)
-    seq = 1 + max((op.integer("seq") for c in plan.classes for op in c.program.ops if op.name in COLLECTIVES), default=0)
-    places = {c.name: _places(c.program) for c in plan.classes}
-    done: set[tuple[object, ...]] = set()
     out: list[Mutant] = []
-    for cls in plan.classes:
-        for index, op in enumerate(cls.program.ops):
-            key = places[cls.name][0][index]
-            if key in done:
+    for _, sites in places(plan):
+        cls, index = next(iter(sites.items()))
+        op = plan.by_class[cls].program.ops[index]
+        for number, (operator, detail, _) in enumerate(_edits(op, groups)):
+            build = applied(plan, sites, _numbered(number, groups), groups)
+            if build is None or (operator == "group" and not _well_formed(build)):
                 continue
-            done.add(key)
-            sites = {name: by_key[key] for name, (_, by_key) in places.items() if key in by_key}
-            for number, (operator, detail, edit) in enumerate(_edits(op, plan, groups)):
-                changes = {}
-                for name, at in sites.items():
-                    change = _apply(plan, plan.by_class[name], at, edit, number, groups, seq)
-                    if change is None:
-                        break
-                    changes[name] = change
-                if len(changes) != len(sites):
-                    continue
-                where = f"{op.name} {op.out} of {cls.name}{f' line {op.loc.line}' if op.loc else ''}: {detail}"
-                out.append(Mutant(operator, where, _builder(plan, sites, changes, groups)))
+            where = f"{op.name} {op.out} of {cls}{f' line {op.loc.line}' if op.loc else ''}: {detail}"
+            out.append(Mutant(operator, where, build))
     out.extend(_rewirings(plan))
     return out
 
 
-def _apply(
-    plan: Plan, cls: RankClass, index: int, edit: Edit, number: int, groups: Mapping[str, Group], seq: int
+def _numbered(number: int, groups: Mapping[str, Group]) -> Callable[[Op], Edit | None]:
+    """Edit ``number`` of an op: corresponding ops of several classes may differ in attributes."""
+
+    def choose(op: Op) -> Edit | None:
+        options = _edits(op, groups)
+        return options[number][2] if number < len(options) else None
+
+    return choose
+
+
+def places(plan: Plan) -> list[tuple[tuple[object, ...], dict[str, int]]]:
+    """Places of the plan: a key, and per class that has the place the number of its op."""
+    out: dict[tuple[object, ...], dict[str, int]] = {}
+    for cls in plan.classes:
+        for index, key in enumerate(_keys(cls.program)):
+            out.setdefault(key, {})[cls.name] = index
+    return list(out.items())
+
+
+def applied(
+    plan: Plan,
+    sites: Mapping[str, int],
+    choose: Callable[[Op], Edit | None],
+    groups: Mapping[str, Group] | None = None,
+) -> Callable[[], Plan] | None:
+    """Builds the plan with an op changed in every class that has it; ``None`` if the change does not fit."""
+    groups = plan.groups if groups is None else groups
+    seq = 1 + max(
+        (op.integer("seq") for c in plan.classes for op in c.program.ops if op.name in COLLECTIVES), default=0
+    )
+    changes: dict[str, list[Op] | str] = {}
+    for name, index in sites.items():
+        cls = plan.by_class[name]
+        edit = choose(cls.program.ops[index])
+        change = None if edit is None else _checked(edit, plan, cls, index, groups, seq)
+        if change is None:
+            return None
+        changes[name] = change
+    return _builder(plan, sites, changes, groups)
+
+
+def _checked(
+    edit: Edit, plan: Plan, cls: RankClass, index: int, groups: Mapping[str, Group], seq: int
 ) -> list[Op] | str | None:
-    """The checked change at one site; the edit is looked up again because it may depend on the op's attributes."""
+    """The change at one site if it keeps the types."""
     op, scope = cls.program.ops[index], Scope(plan, cls, groups, seq)
-    options = _edits(op, plan, groups)
-    if number >= len(options):
-        return None
-    change = options[number][2](op, scope)
+    change = edit(op, scope)
     if change is None or change == [op]:
         return None
     if isinstance(change, str):
@@ -131,8 +164,17 @@ def _builder(
     return build
 
 
-def _places(program: Program) -> tuple[list[tuple[object, ...]], dict[tuple[object, ...], int]]:
-    """A key per op by which ops of different classes correspond, and the op of each key."""
+def _well_formed(build: Callable[[], Plan]) -> bool:
+    """Another group may ask for members that do not take part in the rendezvous."""
+    try:
+        build()
+    except FormatError:
+        return False
+    return True
+
+
+def _keys(program: Program) -> list[tuple[object, ...]]:
+    """A key per op by which ops of different classes correspond."""
     count: dict[tuple[object, ...], int] = {}
     keys: list[tuple[object, ...]] = []
     for op in program.ops:
@@ -142,7 +184,7 @@ def _places(program: Program) -> tuple[list[tuple[object, ...]], dict[tuple[obje
         base = (op.name, op.loc)
         count[base] = count.get(base, 0) + 1
         keys.append((*base, count[base]))
-    return keys, {key: i for i, key in enumerate(keys)}
+    return keys
 
 
 def _all_groups(plan: Plan) -> dict[str, Group]:
@@ -161,7 +203,7 @@ def _all_groups(plan: Plan) -> dict[str, Group]:
 # --- the operators -------------------------------------------------------------------------------------------
 
 
-def _edits(op: Op, plan: Plan, groups: Mapping[str, Group]) -> list[tuple[str, str, Edit]]:
+def _edits(op: Op, groups: Mapping[str, Group]) -> list[tuple[str, str, Edit]]:
     """All mutations of one op: operator, detail, edit."""
     out: list[tuple[str, str, Edit]] = []
     for k in range(len(op.ins)):
@@ -194,8 +236,7 @@ def _edits(op: Op, plan: Plan, groups: Mapping[str, Group]) -> list[tuple[str, s
 
 
 _REPEATABLE = frozenset(
-    "negate exponential log sqrt rsqrt sine cosine tanh logistic transpose all_reduce add subtract multiply divide "
-    "power maximum minimum".split()
+    ["negate", "exponential", "log", "sqrt", "rsqrt", "sine", "cosine", "tanh", "logistic", "transpose", "all_reduce", "add", "subtract", "multiply", "divide", "power", "maximum", "minimum"]
 )
 
 
@@ -206,14 +247,22 @@ def _twice(op: Op, scope: Scope) -> Change:
 
 
 def _swaps(op: Op) -> Iterator[tuple[str, str, Edit]]:
-    if op.name in ("subtract", "divide", "power", "compare", "dot_general", "concatenate") and len(op.ins) > 1:
+    if (
+        op.name in ("subtract", "divide", "power", "compare", "dot_general", "concatenate")
+        and len(op.ins) > 1
+    ):
         yield "swap", "first two operands", lambda o, s: [replace(o, ins=(o.ins[1], o.ins[0], *o.ins[2:]))]
     if op.name == "select":
         yield "swap", "branches", lambda o, s: [replace(o, ins=(o.ins[0], o.ins[2], o.ins[1]))]
     if op.name == "compare":
-        for other in {"LT": ("LE",), "LE": ("LT",), "GT": ("GE",), "GE": ("GT",), "EQ": ("NE",), "NE": ("EQ",)}[
-            op.text("direction")
-        ]:
+        for other in {
+            "LT": ("LE",),
+            "LE": ("LT",),
+            "GT": ("GE",),
+            "GE": ("GT",),
+            "EQ": ("NE",),
+            "NE": ("EQ",),
+        }[op.text("direction")]:
             yield "swap", f"direction {other}", _with("direction", other)
 
 
@@ -223,7 +272,9 @@ def _axes(op: Op) -> Iterator[tuple[str, Attr]]:
     match op.name:
         case "reduce":
             dims = op.ints("dims")
-            yield from (("dims", d) for d in itertools.combinations(range(rank + len(dims)), len(dims)) if d != dims)
+            yield from (
+                ("dims", d) for d in itertools.combinations(range(rank + len(dims)), len(dims)) if d != dims
+            )
         case "transpose":
             perms = (p for p in itertools.permutations(range(rank)) if p != op.ints("perm"))
             yield from (("perm", p) for p in itertools.islice(perms, 23))
@@ -260,19 +311,17 @@ def _collective_edits(op: Op, groups: Mapping[str, Group]) -> Iterator[tuple[str
         yield "reduction", "a slice without the sum", _own_piece
         yield "group", "the first piece on every rank", lambda o, s: _summed_piece(o, s)
     if op.name == "all_gather":
-        yield "drop", "own shard repeated", lambda o, s: [
-            Op(o.out, "concatenate", o.ins * s.size(o), o.type, {"dim": o.integer("dim")}, o.loc)
-        ]
-
-
-def _position(op: Op, scope: Scope) -> Affine | None:
-    """Position in the group as an affine form, if the group is the fibre of one axis."""
-    group = scope.groups[op.text("group")]
-    return Affine.symbol(group.axes[0]) if len(group.axes) == 1 else None
+        yield (
+            "drop",
+            "own shard repeated",
+            lambda o, s: [
+                Op(o.out, "concatenate", o.ins * s.size(o), o.type, {"dim": o.integer("dim")}, o.loc)
+            ],
+        )
 
 
 def _own_piece(op: Op, scope: Scope) -> Change:
-    position = _position(op, scope)
+    position = scope.position(op)
     if position is None:
         return None
     dim, rank = op.integer("dim"), len(op.type.shape)
@@ -310,12 +359,18 @@ def _offsets(op: Op) -> Iterator[tuple[str, str, Edit]]:
                 yield "offset", f"start of dimension {d} {delta:+d}", _with("start", moved)
             for symbol, coef in form.terms:
                 other = form + Affine.of(0, {symbol: -coef})
-                yield "offset", f"start of dimension {d} without {symbol}", _with("start", (*start[:d], other, *start[d + 1 :]))
+                yield (
+                    "offset",
+                    f"start of dimension {d} without {symbol}",
+                    _with("start", (*start[:d], other, *start[d + 1 :])),
+                )
     if op.name == "pad":
         low, high = op.ints("low"), op.ints("high")
         for d, delta in itertools.product(range(len(low)), (-1, 1)):
             if low[d] + delta >= 0 and high[d] - delta >= 0:
-                a, b = ([v + s * (i == d) for i, v in enumerate(x)] for x, s in ((low, delta), (high, -delta)))
+                a, b = (
+                    [v + s * (i == d) for i, v in enumerate(x)] for x, s in ((low, delta), (high, -delta))
+                )
                 yield "offset", f"padding of dimension {d} {delta:+d}", _with_both(tuple(a), tuple(b))
     value = op.attrs.get("value") if op.name == "constant" else None
     if isinstance(value, Affine):
@@ -340,9 +395,15 @@ def _literals(op: Op) -> Iterator[tuple[str, str, Edit]]:
         yield "literal", f"{value} becomes 0", _with("value", "0")
     else:
         number = Fraction(value)
-        others = [number + 1, number - 1] if op.type.sort == "Int" else [number * 2 if number else Fraction(1)]
+        others = (
+            [number + 1, number - 1] if op.type.sort == "Int" else [number * 2 if number else Fraction(1)]
+        )
         for other in others:
-            yield "literal", f"{value} becomes {format_rational(other)}", _with("value", format_rational(other))
+            yield (
+                "literal",
+                f"{value} becomes {format_rational(other)}",
+                _with("value", format_rational(other)),
+            )
 
 
 def _rewirings(plan: Plan) -> Iterator[Mutant]:
