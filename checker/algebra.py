@@ -1,8 +1,9 @@
-"""Algebra stages: reduced sizes. Trees, definitions, hypotheses, laws, goals and widths (obligations 4, 5, 7-10).
+"""Algebra stages at reduced sizes (obligations 4, 5, 7 to 10).
 
-One table of op semantics (`_define`) serves twice: with representatives it gives the terms of the file, with bound
-variables the symbolic expressions whose products and arguments are counted for the widths. A variable is an int
-(representative) or a string "class.g0" (free in the goal), "class.v0" (template), "class.b0" (bound).
+One table of op semantics (`_define`) serves twice: with representatives it gives the terms of the file, with
+bound variables the symbolic expressions whose products and arguments are counted for the widths. A variable
+is an int (representative) or a string "class.g0" (free in the goal), "class.v0" (template), "class.b0"
+(bound).
 """
 
 from __future__ import annotations
@@ -18,7 +19,20 @@ from .errors import Rejected, Undecided
 from .model import Model, evident
 from .normalise import Node, law_holds
 from .reader import ELEMENTWISE, UNARY, Op
-from .records import AlgebraStage, Case, Element, ElementDef, ElementHyp, Fact, Law, Piece, Reduced, Ref, Tensor, Tree
+from .records import (
+    AlgebraStage,
+    Case,
+    Element,
+    ElementDef,
+    ElementHyp,
+    Fact,
+    Law,
+    Piece,
+    Reduced,
+    Ref,
+    Tensor,
+    Tree,
+)
 from .terms import Term, real
 
 Coord = tuple[Any, ...]
@@ -60,7 +74,8 @@ class Algebra:
         self.cases = [self._case(case, f"{where}, case {i}") for i, case in enumerate(stage.cases)]
 
     def fail(self, number: int, detail: str) -> Rejected:
-        names = {4: "hypotheses", 5: "definitions", 7: "laws", 8: "trees and classes", 9: "widths", 10: "goals"}
+        names = {4: "hypotheses", 5: "definitions", 7: "laws", 8: "trees and classes", 9: "widths",
+                 10: "goals"}
         return Rejected(number, names[number], detail, self.where)
 
     # Trees and elements (obligation 8)
@@ -83,6 +98,8 @@ class Algebra:
         return self.stage.classes[cls][0]
 
     def _tree(self, ref: Ref) -> tuple[Tree, ...]:
+        if ref not in self.trees and self.model.is_literal(ref):
+            return ()
         if ref not in self.trees:
             raise self.fail(8, f"{ref} has no trees")
         return self.trees[ref]
@@ -104,7 +121,8 @@ class Algebra:
         value = self.model.constant(ref)
         if isinstance(value, str):
             return ("pos_inf",) if value == "inf" else ("neg_inf",)
-        return ("lit", Fraction(value)) if isinstance(value, (bool, Fraction)) else Element(ref, tuple(coords))
+        return ("lit", Fraction(value)) if isinstance(value, (bool, Fraction)) else Element(ref,
+            tuple(coords))
 
     def _form(self, piece: Piece, names: Sequence[str]) -> Affine:
         place = row_major([Affine.symbol(v) for v in names], [self._size(c) for c in piece[1]])
@@ -120,7 +138,8 @@ class Algebra:
                         return (number, *names)
         return None
 
-    def _locate(self, ref: Ref, index: Sequence[Affine], values: Mapping[str, Affine], number: int) -> Element:
+    def _locate(self, ref: Ref, index: Sequence[Affine], values: Mapping[str, Affine],
+                number: int) -> Element:
         """The element at index forms over the variables; each must be the position of a piece."""
         coords: list[Coord] = []
         for form, tree in zip(index, self._tree(ref), strict=True):
@@ -159,7 +178,8 @@ class Algebra:
             if tuple(map(len, case.reps)) != tuple(map(len, at)):
                 raise self.fail(10, "a case must give one representative per class of each symbol")
             count += tuple(r for reps in case.reps for r in reps) in wanted
-        if count != len(wanted) or count != len(self.stage.cases) or len({c.reps for c in self.stage.cases}) != count:
+        if count != len(wanted) or count != len(self.stage.cases) or len({c.reps
+for c in self.stage.cases}) != count:
             raise self.fail(10, f"{len(wanted)} coincidence patterns are needed, each exactly once")
 
     def _patterns(self) -> Iterator[tuple[int, ...]]:

@@ -40,7 +40,8 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    item = members(read_json(read_file(path, "policy"), "policy"), "policy", "", "confirmations shape_reduction")
+    item = members(read_json(read_file(path, "policy"), "policy"), "policy", "",
+                   "confirmations shape_reduction")
     reductions = item.get("shape_reduction", True)
     need(isinstance(reductions, bool), "policy: shape_reduction is true or false")
     return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), reductions)
@@ -69,15 +70,18 @@ def confirmed_lines(examined: kernel.Examined, answers: dict[str, dict[str, str]
     lines = [f"{sum(a == 'unsat' for a in given.values())} of {total} obligations confirmed by {name}"
              for name, given in answers.items()]
     algebra = sum(b"QF_UFLRA" in text for text in examined.files.values())
-    return [*lines, f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
+    return [*lines,
+            f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
             "solver-free normaliser; the others rest on the solvers alone"]
 
 
-def report(examined: kernel.Examined, verified: kernel.Verified, answers: dict[str, dict[str, str]]) -> list[str]:
+def report(examined: kernel.Examined, verified: kernel.Verified,
+           answers: dict[str, dict[str, str]]) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
     lines = [f"plan {plan.name}, {'x'.join(f'{a} {n}' for a, n in plan.mesh) or 'one rank'}, digest {plan.digest}"]
-    lines += [f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}" for o in verified.outputs]
+    lines += [f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}"
+              for o in verified.outputs]
     lines += confirmed_lines(examined, answers)
     lines.append(f"{examined.cases} proof cases in {len(examined.stages)} stages")
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
@@ -117,20 +121,24 @@ def trusted_base(plan: Plan, proof: Proof, chosen: list[str]) -> list[str]:
     ops = sorted({op.name for p in programs for op in p.ops})
     lines = ["the reduction theorem (DESIGN section 3), for the algebra stages",
              *(f"law {law}" for law in LAWS), f"op semantics: {', '.join(ops)}", "opaque kernels: none",
-             f"solvers: {', '.join(chosen)}", "the Python interpreter and its standard library, click, this checker"]
+             f"solvers: {', '.join(chosen)}",
+             "the Python interpreter and its standard library, click, this checker"]
     return [f"trusted: {line}" for line in lines + provenance(plan)]
 
 
 @click.command(name="tv-check")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--plan", "plan_path", type=click.Path(path_type=Path), help="Your own copy of the plan; digests must agree.")
-@click.option("--solver", "commands", multiple=True, metavar="'CMD {file}'", help="One more solver, run once per file.")
+@click.option("--plan", "plan_path", type=click.Path(path_type=Path),
+              help="Your own copy of the plan; digests must agree.")
+@click.option("--solver", "commands", multiple=True, metavar="'CMD {file}'",
+              help="One more solver, run once per file.")
 @click.option("--answers", "answer_files", multiple=True, type=click.Path(path_type=Path),
               help="Offline results, lines 'NNNN answer'; each file counts as one solver.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 256), help="Solver processes at a time.")
 @click.option("--trusted-base", is_flag=True, help="List everything that the verdict rests on.")
-@click.option("--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json).")
+@click.option("--policy", "policy_path", type=click.Path(path_type=Path),
+              help="What you accept (policy.json).")
 def main(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer_files: tuple[Path, ...],
          as_json: bool, jobs: int, trusted_base: bool, policy_path: Path | None) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
@@ -139,7 +147,8 @@ def main(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer
     disagree; 4 solver missing; 5 malformed input.
     """
     try:
-        code, lines, detail = check(bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path)
+        code, lines, detail = check(bundle, plan_path, commands, answer_files, jobs, trusted_base,
+                                    policy_path)
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
@@ -148,13 +157,15 @@ def main(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer
         lines, detail = [f"{kind}: {str(error) or 'nested too deeply'}"], {}
     lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
     if as_json:
-        click.echo(json.dumps({"exit_code": code, "verdict": lines[-1], "lines": lines, **detail}, sort_keys=True))
+        click.echo(json.dumps({"exit_code": code, "verdict": lines[-1], "lines": lines, **detail},
+                              sort_keys=True))
     else:
         click.echo("\n".join(lines))
     sys.exit(code)
 
 
-def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer_files: tuple[Path, ...], jobs: int,
+def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer_files: tuple[Path, ...],
+          jobs: int,
           base: bool, policy_path: Path | None) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     policy = read_policy(policy_path) if policy_path else Policy()
@@ -169,7 +180,8 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
     refuted = witnesses(plan, manifest, data, examined.claimed)
     chosen = solvers(commands)
-    answers = {f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"), p.name)
+    answers = {f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"),
+                                                        p.name)
                for p in answer_files}
     if len(chosen) + len(answers) < policy.confirmations:
         raise SolverMissing(f"{policy.confirmations} solvers must confirm; found: {', '.join(chosen) or 'none'}")
@@ -178,5 +190,7 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     code, last = final_line(verified)
     lines = trusted_base(plan, proof, list(answers)) if base else []
     lines += report(examined, verified, answers)
-    outputs = [{"spec": o.spec, "plan": o.plan, "verdict": o.verdict, "reason": o.reason} for o in verified.outputs]
-    return code, [*lines, last], {"outputs": outputs, "digest": plan.digest, "invariant": not verified.invariant}
+    outputs = [{"spec": o.spec, "plan": o.plan, "verdict": o.verdict, "reason": o.reason}
+               for o in verified.outputs]
+    return code, [*lines, last], {"outputs": outputs, "digest": plan.digest,
+                                  "invariant": not verified.invariant}

@@ -4,23 +4,24 @@
     conclude(examined, answers, confirmations) obligation 17, gives a `Verified`, which nothing else can build
 
  1 members         every member has the digest that the manifest lists, and every member is listed
- 2 plan            the plan is well-formed (the reader), infinite literals are used only where they mean something
- 3 facts           facts are well-formed and in range; a declared fact is one that the input relation declares
- 4 hypotheses      a hypothesis is an instance of a fact; a tensor has one definition; definitions are not circular
- 5 definitions     a definition is the op's meaning, by the checker's own table
+ 2 plan            the plan is well-formed (the reader), infinite literals are used only where they mean
+ something 3 facts           facts are well-formed and in range; a declared fact is one that the input
+ relation declares 4 hypotheses      a hypothesis is an instance of a fact; a tensor has one definition;
+ definitions are not circular 5 definitions     a definition is the op's meaning, by the checker's own table
  6 bounds          an index symbol has its range; a fresh symbol is introduced once, from earlier ones
  7 laws            a law is an instance of its schema
- 8 trees           one tree per coordinate, tiling it; one size per class; every op and fact cuts its tensors alike
- 9 widths          every class has m >= min(n, w) representatives, w by the checker's own count
+ 8 trees           one tree per coordinate, tiling it; one size per class; every op and fact cuts its tensors
+ alike 9 widths          every class has m >= min(n, w) representatives, w by the checker's own count
 10 goals           the goals of a stage are all coincidence patterns of its fact's free indices
 11 order           every fact is declared or the goal of one stage, which uses earlier facts only
 12 text            every obligation file is, byte for byte, what its record says
 13 groups          a process group that is used is a mesh factorisation, order included
 14 rendezvous      collectives and reduced tensors join rank classes that tile the reduced axes
 15 inputs          the input relation can be satisfied: no element is given twice
-16 outputs         relations cover every specification output and every element of the plan's outputs at every rank
-17 solvers         the policy's number of solvers refuted every file a verdict rests on, and none disagreed
-18 witnesses       a refuted output has a witness that replays at true sizes without a solver (witness.py)
+16 outputs         relations cover every specification output and every element of the plan's outputs at every
+rank 17 solvers         the policy's number of solvers refuted every file a verdict rests on, and none
+disagreed 18 witnesses       a refuted output has a witness that replays at true sizes without a solver
+(witness.py)
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ from .terms import file_text, plain
 
 _SEAL = object()
 MAX_INTERVALS = 1 << 16
-MOVES = frozenset("broadcast_in_dim reshape transpose slice pad concatenate gather all_gather all_to_all select "
-                  "maximum minimum convert".split())
+MOVES = frozenset(["broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate", "gather", "all_gather", "all_to_all", "select", "maximum", "minimum", "convert"])
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         if relation is not None and (relation >= len(declared) or fact not in declared[relation]):
             raise Rejected(3, "facts", "this is no fact of the input relation it cites", f"fact {number}")
     stages, files, cases, normalised = _stages(model, proof, manifest, members)
-    return Examined(plan, manifest, files, proof.facts, stages, claimed, cases, normalised, tuple(assumptions))
+    return Examined(plan, manifest, files, proof.facts, stages, claimed, cases, normalised,
+                    tuple(assumptions))
 
 
 # Facts (obligation 3) ---------------------------------------------------------------------------------------
@@ -143,6 +144,8 @@ def relation_facts(plan: Plan, relation: Relation, side: str) -> list[Fact]:
 
 
 def _fact(model: Model, fact: Fact, where: str) -> None:
+    if model.is_literal(fact.lhs) or (model.is_literal(fact.rhs) and fact.coef != 1):
+        raise Rejected(3, "facts", "a literal stands on the left or under a coefficient", where)
     ranges, sorts = fact.ranges(), {model.type(fact.lhs).sort, model.type(fact.rhs).sort}
     if len(sorts) != 1 or (fact.coef != 1 and sorts != {"Real"}):
         raise Rejected(3, "facts", "sorts or coefficient do not fit", where)
@@ -186,7 +189,8 @@ def _stages(model: Model, proof: Proof, manifest: Manifest, members: Mapping[str
         else:
             algebra = Algebra(model, proof.facts, stage, where)
             for i, (file, assertions, defs, left, right) in enumerate(algebra.cases):
-                text = file_text("QF_UFLRA", stage.title, status, [], assertions, lambda _: "() Real", model.describe)
+                text = file_text("QF_UFLRA", stage.title, status, [], assertions, lambda _: "() Real",
+                                 model.describe)
                 _text(files, members, file, text, f"{where}, case {i}")
                 names.add(file)
                 if file not in normal:
@@ -221,7 +225,8 @@ def _text(files: dict[str, bytes], members: Mapping[str, bytes], name: str, text
         ours, theirs = text.decode().split("\n"), written.decode("utf-8", "replace").split("\n")
         line = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours) - 1)
         found = theirs[line][:160] if line < len(theirs) else "the end"
-        raise Rejected(12, "text", f"{member}, line {line + 1}: expected {ours[line][:160]!r}, found {found!r}", where)
+        raise Rejected(12, "text",
+                       f"{member}, line {line + 1}: expected {ours[line][:160]!r}, found {found!r}", where)
 
 
 def _normal(defs: Mapping[Any, Any], left: Any, right: Any) -> bool:
@@ -305,7 +310,8 @@ def _injective(piece: Piece) -> bool:
                 return False
             reach += c * (piece.sizes[int(name[1:])] - 1)
             seen.append(name)
-    return sorted(seen) == sorted(set(seen)) and all(f"z{i}" in seen for i, n in enumerate(piece.sizes) if n > 1)
+    return sorted(seen) == sorted(set(seen)) and all(f"z{i}" in seen for i, n in enumerate(piece.sizes)
+                                                     if n > 1)
 
 
 def _once(relations: Sequence[Relation], number: int, name: str) -> dict[tuple[str, str], int]:
@@ -337,7 +343,8 @@ def _outputs(plan: Plan) -> None:
         for cls in plan.classes.values():
             value = cls.program.outputs.get(relation.plan)
             if value is None or counts.get((cls.name, relation.plan), 0) != cls.program.types[value].size:
-                raise Rejected(16, "outputs", f"elements of {relation.plan} in class {cls.name} are not covered")
+                raise Rejected(16, "outputs",
+                               f"elements of {relation.plan} in class {cls.name} are not covered")
     for output, value in plan.spec.outputs.items():
         shape = plan.spec.types[value].shape
         boxes = []
@@ -378,15 +385,16 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
              refuted: Mapping[int, str]) -> Verified:
     """Verdict per output from the solvers' answers (solver, file number); `refuted` has replayed witnesses.
 
-    A fact is proved when enough solvers answered unsat on every file of its stage and of all stages before it that
-    it rests on, and none gave another answer.
+    A fact is proved when enough solvers answered unsat on every file of its stage and of all stages before it
+    that it rests on, and none gave another answer.
     """
     bad: dict[str, str] = {}
     for file in examined.files:
         given = {solver: found.get(file, "nothing") for solver, found in answers.items()}
         agree = sum(answer == "unsat" for answer in given.values())
         if agree < max(confirmations, 1) or agree < len(given):
-            bad[file] = f"obligations/{file}.smt2: " + ", ".join(f"{s} says {a}" for s, a in sorted(given.items()))
+            bad[file] = f"obligations/{file}.smt2: " + ", ".join(f"{s} says {a}" for s,
+                                                                 a in sorted(given.items()))
     why: dict[int, str] = {}
     for goal, title, files, used in examined.stages:
         broken = [bad[f] for f in sorted(files) if f in bad] + [why[f] for f in sorted(used) if f in why]
@@ -407,7 +415,8 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
         elif claim == "REFUTED":
             raise Rejected(18, "witnesses", f"{plan} is called REFUTED and no witness shows it")
         elif claim == "PROVED" and missing:
-            raise Rejected(16, "outputs", f"{plan} is called PROVED and {len(missing)} of its {len(facts)} facts are "
+            raise Rejected(16, "outputs",
+                           f"{plan} is called PROVED and {len(missing)} of its {len(facts)} facts are "
                            "goals of no stage")
         else:
             reasons = [why[number[f]] for f in facts if f not in missing and number[f] in why]
@@ -424,7 +433,8 @@ def _invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
         reasons.append("nothing is claimed")
 
     def relations(relations: Sequence[Relation], side: str, name: str) -> set[tuple[Any, ...]]:
-        return {(r.spec, r.plan, r.coef, r.reduce, p) for r in relations for p in r.pieces if getattr(r, side) == name}
+        return {(r.spec, r.plan, r.coef, r.reduce, p) for r in relations for p in r.pieces
+                if getattr(r, side) == name}
 
     states = [("specification", "spec", n) for n in plan.spec.inputs if n in plan.spec.outputs]
     states += sorted({("plan", "plan", n) for c in plan.classes.values() for n in c.program.inputs

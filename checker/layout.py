@@ -1,8 +1,8 @@
 """Layout stages: true sizes, symbolic indices. Regenerates every assertion from its record.
 
-Every premise is true for all index symbols in their ranges and some values of the fresh ones: a `q` symbol exists
-because an index equation has exactly one solution in range, a `v` symbol because it names an integer element.
-Both are introduced once, from earlier symbols (obligation 6).
+Every premise is true for all index symbols in their ranges and some values of the fresh ones: a `q` symbol
+exists because an index equation has exactly one solution in range, a `v` symbol because it names an integer
+element. Both are introduced once, from earlier symbols (obligation 6).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def reshape_parts(result: Sequence[int], operand: Sequence[int]) -> list[Part]:
             else:
                 b, j = b * operand[right[j]], j + 1
     ends = [*cuts[1:], (len(result), len(operand))]
-    return [(list(range(a, c)), list(range(b, d))) for (a, b), (c, d) in zip(cuts, ends, strict=True) if c or d]
+    return [(list(range(a, c)), list(range(b, d))) for (a, b), (c, d) in zip(cuts, ends, strict=True) if c
+            or d]
 
 
 class Layout:
@@ -120,7 +121,8 @@ class Layout:
                 t = Tensor("s", name)
                 guard = self._guard(t, at)
                 read, (low, high) = self.model.read(t, at), plan.ranges[name]
-                return "range", guarded(guard, ("and", ("<=", integer(low), read), ("<", read, integer(high))))
+                return "range", guarded(guard, ("and", ("<=", integer(low), read),
+                                                ("<", read, integer(high))))
 
     # Indices
 
@@ -233,11 +235,13 @@ class Layout:
                 return read(0, [places[i] for i in range(len(dims))]), []
             case "slice":
                 here = dict(zip(model.axes, mesh, strict=False))
-                return read(0, [Affine.total([(1, start.substitute(here)), (step, form)]) for start, step, form in zip(
+                return read(0, [Affine.total([(1, start.substitute(here)), (step, form)]) for start, step,
+                                form in zip(
                     op.attrs["start"], op.attrs["stride"], dims, strict=True)]), []
             case "pad":
                 inside: list[Term] = []
-                for low, high, n, form in zip(op.attrs["low"], op.attrs["high"], model.type(operands[0]).shape, dims,
+                for low, high, n, form in zip(op.attrs["low"], op.attrs["high"],
+                                              model.type(operands[0]).shape, dims,
                                               strict=True):
                     inside += [("<=", integer(low), form)] if low else []
                     inside += [("<", form, integer(low + n))] if high else []
@@ -272,7 +276,8 @@ class Layout:
             case _:
                 return self._elementwise(t, op, operands, at), []
 
-    def _gather(self, t: Tensor, op: Op, operands: list[Tensor], at: Index, arg: Index) -> tuple[Term, list[Term]]:
+    def _gather(self, t: Tensor, op: Op, operands: list[Tensor], at: Index, arg: Index) -> tuple[Term,
+        list[Term]]:
         model, k = self.model, len(self.model.mesh_axes(t))
         axis, batch = k + op.attrs["axis"], op.attrs["batch_dims"]
         own = len(model.type(operands[1]).shape) - batch
@@ -305,7 +310,8 @@ class Layout:
                 return ("mul", *x)
             case "divide":
                 c = constants[1]
-                return ("*", real(1 / c), x[0]) if isinstance(c, Fraction) and c else ("mul", x[0], ("recip", x[1]))
+                return ("*", real(1 / c), x[0]) if isinstance(c, Fraction) and c else ("mul", x[0],
+                    ("recip", x[1]))
             case "maximum" | "minimum":
                 return ("ite", (">=" if op.name == "maximum" else "<=", *x), *x)
             case "compare":
@@ -355,7 +361,7 @@ class Layout:
             raise self.fail(4, "lifted axes must be mesh axes in mesh order")
         shapes = set()
         for fact in facts:
-            if not isinstance(fact.lhs, Tensor) or fact.lhs.space == "s":
+            if not isinstance(fact.lhs, Tensor) or fact.lhs.space not in model.plan.classes:
                 raise self.fail(4, "only facts about plan tensors can be lifted")
             ranges, found = fact.ranges(), [False]
             for a in axes:
@@ -365,10 +371,11 @@ class Layout:
                 if sum(a in f.names() for f in fact.lhs_index) != 1:
                     raise self.fail(4, f"{a} occurs elsewhere in the index of {fact.lhs}")
                 inside = [j for j, f in enumerate(fact.rhs_index) if a in f.names()]
-                same = isinstance(fact.rhs, Tensor) and fact.rhs.space != "s"
+                same = isinstance(fact.rhs, Tensor) and fact.rhs.space in model.plan.classes
                 if inside and not (same and inside == [i] and fact.rhs_index[i] == alone
                                    and model.ranges(fact.rhs)[i] == ranges[a]):
-                    raise self.fail(4, f"{a} occurs in the index of {fact.rhs} otherwise than as its coordinate")
+                    raise self.fail(4,
+                                    f"{a} occurs in the index of {fact.rhs} otherwise than as its coordinate")
                 found.append(bool(inside))
             if any(found[1:]) != all(found[1:]):
                 raise self.fail(4, "some lifted axes occur on the right, others do not")

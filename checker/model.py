@@ -16,6 +16,7 @@ from .terms import Term, element_text, integer, literal, nary
 
 Ranges = Mapping[str, tuple[int, int] | None]
 MAX_SUMMANDS = 128
+LITERALS = {"#f": "f64", "#i": "i64", "#b": "i1"}
 
 
 def evident(form: Affine, low: int | None, high: int | None, ranges: Ranges) -> bool:
@@ -69,7 +70,13 @@ class Model:
             self._known[ref] = self._plain(ref) if isinstance(ref, Tensor) else self._reduced(ref)
         return self._known[ref]
 
+    @staticmethod
+    def is_literal(ref: Ref) -> bool:
+        return isinstance(ref, Tensor) and ref.space in LITERALS
+
     def _plain(self, ref: Tensor) -> tuple[Type, tuple[str, ...], tuple[tuple[int, int], ...]]:
+        if ref.space in LITERALS:
+            return Type(LITERALS[ref.space], ()), (), ()
         cls = self.cls(ref)
         if (cls is None and ref.space != "s") or ref.value not in self.program(ref).types:
             raise Rejected(3, "facts and tensors", f"there is no tensor {str(ref)[:80]}")
@@ -84,7 +91,7 @@ class Model:
 
         if not ref.axes or list(ref.axes) != [a for a in self.axes if a in ref.axes]:
             raise fail("axes must be mesh axes in mesh order")
-        if "s" in (r.space for r in ref.of):
+        if any(r.space not in self.plan.classes for r in ref.of):
             raise fail("a member is no tensor of the plan")
         kinds = [self.type(r) for r in ref.of]
         spaces = [r.space for r in ref.of]
@@ -92,7 +99,8 @@ class Model:
             raise fail("members must have one numeric type")
         if spaces != [c for c in self.plan.classes if c in spaces] or len(set(spaces)) != len(spaces):
             raise fail("members must stand in plan order, one per class")
-        rest = [tuple(b for a, b in zip(self.axes, self.ranges(r), strict=False) if a not in ref.axes) for r in ref.of]
+        rest = [tuple(b for a, b in zip(self.axes, self.ranges(r), strict=False) if a not in ref.axes)
+                for r in ref.of]
         if any(box != rest[0] for box in rest):
             raise fail("classes disagree outside the axes")
         covered = 0
@@ -125,7 +133,8 @@ class Model:
         """Obligation 13: the group's rank lists are the fibres of its axes, order included."""
         group = self.plan.groups[op.attrs["group"]]
         if not group.factorised:
-            raise Rejected(13, "process groups", f"group {group.name} of op {op.result} is no mesh factorisation")
+            raise Rejected(13, "process groups",
+                           f"group {group.name} of op {op.result} is no mesh factorisation")
         return group.axes
 
     def position(self, op: Op, mesh: Sequence[Affine]) -> Affine:
@@ -143,9 +152,11 @@ class Model:
         chain: list[tuple[list[Term], Term]] = []
         for name, cls in self.plan.classes.items():
             spans = [form.interval(ranges) for form in index[:k]]
-            if all(first < high and low <= last for (first, last), (low, high) in zip(spans, cls.box, strict=True)):
+            if all(first < high and low <= last for (first, last),
+                   (low, high) in zip(spans, cls.box, strict=True)):
                 if name not in meets:
-                    raise Rejected(14, "rendezvous and reduced tensors", f"class {name} takes no part in {op.result}")
+                    raise Rejected(14, "rendezvous and reduced tensors",
+                                   f"class {name} takes no part in {op.result}")
                 operand = Tensor(name, meets[name].operands[0])
                 chain.append((range_guard(index[:k], cls.box, ranges), self.read(operand, index)))
         if not chain:
@@ -158,7 +169,9 @@ class Model:
     # Reading elements in layout stages
 
     def constant(self, ref: Ref) -> Fraction | bool | str | Affine | None:
-        """The value of the result of a `constant` op."""
+        """The value of a literal REF or of the result of a `constant` op."""
+        if isinstance(ref, Tensor) and ref.space in LITERALS:
+            return ref.value == "true" if ref.space == "#b" else Fraction(ref.value)
         op = self.producer(ref)
         value: Fraction | bool | str | Affine | None = op.attrs["value"] if op and op.name == "constant" else None
         return value
@@ -195,7 +208,8 @@ class Model:
         op, cls = self.producer(item), self.cls(item)
         text = f"{item} {op.name if op else 'input'} {self.type(item)}"
         if cls is not None and cls.box:
-            text += " ranks " + " ".join(f"{a} {lo}..{hi - 1}" for a, (lo, hi) in zip(self.axes, cls.box, strict=True))
+            text += " ranks " + " ".join(f"{a} {lo}..{hi - 1}" for a,
+                                         (lo, hi) in zip(self.axes, cls.box, strict=True))
         if op is not None and op.source is not None:
             text += f" {self.plan.sources[op.source[0]]}:{op.source[1]} {op.source[2]}"
         return text

@@ -1,8 +1,10 @@
-"""Ring-and-congruence normal forms: checks ring and lattice laws, and confirms algebra goals without a solver.
+"""Ring-and-congruence normal forms: checks ring and lattice laws, and confirms algebra goals without a
+solver.
 
-A node is an `Element`, ("lit", q), ("*", q, node), ("+", node, …), ("-", node, node), ("neg", node) or (function,
-node, …). Its normal form is a polynomial with rational coefficients over atoms: elements without a definition, and
-functions of normal forms. `mul` multiplies, `max2` and `min2` are functions of the set of their leaves.
+A node is an `Element`, ("lit", q), ("*", q, node), ("+", node, …), ("-", node, node), ("neg", node) or
+(function, node, …). Its normal form is a polynomial with rational coefficients over atoms: elements without a
+definition, and functions of normal forms. `mul` multiplies, `max2` and `min2` are functions of the set of
+their leaves.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ MAX_MONOMIALS = 20_000
 
 
 class Normaliser:
-    """Normal forms after replacing every element that `defs` defines. With `opaque`, functions are compared as
-    they are written: what is left is the theory of commutative rings alone."""
+    """Normal forms after replacing every element that `defs` defines. With `opaque`, functions are compared
+    as they are written: what is left is the theory of commutative rings alone."""
 
     def __init__(self, defs: Mapping[Element, Node], opaque: bool = False) -> None:
         self.defs, self.opaque = defs, opaque
@@ -58,6 +60,8 @@ class Normaliser:
                 return _product(self.normal(node[1]), self.normal(node[2]))
         if self.opaque:
             return self._atom(node)
+        if node[0] == "recip" and list(inner := self.normal(node[1])) == [()]:
+            return {(): 1 / inner[()]}
         if node[0] in ("max2", "min2"):
             leaves = frozenset(_freeze(self.normal(n)) for n in leaves_of(node[0], node))
             return dict(next(iter(leaves))) if len(leaves) == 1 else self._atom((node[0], leaves))
@@ -96,5 +100,10 @@ def law_holds(schema: str, left: Node, right: Node) -> bool:
     """Is `left = right` an instance of the law (docs/certificate.md, Algebra stages)?"""
     if schema == "ring":
         return Normaliser({}, opaque=True).equal(left, right)
+    if schema == "recip":
+        match left, right:
+            case ("recip", ("lit", Fraction() as a)), ("lit", Fraction() as b):
+                return a * b == 1
+        return False
     heads = [n[0] for n in (left, right) if isinstance(n, tuple) and n[0] in ("max2", "min2")]
     return bool(heads) and set(leaves_of(heads[0], left)) == set(leaves_of(heads[0], right))

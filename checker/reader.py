@@ -30,8 +30,8 @@ FUNCTIONS = ("mul", "recip", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh"
 """The free functions of docs/certificate.md, in the order in which a file declares them."""
 RESERVED = frozenset(FUNCTIONS).union(re.findall("[a-z_0-9]+", """
     and or not ite xor let par as exists forall match distinct div mod abs to_real to_int is_int true false
-    assert define declare check push pop exit echo reset divisible select store implies iff if sum prod int real
-    bool sec csc cot tan asin acos atan sinh cosh pi iand pow2 goal def hyp law bound range s"""))
+    assert define declare check push pop exit echo reset divisible select store implies iff if sum prod int
+    real bool sec csc cot tan asin acos atan sinh cosh pi iand pow2 goal def hyp law bound range s"""))
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 RESULT = re.compile(r"%(0|[1-9][0-9]{0,9})")
 SYMBOL = re.compile(r"[a-z][a-z0-9_]*")
@@ -60,7 +60,8 @@ class Type:
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operation. `attrs` holds ints, tuples of ints, strings, a tuple of `Affine`s (`start`), and for
-    `constant` the `value`: Fraction, bool, "inf", "-inf", or an `Affine` that has a symbol (rank-dependent)."""
+    `constant` the `value`: Fraction, bool, "inf", "-inf", or an `Affine` that has a symbol
+    (rank-dependent)."""
 
     result: str
     name: str

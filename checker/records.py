@@ -236,6 +236,10 @@ def read_ref(value: Any, what: str) -> Ref:
     if isinstance(value, str):
         space, colon, name = value.partition(":")
         need(bool(colon), f"{what}: {value[:60]!r} is no tensor")
+        if space[:1] == "#":
+            fit = name in ("true", "false") if space == "#b" else space in ("#f", "#i")
+            need(fit and (space == "#b" or rational(name, what).denominator == 1 or space == "#f"),
+                 f"{what}: {value[:60]!r} is no literal")
         return Tensor(space, name)
     item = members(value, what, "kind axes of")
     need(item["kind"] in ("add", "max", "min"), f"{what}: unknown reduction")
@@ -258,7 +262,8 @@ def _symbols(value: Any, what: str, prefixes: str) -> tuple[tuple[str, int, int]
 def _fact(item: dict[str, Any], what: str) -> Fact:
     symbols = _symbols(item["symbols"], what, "teqv")
     known = {s: None for s, _, _ in symbols}
-    left, right = (tuple(affine(f, what, known) for f in array(item[k], what)) for k in ("lhs_index", "rhs_index"))
+    left, right = (tuple(affine(f, what, known) for f in array(item[k], what))
+                   for k in ("lhs_index", "rhs_index"))
     coef = rational(item["coef"], what)
     need(coef != 0, f"{what}: a coefficient of zero")
     return Fact(read_ref(item["lhs"], what), read_ref(item["rhs"], what), coef, symbols, left, right)
@@ -283,7 +288,8 @@ def _layout(value: Any, what: str, facts: list[Fact]) -> Stage:
     for entry in array(item["symbols"], what):
         name, low, high = array(entry, what, 3)
         bounded = isinstance(name, str) and name[:1] == "q"
-        need(isinstance(name, str) and name[1:].isdigit() and name[:1] in ("q", "v"), f"{what}: bad fresh symbol")
+        need(isinstance(name, str) and name[1:].isdigit() and name[:1] in ("q", "v"),
+             f"{what}: bad fresh symbol")
         need(name.isascii() and len(name) < 12, f"{what}: bad fresh symbol")
         if bounded:
             fresh.append((name, integer(low, what), integer(high, what, integer(low, what) + 1)))
@@ -305,7 +311,8 @@ def _layout(value: Any, what: str, facts: list[Fact]) -> Stage:
             return BoundValue(read_ref(v["t"], where), index(v["at"]), text(v["value"], where))
         if kind == "bound":
             v = members(v, where, "k t at arg part")
-            return BoundPart(read_ref(v["t"], where), index(v["at"]), index(v["arg"]), integer(v["part"], where, 0))
+            return BoundPart(read_ref(v["t"], where), index(v["at"]), index(v["arg"]),
+                             integer(v["part"], where, 0))
         if kind == "def":
             v = members(v, where, "k t at arg")
             arg = None if v["arg"] is None else index(v["arg"])
@@ -319,7 +326,8 @@ def _layout(value: Any, what: str, facts: list[Fact]) -> Stage:
         v = members(v, where, "k input at")
         return Range(text(v["input"], where), index(v["at"]))
 
-    premises = tuple(premise(p, f"{what}, premise {n}") for n, p in enumerate(array(item["premises"], what), 1))
+    premises = tuple(premise(p, f"{what}, premise {n}") for n,
+                     p in enumerate(array(item["premises"], what), 1))
     return LayoutStage(goal, title, _file(item["file"], what), tuple(fresh), premises)
 
 
@@ -355,7 +363,8 @@ def _algebra(value: Any, what: str, facts: list[Fact]) -> Stage:
             return (head, rational(array(v, what, 3)[1], what), term(v[2], depth + 1))
         arity = {"+": 0, "-": 2, "neg": 1, "neg_inf": -1, "pos_inf": -1}.get(
             head, 2 if head in ("mul", "pow", "max2", "min2") or head.startswith("cmp_") else 1)
-        need(head in ("+", "-", "neg") or head in FUNCTIONS and arity > 0, f"{what}: unknown function {head[:20]}")
+        need(head in ("+", "-", "neg") or (head in FUNCTIONS and arity > 0),
+             f"{what}: unknown function {head[:20]}")
         need(len(v) == arity + 1 if arity else len(v) > 2, f"{what}: {head} has the wrong number of operands")
         return (head, *(term(a, depth + 1) for a in v[1:]))
 
@@ -373,14 +382,15 @@ def _algebra(value: Any, what: str, facts: list[Fact]) -> Stage:
             return ElementHyp(integer(v["fact"], where, 0, len(facts)), at, v["defines"])
         need(kind == "law", f"{where}: unknown kind")
         v = members(v, where, "k schema lhs rhs")
-        need(v["schema"] in ("ring", "lattice"), f"{where}: unknown law")
+        need(v["schema"] in ("ring", "lattice", "recip"), f"{where}: unknown law")
         return Law(v["schema"], term(v["lhs"], 0), term(v["rhs"], 0))
 
     cases = []
     for i, entry in enumerate(array(item["cases"], what)):
         where = f"{what}, case {i}"
         case = members(entry, where, "reps premises file")
-        premises = [premise(p, f"{where}, premise {n}") for n, p in enumerate(array(case["premises"], where), 1)]
+        premises = [premise(p, f"{where}, premise {n}") for n,
+                    p in enumerate(array(case["premises"], where), 1)]
         reps = tuple(integers(r, where, 0, 10**9) for r in array(case["reps"], where))
         cases.append(Case(reps, tuple(premises), _file(case["file"], where)))
     trees = tuple((read_ref(array(t, what, 2)[0], what), tuple(tree(c) for c in array(t[1], what)))

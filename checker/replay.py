@@ -1,7 +1,7 @@
 """Replays obligation files on solvers, as child processes under deterministic limits.
 
-The solvers see the bytes that the kernel generated, in a private folder, not the bundle's files. Whatever is not a
-clean `unsat` (a crash, a hang, a strange answer) is kept as it is and never becomes success.
+The solvers see the bytes that the kernel generated, in a private folder, not the bundle's files. Whatever is
+not a clean `unsat` (a crash, a hang, a strange answer) is kept as it is and never becomes success.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def solvers(commands: Sequence[str]) -> dict[str, Callable[[list[Path]], list[st
     found: dict[str, Callable[[list[Path]], list[str]]] = {}
     for name, script in RUNNERS.items():
         if find_spec(name) is not None:
-            found[name] = lambda paths, script=script: _batch([sys.executable, "-I", "-c", script], paths)  # type: ignore[misc]
+            found[name] = lambda paths, script=script: _batch([sys.executable, "-I", "-c", script],
+                                                              paths)  # type: ignore[misc]
         elif shutil.which(name):
             found[name] = _command(f"{name} {{file}}")
     for command in commands:
@@ -78,7 +79,8 @@ def _command(command: str) -> Callable[[list[Path]], list[str]]:
     def one(path: Path) -> str:
         words = [w.replace("{file}", str(path)) for w in shlex.split(command)]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False)
+            done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
+                                  check=False)
         except subprocess.TimeoutExpired:
             return "no answer in time"
         except OSError as error:

@@ -73,7 +73,8 @@ class _Printer:
         return self.names.setdefault(term, f"{self.prefix}{len(self.names)}")
 
 
-def file_text(logic: str, title: str, status: str, symbols: Sequence[str], assertions: Sequence[tuple[str, Term]],
+def file_text(logic: str, title: str, status: str, symbols: Sequence[str],
+              assertions: Sequence[tuple[str, Term]],
               signature: Callable[[Any], str], describe: Callable[[Any], str]) -> bytes:
     """The bytes of one obligation file; `assertions` pairs names with terms, the goal last."""
     show = _Printer("e" if logic == "QF_UFLRA" else "t", symbols)
