@@ -32,6 +32,7 @@ from .ir import (
     format_rational,
     mismatch,
 )
+from .names import printable
 from .plan import Group, Mesh, Plan, RankClass, Relation, check_plan, collective_mismatch
 from .relation import Placement, relate
 
@@ -449,7 +450,7 @@ class ProgramBuilder:
         path = frame.f_code.co_filename
         if path not in self._sources:
             self._sources.append(path)
-        return Loc(self._sources.index(path), frame.f_lineno, frame.f_code.co_name)
+        return Loc(self._sources.index(path), frame.f_lineno, printable(frame.f_code.co_name))
 
 
 def _type(type_: TensorType | str) -> TensorType:
@@ -553,4 +554,4 @@ def _short(paths: Sequence[str]) -> tuple[str, ...]:
     depth = 1
     while depth < max(map(len, parts), default=0) and len({p[-depth:] for p in parts}) < len(parts):
         depth += 1
-    return tuple("/".join(p[-depth:]) for p in parts)
+    return tuple(printable("/".join(p[-depth:])) for p in parts)

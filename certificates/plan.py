@@ -33,6 +33,7 @@ from .ir import (
     op_to_json,
     rational,
 )
+from .names import check_symbol, check_text
 
 FORMAT, VERSION = "trainverify-plan", 1
 MAX_BYTES = 1 << 30
@@ -189,10 +190,15 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_json(data: bytes) -> object:
-    """JSON without floats, duplicate keys or absurd nesting."""
+    """JSON without floats, duplicate keys, integers of more than 18 digits or absurd nesting."""
 
     def no_float(text: str) -> object:
         raise FormatError(f"floating-point number {text[:20]} in the document; write a rational string")
+
+    def short(text: str) -> int:
+        if len(text.lstrip("-")) > 18:
+            raise FormatError(f"integer {text[:20]}... has more than 18 digits")
+        return int(text)
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         out = dict(pairs)
@@ -202,7 +208,11 @@ def parse_json(data: bytes) -> object:
 
     try:
         return json.loads(
-            data, parse_float=no_float, parse_constant=no_float, object_pairs_hook=unique
+            data,
+            parse_float=no_float,
+            parse_int=short,
+            parse_constant=no_float,
+            object_pairs_hook=unique,
         )
     except FormatError:
         raise
@@ -229,11 +239,11 @@ def _strings(data: object, what: str) -> tuple[str, ...]:
     return tuple(str(v) for v in items)
 
 
-def _integers(data: object, what: str) -> tuple[int, ...]:
+def _integers(data: object, what: str, signed: bool = False) -> tuple[int, ...]:
     out = []
     for value in _items(data, what):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
-            raise FormatError(f"{what} must hold non-negative integers below 2^62")
+        if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and not signed):
+            raise FormatError(f"{what} must hold {'' if signed else 'non-negative '}integers")
         out.append(value)
     return tuple(out)
 
@@ -254,8 +264,8 @@ def _pairs(data: object, what: str) -> dict[str, str]:
     return out
 
 
-def _range(data: object, what: str) -> Range:
-    pair = _integers(data, what)
+def _range(data: object, what: str, signed: bool = False) -> Range:
+    pair = _integers(data, what, signed)
     if len(pair) != 2 or pair[0] >= pair[1]:
         raise FormatError(f"{what} must be a half-open range [lo, hi] with lo < hi")
     return pair[0], pair[1]
@@ -336,7 +346,7 @@ def loads(data: bytes) -> Plan:
         tuple(classes),
         tuple(_relation(r) for r in _items(raw["inputs"], "inputs")),
         tuple(_relation(r) for r in _items(raw["outputs"], "outputs")),
-        {n: _range(r, f"range of {n}") for n, r in _mapping(raw["ranges"], "ranges").items()},
+        {n: _range(r, f"range of {n}", signed=True) for n, r in _mapping(raw["ranges"], "ranges").items()},
         _mapping(raw["provenance"], "provenance"),
     )
     check_plan(plan)
@@ -349,11 +359,12 @@ def loads(data: bytes) -> Plan:
 def check_plan(plan: Plan) -> None:
     """Well-formedness of a whole plan: mesh, groups, classes, programs, rendezvous, relations."""
     mesh = plan.mesh
+    for text in (plan.name, *plan.sources):
+        check_text(text, "name or source")
     for name, size in mesh.axes.items():
-        if not name.isidentifier() or not name.isascii() or name.startswith(("z", "_")) or size < 1:
-            raise FormatError(
-                f"mesh axis {name!r} of size {size}: needs an identifier not starting with z or _"
-            )
+        check_symbol(name, "mesh axis")
+        if size < 1:
+            raise FormatError(f"mesh axis {name!r} of size {size}")
     if mesh.ranks > _MAX_RANKS:
         raise FormatError(f"a mesh of {mesh.ranks} ranks is over the limit of {_MAX_RANKS}")
     for name, group in plan.groups.items():
@@ -373,7 +384,10 @@ def check_plan(plan: Plan) -> None:
             raise FormatError(f"class {cls.name}: {error}") from error
     for program in (plan.specification, *(c.program for c in plan.classes)):
         for op in program.ops:
-            if op.loc is not None and op.loc.source >= len(plan.sources):
+            if op.loc is None:
+                continue
+            check_text(op.loc.function, f"function of {op.out}")
+            if op.loc.source >= len(plan.sources):
                 raise FormatError(f"location of {op.out} names source {op.loc.source}, which is not listed")
     _check_rendezvous(plan)
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
@@ -390,9 +404,10 @@ def check_plan(plan: Plan) -> None:
 
 def _check_boxes(plan: Plan) -> None:
     names = [c.name for c in plan.classes]
-    plain = all(n.isidentifier() and n.isascii() for n in names)
-    if len(set(names)) != len(names) or not plain or "s" in names:
-        raise FormatError("rank classes need distinct identifiers other than 's'")
+    for name in names:
+        check_symbol(name, "rank class")
+    if len(set(names)) != len(names):
+        raise FormatError("rank classes need distinct names")
     volume = 0
     for i, cls in enumerate(plan.classes):
         if set(cls.box) != set(plan.mesh.axes):
@@ -483,6 +498,8 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
         raise FormatError(f"reduces over {list(reduced)}, which are not distinct mesh axes")
     if not relation.pieces:
         raise FormatError("has no pieces")
+    if reduced and (spec.sort == "Bool" or list(reduced) != [a for a in plan.mesh.axes if a in reduced]):
+        raise FormatError("reduces numbers only, over axes in mesh order")
     if relation.coef == 0:
         raise FormatError("coefficient 0 relates nothing")
     for piece in relation.pieces:

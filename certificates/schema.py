@@ -15,7 +15,7 @@ from .plan import FORMAT, VERSION
 Schema = dict[str, object]
 PUBLISHED = Path(__file__).with_name("plan.schema.json")
 
-_RATIONAL = "^-?(0|[1-9][0-9]*)(/[1-9][0-9]*)?$"
+_RATIONAL = "^-?(0|[1-9][0-9]{0,399})(/[1-9][0-9]{0,399})?$"
 _NAME = "[A-Za-z_][A-Za-z0-9_.]*"
 
 
@@ -67,12 +67,12 @@ def _op() -> Schema:
         names.setdefault(key, []).append(name)
         attributes[key] = schema
     location: Schema = {
-        "anyOf": [{"type": "null"}, _tuple(_ref("natural"), _ref("natural"), {"type": "string"})]
+        "anyOf": [{"type": "null"}, _tuple(_ref("natural"), _ref("natural"), _ref("text"))]
     }
     return {
         "anyOf": [
             _tuple(
-                {"type": "string", "pattern": "^%[0-9]+$"},
+                {"type": "string", "pattern": "^%(0|[1-9][0-9]{0,9})$"},
                 {"enum": alike},
                 _list({"type": "string"}),
                 _ref("type"),
@@ -106,12 +106,14 @@ def plan_schema() -> Schema:
         outputs=_list(_tuple(_ref("name"), {"type": "string"})),
     )
     definitions: Schema = {
-        "natural": {"type": "integer", "minimum": 0, "exclusiveMaximum": 1 << 62},
+        "natural": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
+        "symbol": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 200},
+        "text": {"type": "string", "pattern": "^[ -~]{0,200}$"},
         "name": {"type": "string", "pattern": f"^{_NAME}$"},
-        "rational": {"type": "string", "pattern": _RATIONAL, "maxLength": 2000},
+        "rational": {"type": "string", "pattern": _RATIONAL},
         "type": {
             "type": "string",
-            "pattern": f"^({'|'.join(SORTS)})\\[([1-9][0-9]*(,[1-9][0-9]*)*)?\\]$",
+            "pattern": f"^({'|'.join(SORTS)})\\[([1-9][0-9]{{0,11}}(,[1-9][0-9]{{0,11}})*)?\\]$",
         },
         "affine": {
             "description": "An integer, or its constant under the empty key and a coefficient per symbol.",
@@ -135,19 +137,19 @@ def plan_schema() -> Schema:
         axes=_list({"type": "string"}),
         ranks=_list(_list(_ref("natural"), minItems=1), minItems=1),
     )
-    rank_class = _object(name={"type": "string"}, box=_map(_ref("range")), program=_ref("program"))
+    rank_class = _object(name=_ref("symbol"), box=_map(_ref("range")), program=_ref("program"))
     document = _object(
         format={"const": FORMAT},
         version={"const": VERSION},
-        name={"type": "string"},
-        mesh=_list(_tuple({"type": "string"}, {"type": "integer", "minimum": 1})),
+        name=_ref("text"),
+        mesh=_list(_tuple(_ref("symbol"), {"type": "integer", "minimum": 1})),
         groups=_map(group),
-        sources=_list({"type": "string"}),
+        sources=_list(_ref("text")),
         specification=_ref("program"),
         classes=_list(rank_class, minItems=1),
         inputs=_list(_ref("relation")),
         outputs=_list(_ref("relation")),
-        ranges=_map(_ref("range")),
+        ranges=_map(_tuple({"type": "integer"}, {"type": "integer"})),
         provenance={"type": "object"},
     )
     return {

@@ -77,7 +77,7 @@ STEPS: list[Callable[[ProgramBuilder, Value], Value]] = [
 @given(
     steps=st.lists(st.sampled_from(STEPS), max_size=6),
     rows=st.integers(1, 4),
-    name=st.text(max_size=8),
+    name=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8),
     notes=st.dictionaries(st.text(max_size=4), st.text(max_size=4) | st.lists(st.text(max_size=3))),
     mesh=st.dictionaries(st.sampled_from(["dp", "tp", "cp"]), st.integers(1, 3), max_size=3),
 )
@@ -125,7 +125,8 @@ def test_mesh_ranks_are_row_major() -> None:
         (b'{"format": "trainverify-plan"', "not a JSON document"),
         (b"[" * 200_000, "not a JSON document"),
         (b'{"a":' * 100_000, "not a JSON document"),
-        (b"1" * 5000, "not a JSON document"),
+        (b"1" * 5000, "integer 1+... has more than 18 digits"),
+        (b"[-1234567890123456789]", "has more than 18 digits"),
         (b"1.5", "floating-point number 1.5"),
         (b"[1e400]", "floating-point number 1e400"),
         (b"[NaN]", "floating-point number NaN"),
@@ -134,7 +135,7 @@ def test_mesh_ranks_are_row_major() -> None:
         (b"[]", "a plan must be an object with exactly the keys classes, format"),
         (b"{}", "a plan must be an object with exactly the keys"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_unreadable_documents(data: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
@@ -253,9 +254,13 @@ MALFORMED: list[tuple[Callable[[Document], None], str]] = [
     (edit("mesh.0.1", True), "sizes of the mesh must hold non-negative integers"),
     (edit("mesh.0.1", -2), "sizes of the mesh must hold non-negative integers"),
     (edit("mesh.0.1", 0), "mesh axis 'dp' of size 0"),
-    (edit("mesh.0.0", "z0"), "mesh axis 'z0' of size 2"),
-    (edit("mesh.0.0", "d p"), "mesh axis 'd p' of size 2"),
-    (edit("mesh.0.0", "dé"), "mesh axis 'dé' of size 2"),
+    (edit("mesh.0.0", "z0"), "mesh axis 'z0': needs a lower-case identifier that is not reserved"),
+    (edit("mesh.0.0", "mul"), "mesh axis 'mul': needs a lower-case identifier that is not reserved"),
+    (edit("mesh.0.0", "d p"), "mesh axis 'd p': needs a lower-case identifier"),
+    (edit("mesh.0.0", "dé"), r"mesh axis 'd\\xe9' is not at most 200 printable ASCII characters"),
+    (edit("name", "a\nb"), r"name or source 'a\\nb' is not at most 200 printable"),
+    (edit("sources", ["x" * 201]), "name or source 'x+' is not at most 200 printable"),
+    (edit("classes.0.program.ops.0.5.2", "\x1b"), r"function of %0 '\\x1b' is not at most 200 printable"),
     (edit("mesh.0.1", 1 << 40), "ranks is over the limit of 131072"),
     # groups
     (edit("groups", []), "groups must be an object"),
@@ -272,9 +277,9 @@ MALFORMED: list[tuple[Callable[[Document], None], str]] = [
     (edit("classes", []), "rank classes cover 0 of 4 ranks"),
     (edit("classes", {}), "classes must be a list"),
     (edit("classes.0", lambda c: {**c, "rank": 0}), "a rank class must be an object with exactly the keys"),
-    (edit("classes.0.name", "s"), "distinct identifiers other than 's'"),
-    (edit("classes.0.name", "c 0"), "distinct identifiers other than 's'"),
-    (edit("classes", lambda c: c * 2), "distinct identifiers other than 's'"),
+    (edit("classes.0.name", "s"), "rank class 's': needs a lower-case identifier that is not reserved"),
+    (edit("classes.0.name", "c 0"), "rank class 'c 0': needs a lower-case identifier"),
+    (edit("classes", lambda c: c * 2), "rank classes need distinct names"),
     (edit("classes", lambda c: [*c, {**c[0], "name": "c1"}]), "rank classes c0 and c1 overlap"),
     (edit("classes.0.box.dp", [0, 1]), "rank classes cover 2 of 4 ranks"),
     (edit("classes.0.box.dp", [0, 3]), "box of class c0 leaves the mesh"),
@@ -309,7 +314,7 @@ MALFORMED: list[tuple[Callable[[Document], None], str]] = [
     (edit("inputs.0.pieces.0.class", "c9"), "names the unknown class c9"),
     (edit("inputs.0.pieces.0.sizes", [3, 0]), "digit sizes must be positive"),
     (edit("inputs.0.pieces.0.sizes", [4, 4]), "plan index z0 leaves dimension 0 of size 3"),
-    (edit("inputs.0.pieces.0.sizes", [1 << 63, 4]), "sizes of a piece must hold non-negative integers below"),
+    (edit("inputs.0.pieces.0.sizes", [1 << 63, 4]), "integer 9223372036854775808... has more than 18 digits"),
     (edit("inputs.0.pieces.0.plan.0", {"": -1, "z0": 1}), r"plan index z0 - 1 leaves dimension 0 of size 3"),
     (edit("inputs.0.pieces.0.plan.0", {"dp": 1}), "plan index dp mentions a symbol outside"),
     (edit("inputs.0.pieces.0.spec.0", {"z9": 1}), "spec index z9 mentions a symbol outside"),
@@ -325,6 +330,7 @@ MALFORMED: list[tuple[Callable[[Document], None], str]] = [
     # ranges and provenance
     (edit("ranges", {"batch.x": [0, 2]}), "range of batch.x, which is not an integer input"),
     (edit("ranges", {"nope": [0, 2]}), "range of nope, which is not an integer input"),
+    (edit("inputs.0.reduce", ["add", ["tp", "dp"]]), "over axes in mesh order"),
     (edit("ranges", {"batch.x": [2, 2]}), "range of batch.x must be a half-open range"),
     (edit("provenance", []), "provenance must be an object"),
 ]  # fmt: skip
@@ -436,3 +442,20 @@ def _corrupted() -> bytes:
 
 
 CORRUPTED = _corrupted()
+
+
+def test_ranges_may_be_negative() -> None:
+    """Labels that are to be ignored are often -100."""
+    specification, b = ProgramBuilder(), ProgramBuilder({"dp": 2})
+    for builder in (specification, b):
+        builder.output("y", builder.input("labels", "i64[3]") * 2)
+    plan = build_plan(
+        name="labels",
+        mesh={"dp": 2},
+        specification=specification.build(),
+        classes=b.build(),
+        inputs={"labels": {}},
+        outputs={"y": {}},
+        ranges={"labels": (-100, 9)},
+    )
+    assert loads(dumps(plan)) == plan
