@@ -8,9 +8,10 @@ from fractions import Fraction
 import pytest
 
 from certificates.affine import Affine
-from certificates.build import ProgramBuilder
+from certificates.build import ProgramBuilder, build_plan
 from certificates.ir import Attr, Loc, Op, TensorType
 from certificates.plan import Group, Plan
+from certificates.relation import Shard
 from certificates.text import (
     LOCATION_COLUMN,
     class_title,
@@ -194,3 +195,22 @@ def test_a_hostile_name_cannot_steer_a_terminal(mlp: Plan) -> None:
     text = "\n".join(plan_text(replace(mlp, name="a\x1b[2J\nb\u202e", provenance={"k\n": ["\x07"]})))
     assert "plan a\\x1b[2J\\x0ab\\u202e" in text and "\x1b" not in text and "\x07" not in text
     assert clean("é") == "\\xe9"
+
+
+def test_a_padded_input_says_so() -> None:
+    """Local tensors of 4 rows of which 3 are related."""
+    mesh = {"dp": 2}
+    specification, b = ProgramBuilder(), ProgramBuilder(mesh)
+    specification.output("y", specification.input("x", "f32[6]").sum())
+    b.output("y", b.all_reduce(b.input("x", "f32[4]")[:3].sum(), "dp"))
+    plan = build_plan(
+        name="padded",
+        mesh=mesh,
+        specification=specification.build(),
+        classes=b.build(),
+        inputs={"x": {"dp": Shard(0)}},
+        outputs={"y": {}},
+    )
+    assert relation_text(plan, plan.inputs[0], "input") == [
+        "x : f32[6] as f32[4] = Shard(0) over dp (padded)"
+    ]
