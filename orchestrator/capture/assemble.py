@@ -77,6 +77,12 @@ def capture(
         for i, f in enumerate(fitted)
     )
     used = sorted({axes for f in fitted for axes in f.program.groups})
+    for cls in classes:
+        extra = sorted(set(cls.program.outputs) - set(spec.outputs))
+        if extra:
+            raise LayoutError(
+                f"class {cls.name} changes a state that the single-device step does not have", tensor=extra[0]
+            )
     relations = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
     plan = Plan(
         definition.name,

@@ -93,6 +93,11 @@ class Memory:
     def knows(self, storage: int) -> bool:
         return storage in self._storages
 
+    def holds(self, storage: int, geometry: Geometry) -> bool:
+        """Is any element of the range known?"""
+        segments = self._storages[storage].segments if storage in self._storages else []
+        return any(s.start < geometry.end and geometry.offset < s.end for s in segments)
+
     def allocate(self, storage: int, dtype: str, geometry: Geometry) -> None:
         """Fresh memory without contents (``empty``)."""
         self._storages[storage] = _Storage(dtype, [Segment(Geometry.contiguous((geometry.end,)), None)])

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .builder import Frame
 from .errors import LoweringError
@@ -73,12 +73,16 @@ class ReduceRef:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One recorded op. ``op`` is ``namespace.name.overload``, or ``storage.resize`` for a freed storage."""
+    """One recorded op. ``op`` is ``namespace.name.overload``, or ``storage.resize`` for a freed storage.
+
+    ``writes`` are the arguments that its schema says it changes.
+    """
 
     op: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outs: Any
+    writes: tuple[TensorRef, ...]
     frame: Frame | None
 
 
@@ -135,14 +139,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if name in _SILENT or name.startswith("profiler."):
             return func(*args, **(kwargs or {}))
         # Arguments are described before the op runs: it may change their storage or metadata.
-        before = tree_map(self._describe, (tuple(args), dict(kwargs or {})))
+        described = tree_map(self._describe, tuple(args))
+        named = tree_map(self._describe, dict(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        self.nodes.append(Node(name, before[0], before[1], tree_map(self._describe, result), self._frame()))
+        outs = tree_map(self._describe, result)
+        written = _written(func, described, named)
+        self.nodes.append(Node(name, described, named, outs, written, self._frame()))
         return result
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         self._alive.append(storage)
-        self.nodes.append(Node("storage.resize", (storage._cdata,), {}, None, None))
+        self.nodes.append(Node("storage.resize", (storage._cdata,), {}, None, (), None))
 
     def _describe(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
@@ -163,6 +170,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if frame is not None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = frame
         return frame
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
+    found: list[TensorRef] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(argument.name)
+            found.extend(t for t in tree_leaves(given) if isinstance(t, TensorRef))
+    return tuple(found)
 
 
 def _unbox(item: torch.ScriptObject) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -93,6 +93,13 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
         optimizer.zero_grad(set_to_none=True)
         lowering = Lowering(lambda group: _axes_of(mesh, rank, group))
         states = _states(model, optimizer)
+        for name, tensor in states.items():
+            if not isinstance(_local(tensor), FakeTensor):
+                raise DefinitionError("is a real tensor; make it from the model's tensors", tensor=name)
+            if 0 in _local(tensor).shape:
+                raise LayoutError(
+                    "this rank owns none of its rows; use fewer ranks or more rows", tensor=name
+                )
         layouts = {
             name: _layout(definition, name, tensor, model)
             for name, tensor in states.items()
@@ -107,6 +114,8 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
             lowering.add_input(name, reference(tensor))
         with recording(Recorder()) as recorder:
             results = step(model, optimizer, batch)
+    if not isinstance(results, Mapping) or not all(isinstance(t, torch.Tensor) for t in results.values()):
+        raise DefinitionError("a step returns its outputs as a mapping from names to tensors")
     lowering.run(recorder.nodes)
     outputs = {name: reference(_local(tensor.detach())) for name, tensor in results.items()}
     for name, tensor in states.items():

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from certificates.ir import TensorType
 
 from ..builder import Builder, Draft, Value, renamed
-from ..errors import CaptureError, ClosureError, UnsupportedOpError
+from ..errors import AliasingError, CaptureError, ClosureError, UnsupportedOpError
 from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
 from .table import EFFECTS, Context, find
@@ -40,8 +40,10 @@ class Lowering:
 
     def add_input(self, name: str, ref: TensorRef, shape: Sequence[int] | None = None) -> None:
         """A state or batch tensor; ``shape`` is that of its whole storage where padding surrounds it."""
-        value = self.builder.input(name, TensorType(ref.dtype, tuple(shape or ref.geometry.size)))
         place = ref.geometry if shape is None else Geometry.contiguous(shape)
+        if not place.dense or self.memory.holds(ref.storage, place):
+            raise AliasingError("its elements overlap, or are shared with another input", tensor=name)
+        value = self.builder.input(name, TensorType(ref.dtype, place.size))
         self.memory.write(ref.storage, ref.dtype, place, value)
 
     def read(self, ref: TensorRef) -> Value:
@@ -67,17 +69,15 @@ class Lowering:
                 self._poison(node, error)
 
     def _step(self, node: Node) -> None:
-        targets = [t for t in tree_leaves(node.outs) if isinstance(t, TensorRef)]
         effect = EFFECTS.get(node.op)
         if effect is not None:
             effect(self, node)
             return
-        base = node.op.rsplit(".", 1)[0]
-        mutates = (base.endswith("_") and not base.endswith("__")) or "out" in node.kwargs
-        sources = [t for t in tree_leaves(list(node.args)) if isinstance(t, TensorRef)]
-        if targets and not mutates and {t.storage for t in targets} <= {s.storage for s in sources}:
+        outs = _tensors(node.outs)
+        sources = {t.storage for t in _tensors(node.args)}
+        if outs and not node.writes and {t.storage for t in outs} <= sources:
             return  # a view: its geometry over the storage says everything
-        targets = targets or [t for t in tree_leaves(node.kwargs.get("out")) if isinstance(t, TensorRef)]
+        targets = list(node.writes) or outs
         lower = find(node.op)
         if lower is None:
             raise UnsupportedOpError([node.op])
@@ -87,14 +87,17 @@ class Lowering:
         )
         self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in targets)
         result = lower(self.context, *args, **kwargs)
-        for target, value in zip(targets, [result] if isinstance(result, Value) else result, strict=False):
+        values = [result] if isinstance(result, Value) else list(result)
+        for target, value in zip(targets, values, strict=False):
             self.write(target, value)
+        # Fake tensors stand in for a real one that is written: what the op returns is another storage.
+        for target, value in zip(outs, values, strict=False):
+            if target not in targets:
+                self.write(target, value)
 
     def _poison(self, node: Node, problem: CaptureError) -> None:
         """Everything the op may have written is unusable; an error only if an output depends on it."""
-        everything = (node.args, dict(node.kwargs))
-        sources = [t for t in tree_leaves(everything) if isinstance(t, TensorRef)]
-        targets = [t for t in tree_leaves(node.outs) if isinstance(t, TensorRef)]
+        sources = _tensors((node.args, dict(node.kwargs)))
         operands = []
         for source in sources:
             if isinstance(problem, UnsupportedOpError):  # its operands stay live, so that all gaps are listed
@@ -102,8 +105,7 @@ class Lowering:
                     operands.append(self.read(source))
                 except CaptureError:
                     continue
-        written = targets or sources
-        for target in written:
+        for target in [*_tensors(node.outs), *node.writes] or sources:
             if 0 in target.geometry.size:
                 continue
             type_ = TensorType(target.dtype, target.geometry.size)
@@ -171,3 +173,7 @@ class Lowering:
             raise UnsupportedOpError(unsupported)
         if problems:
             raise problems[0]
+
+
+def _tensors(tree: object) -> list[TensorRef]:
+    return [t for t in tree_leaves(tree) if isinstance(t, TensorRef)]

@@ -159,6 +159,15 @@ def _threshold_backward(c: Context, grad: Value, x: Value, threshold: float) -> 
     return c.b.select(c.b.compare("GT", x, c.b.like(threshold, x)), grad, c.b.like(0, grad))
 
 
+@lowers("aten.clamp", "aten.clamp_min", "aten.clamp_max")
+def _clamp(c: Context, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+    if c.op.startswith("aten.clamp_max"):
+        low, high = None, low
+    if low is not None:
+        x = c.b.binary("maximum", x, c.value(low, x.dtype))
+    return x if high is None else c.b.binary("minimum", x, c.value(high, x.dtype))
+
+
 @lowers("aten.where")
 def _where(c: Context, p: Value, x: Operand, y: Operand) -> Value:
     dtype = c.out[0].dtype

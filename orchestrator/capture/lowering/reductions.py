@@ -30,6 +30,23 @@ def _mean(
     return c.b.binary("divide", total, c.b.like(math.prod(x.shape[d] for d in dims), total))
 
 
+@lowers("aten.linalg_vector_norm")
+def _norm(
+    c: Context,
+    x: Value,
+    order: float = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Value:
+    x = c.value(x, c.out[0].dtype)
+    if order != 2:
+        raise c.refuse(f"norm of order {order}")
+    squares = c.b.binary("multiply", x, x)
+    return c.b.unary("sqrt", c.b.reduce(squares, dims_of(dim, len(x.shape)), "add", keepdim=keepdim))
+
+
 def _extreme(kind: str) -> Lower:
     def lower(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
         return c.b.reduce(x, dims_of(dim, len(x.shape)), kind, keepdim=keepdim)

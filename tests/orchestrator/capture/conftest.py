@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+from certificates.ir import Op, Program, check_program
+from certificates.plan import Plan
+from orchestrator import interpreter
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+if TYPE_CHECKING:
+    from orchestrator.capture.definition import Definition
+    from orchestrator.capture.lowering import RankProgram
 
-from certificates.ir import Op, Program, check_program  # noqa: E402
-from certificates.plan import Plan  # noqa: E402
-from orchestrator import interpreter  # noqa: E402
-from orchestrator.capture import capture  # noqa: E402
-from orchestrator.capture.definition import Definition  # noqa: E402
-from orchestrator.capture.lowering import Lowering, RankProgram  # noqa: E402
-from orchestrator.capture.recorder import Recorder, recording, reference  # noqa: E402
-from orchestrator.capture.userfile import load_definition  # noqa: E402
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_*.py"]
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
 Function = Callable[..., Any]
@@ -29,6 +28,11 @@ Function = Callable[..., Any]
 
 def lower(function: Function, *tensors: Any, outside: Sequence[Any] = ()) -> RankProgram:
     """The program of ``function`` on inputs ``x0, x1, …``; ``outside`` tensors are not registered."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from orchestrator.capture.lowering import Lowering
+    from orchestrator.capture.recorder import Recorder, recording, reference
+
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [mode.from_tensor(t) for t in (*tensors, *outside)]
     lowering = Lowering(lambda _group: ())
@@ -72,14 +76,29 @@ def agrees() -> Function:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded() -> Iterator[None]:
+    import torch
+
     torch.manual_seed(0)
+    yield
+
+
+def capture_example(definition: Definition) -> Plan:
+    from orchestrator.capture import capture
+
+    return capture(definition, jobs=2, root=MODELS)
+
+
+def load_example(name: str, **settings: int) -> Definition:
+    from orchestrator.capture.userfile import load_definition
+
+    return load_definition(MODELS / name, settings)
 
 
 @pytest.fixture(scope="session")
 def models() -> Any:
     """The shipped module of the Llama model."""
-    load_definition(MODELS / "llama_uneven_tp2_fsdp2.py")
+    load_example("llama_uneven_tp2_fsdp2.py")
     return sys.modules["llama"]
 
 
@@ -91,14 +110,14 @@ def small_llama(models: Any) -> Definition:
 
 @pytest.fixture(scope="session")
 def small_llama_plan(small_llama: Definition) -> Plan:
-    return capture(small_llama, jobs=2, root=MODELS)
+    return capture_example(small_llama)
 
 
 @pytest.fixture(scope="session")
 def small_mlp() -> Definition:
-    return load_definition(MODELS / "mlp_handwritten.py", {"dim": 4, "hidden": 8, "rows": 6})
+    return load_example("mlp_handwritten.py", dim=4, hidden=8, rows=6)
 
 
 @pytest.fixture(scope="session")
 def small_mlp_plan(small_mlp: Definition) -> Plan:
-    return capture(small_mlp, jobs=2, root=MODELS)
+    return capture_example(small_mlp)

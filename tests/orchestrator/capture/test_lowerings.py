@@ -32,6 +32,8 @@ def test_linear(agrees, function) -> None:
         lambda a: a.mean(-1, keepdim=True) + a.mean(),
         lambda a: a.amax(1) + a.amin(1),
         lambda a: (a > 0).sum(),
+        lambda a: torch.linalg.vector_norm(a, dim=(0, 1)).clamp(1.5, 2.0),
+        lambda a: a * torch.clamp(1 / (torch.linalg.vector_norm(a) + 1e-6), max=1.0),
         lambda a: a.softmax(-1) + a.log_softmax(1),
     ],
 )

@@ -106,6 +106,29 @@ def test_memory_freed_between_steps_must_be_written_again(lowered) -> None:
         lowered(step, x)
 
 
+def test_a_real_tensor_that_the_step_changes_is_followed(lowered, agrees) -> None:
+    def step(a):
+        counter = torch.zeros(())
+        counter.add_(1)
+        return a * counter
+
+    agrees(step, x)
+    kept = torch.zeros(())
+
+    def step_with_global(a):
+        kept.add_(1)
+        return a * kept
+
+    program = lowered(step_with_global, x)
+    assert [d.name for d in program.drafts if d.name in ("add", "multiply")] == ["add", "multiply"]
+
+
+def test_inputs_that_share_memory_are_refused(lowered) -> None:
+    both = torch.ones(3)
+    with pytest.raises(AliasingError, match=r"shared with another input.*x1"):
+        lowered(lambda a, b: a + b, both, both)
+
+
 def test_an_overlapping_view_is_refused(lowered) -> None:
     with pytest.raises(AliasingError, match="no slice of a reshape") as caught:
         lowered(lambda a: a.as_strided((4, 4), (2, 1), 0) + 1, x)

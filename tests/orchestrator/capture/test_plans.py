@@ -162,6 +162,29 @@ def test_classes_and_padding_of_an_uneven_plan(small_llama_plan: Plan) -> None:
 
 
 @pytest.mark.slow
+def test_a_long_axis_is_interpolated_and_its_short_last_shard_found(models: Any) -> None:
+    """17 vocabulary rows of each tensor-parallel rank over 9: eight shards of 2, padded, and one of 1."""
+    config = models.Config(dim=36, ffn_dim=36, layers=1, heads=2, kv_heads=2, vocab=34)
+    plan = capture(models.definition("long", config, {"dp": 9, "tp": 2}, 9, 4), jobs=2)
+    assert [dict(c.box) for c in plan.classes] == [
+        {"dp": (0, 8), "tp": (0, 2)},
+        {"dp": (8, 9), "tp": (0, 2)},
+    ]
+    assert int(str(plan.provenance["interpolated_ranks"])) > 0
+    rng = np.random.default_rng(0)
+    inputs = interpreter.random_inputs(plan, rng)
+    ranks = interpreter.run_plan(plan, interpreter.scatter_inputs(plan, inputs, rng))
+    assert interpreter.compare_outputs(plan, interpreter.run_specification(plan, inputs), ranks, 1e-7) == []
+
+
+@pytest.mark.slow
+def test_a_rank_without_rows_is_refused(models: Any) -> None:
+    config = models.Config(dim=16, ffn_dim=16, layers=1, heads=2, kv_heads=2, vocab=34)
+    with pytest.raises(LayoutError, match="owns none of its rows"):
+        capture(models.definition("short", config, {"dp": 9, "tp": 2}, 9, 4), jobs=2)
+
+
+@pytest.mark.slow
 def test_states_steps_and_lines(small_llama_plan: Plan) -> None:
     specification = small_llama_plan.specification
     states = [n for n in specification.inputs if n.startswith(("params.", "opt."))]
@@ -213,6 +236,11 @@ def test_a_tiny_definition_is_captured() -> None:
         ({"layouts": None}, LayoutError, "without a declared layout.*params.weight, rank 0"),
         ({"layouts": {"weight": {"dp": 0}}}, LayoutError, r"holds shape \[4, 4\].*params.weight"),
         ({"layouts": {"weight": {"cp": 0}}}, LayoutError, "the mesh does not have"),
+        (
+            {"parallelize": lambda m, mesh: nn.Linear(4, 4, bias=False)},
+            DefinitionError,
+            "real tensor.*weight",
+        ),
         ({"batch": {"x": Batch((3, 4), shard={"dp": 0})}}, DefinitionError, "does not divide.*batch.x"),
     ],
 )
@@ -234,6 +262,41 @@ def test_a_step_that_reads_a_stale_gradient_is_refused() -> None:
 
     with pytest.raises(CaptureError, match=r"closure: .*tensor f32\[4,4\]"):
         capture(_tiny(step=step), jobs=1)
+
+
+@pytest.mark.slow
+def test_a_state_of_the_parallel_step_only_is_refused() -> None:
+    class Counting(nn.Module):
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            self.weight = linear.weight
+            self.register_buffer("calls", linear.weight.detach().new_zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x @ self.weight.t()
+
+    with pytest.raises(LayoutError, match=r"does not have .*buffers\.calls"):
+        capture(_tiny(parallelize=lambda model, mesh: Counting(model)), jobs=1)
+
+
+@pytest.mark.slow
+def test_a_step_must_return_tensors() -> None:
+    with pytest.raises(DefinitionError, match="mapping from names to tensors"):
+        capture(_tiny(step=lambda model, optimizer, batch: None), jobs=1)
+
+
+@pytest.mark.slow
+def test_gradient_clipping_is_captured() -> None:
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return {"loss": loss, "norm": norm}
+
+    plan = capture(_tiny(step=step), jobs=1)
+    assert {"sqrt", "minimum"} <= {op.name for op in plan.specification.ops}
 
 
 @pytest.mark.slow
