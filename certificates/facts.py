@@ -26,8 +26,9 @@ class Reduced:
         return f"{self.kind}[{','.join(self.axes)}]({', '.join(self.of)})"
 
 
-#: ``"s:%12"``, ``"c0:params.w"`` or a reduced tensor.
+#: ``"s:%12"``, ``"c0:params.w"``, a literal ``"#f:1/2" "#i:3" "#b:true"``, or a reduced tensor.
 Ref = str | Reduced
+_LITERAL_TYPES = {"#f": TensorType("f64", ()), "#i": TensorType("i64", ()), "#b": TensorType("i1", ())}
 
 
 def split_ref(ref: str) -> tuple[str, str]:
@@ -69,16 +70,20 @@ class Tensors:
             self.types |= {f"{cls.name}:{n}": t for n, t in cls.program.types().items()}
 
     def type(self, ref: Ref) -> TensorType:
+        if isinstance(ref, str) and ref.startswith("#"):
+            return _LITERAL_TYPES[ref[:2]]
         return self.types[ref if isinstance(ref, str) else ref.of[0]]
 
     def mesh_axes(self, ref: Ref) -> tuple[str, ...]:
         """Mesh axes among the coordinates, in mesh order."""
         if isinstance(ref, Reduced):
             return tuple(a for a in self.plan.mesh.axes if a not in ref.axes)
-        return () if ref.startswith("s:") else tuple(self.plan.mesh.axes)
+        return () if ref.startswith(("s:", "#")) else tuple(self.plan.mesh.axes)
 
     def ranges(self, ref: Ref) -> tuple[Range, ...]:
         """Half-open range of each coordinate of the full index."""
+        if isinstance(ref, str) and ref.startswith("#"):
+            return ()
         member = ref if isinstance(ref, str) else ref.of[0]
         owner, _ = split_ref(member)
         mesh = tuple(self.plan.by_class[owner].box[a] for a in self.mesh_axes(ref))

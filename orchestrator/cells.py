@@ -56,10 +56,10 @@ class Cell:
         lo, hi = self.ranges[symbol]
         if not lo < position < hi:
             raise Unfollowable(f"cut of {symbol} at {position} outside {lo}..{hi}")
-        stem = symbol.split("_", 1)[0]
+        stem = symbol.split("~", 1)[0]
         out = []
         for a, b in ((lo, position), (position, hi)):
-            name = f"{stem}_{a}_{b}" if "#" not in symbol else f"{symbol}_{a}_{b}"
+            name = f"{stem}~{a}~{b}"
             out.append(self._replace(symbol, Affine.symbol(name), {name: (a, b)}))
         return out
 

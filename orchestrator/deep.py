@@ -194,47 +194,59 @@ class DeepMatcher:
 
     def _solve(self, spec: str, atoms: set[Ref], cone: Cone, ranges: Mapping[str, Range]) -> tuple[Affine, ...] | None:
         """The index at which a specification op reads the same elements as a cone."""
-        shape = self.model.tensors.type(spec).shape
-        names = [Affine.symbol(f"y{d}") for d in range(len(shape))]
-        inner = dict(ranges) | {f"y{d}": (0, n) for d, n in enumerate(shape)}
-        mine = Cone()
+        whole = self.k.full_index(spec)
+
+        def compute(cell: Cell) -> Cone:
+            mine = Cone()
+            self._open(spec, tuple(cell.at.values()), dict(ranges) | dict(cell.ranges), mine, first=True)
+            return mine
+
+        renamed = Cell(
+            {f"y{s}": r for s, r in whole.ranges.items()},
+            {s: form.substitute({s: Affine.symbol(f"y{s}")}) for s, form in whole.at.items()},
+        )
         try:
-            self._open(spec, tuple(names), inner, mine, first=True)
-        except Exception as problem:
-            if isinstance(problem, Unrelated | Unfollowable | NoDefinition):
-                return None
-            raise Unfollowable(f"{spec} splits") from problem
-        if not {t for t, _ in mine.reads} <= atoms:
+            parts = explore(renamed, compute)
+        except (Unrelated, Unfollowable, NoDefinition):
             return None
+        for cell, mine in parts:
+            if not {t for t, _ in mine.reads} <= atoms:
+                continue
+            known = self._match(mine, cone)
+            if known is None or any(s not in known for f in cell.at.values() for s in f.symbols):
+                continue
+            out = tuple(f.substitute(known) for f in cell.at.values())
+            if all(
+                all(s in ranges for s in f.symbols) and 0 <= f.interval(ranges)[0] and f.interval(ranges)[1] < hi
+                for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
+            ):
+                return out
+        return None
+
+    def _match(self, mine: Cone, theirs: Cone) -> dict[str, Affine] | None:
+        """Values of the specification's index symbols under which each of its reads is one of the cone's."""
         known: dict[str, Affine] = {}
         for target, loose in mine.reads:
-            for other, at in cone.reads:
+            for other, at in theirs.reads:
                 trial = dict(known)
                 if other == target and _unify(loose, at, trial):
                     known = trial
                     break
             else:
                 return None
-        out = []
-        for d, n in enumerate(shape):
-            form = known.get(f"y{d}")
-            if form is None:
-                return None
-            if not all(s in ranges for s in form.symbols):
-                return None
-            lo, hi = form.interval(ranges)
-            if lo < 0 or hi >= n:
-                return None
-            out.append(form)
-        return tuple(out)
+        return known
 
 
 def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
     for form, target in zip(mine, theirs, strict=True):
         if form is None or target is None:
             continue
+        if set(form.symbols) <= set(known):
+            if form.substitute(known) != target:
+                return False
+            continue
         if len(form.terms) != 1 or form.terms[0][1] != 1:
-            return False
+            continue
         if known.setdefault(form.terms[0][0], target - form.const) != target - form.const:
             return False
     return True

@@ -24,7 +24,7 @@ from certificates.proof import (
     Proof,
     Stage,
 )
-from smtlib_emit.algebra import AlgebraText
+from smtlib_emit.algebra import ELEMENTWISE, AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model
@@ -35,6 +35,7 @@ from .cells import Unfollowable
 from .deep import DeepMatcher
 from .knowledge import Knowledge, LayoutRecipe, make_fact
 from .layout_stage import LayoutBuilder
+from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
 from .solving import Cores
 
@@ -73,6 +74,7 @@ class Engine:
         self.model = Model(self.plan)
         self.knowledge = Knowledge(self.model)
         self.matcher = Matcher(self.knowledge)
+        self.folder = Folder(self.knowledge)
         deep = DeepMatcher(self.knowledge, self._proves)
         self.knowledge.deep = deep.relate
 
@@ -82,9 +84,11 @@ class Engine:
         """Guess a relation for every tensor of the plan, in execution order."""
         self.knowledge.declare_inputs()
         self._relate_iotas()
-        self.matcher.index_specification()
+        self.matcher.index_specification(self.folder.fold)
         for ref in execution_order(self.plan):
-            if ref not in self.knowledge.by_lhs and not self.matcher.relate(ref):
+            if ref in self.knowledge.by_lhs or self.folder.fold(ref) or self.matcher.relate(ref):
+                continue
+            if not self.knowledge.moves(ref):
                 self.knowledge.deep(ref)
 
     def _relate_iotas(self) -> None:
@@ -158,7 +162,13 @@ class Engine:
         recipe = self.knowledge.recipes[number]
         fact = self.knowledge.facts[number]
         if isinstance(recipe, AlgebraRecipe):
-            return self._algebra(AlgebraBuilder(self.knowledge, number, recipe).build(self._title(fact)))
+            try:
+                return self._algebra(AlgebraBuilder(self.knowledge, number, recipe).build(self._title(fact)))
+            except NoDefinition as problem:
+                # Axes cut inside a product have no tree; without a sum the stage can be proved at true sizes.
+                if not all(self._pointwise(ref) for ref in recipe.expand):
+                    raise Unproved(str(problem)) from problem
+                recipe = LayoutRecipe(recipe.expand)
         assert isinstance(recipe, LayoutRecipe)
         stage = LayoutBuilder(self.knowledge, number, recipe).build(self._title(fact))
         text = LayoutText(self.model, self.knowledge.facts, stage).text("unknown")
@@ -166,6 +176,10 @@ class Engine:
         if core is None:
             raise Unproved(f"no proof of {fact} from {len(stage.premises)} premises")
         return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
+
+    def _pointwise(self, ref: Ref) -> bool:
+        op = self.model.op(ref)
+        return op is not None and op.name in ELEMENTWISE
 
     def _algebra(self, stage: AlgebraStage) -> AlgebraStage:
         text = AlgebraText(self.model, self.knowledge.facts, stage)

@@ -65,6 +65,7 @@ class Knowledge:
     recipes: dict[int, object] = field(default_factory=dict)
     by_lhs: dict[Ref, list[int]] = field(default_factory=dict)
     partials: dict[str, list[Reduced]] = field(default_factory=dict)
+    hops: dict[str, int] = field(default_factory=dict)
     deep: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
@@ -98,7 +99,11 @@ class Knowledge:
         """A specification tensor that stands for itself, or a literal."""
         if self.model.literal(ref) is not None:
             return True
-        return isinstance(ref, str) and ref.startswith("s:") and not moves(self.model, ref)
+        return isinstance(ref, str) and ref.startswith("s:") and not self.moves(ref)
+
+    def moves(self, ref: Ref) -> bool:
+        """Data movement, scaling by a literal, or a *hop*: an op proved to pass on or scale one operand."""
+        return ref in self.hops or moves(self.model, ref)
 
     def facts_for(self, ref: Ref) -> list[int]:
         """Facts with this left side that cover it; empty if it is unrelated."""
@@ -109,7 +114,7 @@ class Knowledge:
             try:
                 if isinstance(ref, Reduced):
                     found = self._reduced_facts(ref)
-                elif moves(self.model, ref):
+                elif self.moves(ref):
                     found = self._moved_facts(ref)
                 else:
                     found = []
@@ -149,9 +154,14 @@ class Knowledge:
     ) -> tuple[Fraction, Ref, list[Affine]]:
         """Follow data movement until a tensor that is not moved, is reduced, or has facts of its own."""
         coef, current, at = Fraction(1), ref, list(index)
-        while moves(self.model, current) and (current == ref or current not in self.by_lhs):
-            factor, following, at = step(self.model, current, at, ranges)
-            coef *= factor
+        while self.moves(current) and (current == ref or current not in self.by_lhs):
+            following: Ref
+            if current in self.hops:
+                fact = self.facts[self.hops[current]]
+                coef, following = coef * fact.coef, fact.rhs
+            else:
+                factor, following, at = step(self.model, current, at, ranges)
+                coef *= factor
             if isinstance(following, Reduced):
                 return coef, following, at
             current = following
@@ -178,7 +188,7 @@ class Knowledge:
         if ref in self._links:
             return self._links[ref]
         found: list[int] | None = None
-        if moves(self.model, ref):
+        if self.moves(ref):
             mesh = len(self.model.tensors.mesh_axes(ref))
 
             def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...]]:
@@ -412,7 +422,7 @@ def merge(pieces: Sequence[Fact]) -> list[Fact]:
 
 
 def _joined(a: Fact, b: Fact) -> Fact | None:
-    if (a.lhs, a.rhs, a.coef, a.lhs_index, a.rhs_index) != (b.lhs, b.rhs, b.coef, b.lhs_index, b.rhs_index):
+    if (a.lhs, a.rhs, a.coef, a.lhs_index) != (b.lhs, b.rhs, b.coef, b.lhs_index):
         return None
     if [s for s, _, _ in a.symbols] != [s for s, _, _ in b.symbols]:
         return None
@@ -423,5 +433,29 @@ def _joined(a: Fact, b: Fact) -> Fact | None:
     (name, lo, hi), (_, lo2, hi2) = a.symbols[i], b.symbols[i]
     if hi != lo2 and hi2 != lo:
         return None
+    right = []
+    for f, g in zip(a.rhs_index, b.rhs_index, strict=True):
+        joined = _line(name, f, (lo, hi), g, (lo2, hi2))
+        if joined is None:
+            return None
+        right.append(joined)
     symbols = (*a.symbols[:i], (name, min(lo, lo2), max(hi, hi2)), *a.symbols[i + 1 :])
-    return Fact(a.lhs, a.rhs, symbols, a.lhs_index, a.rhs_index, a.coef)
+    return Fact(a.lhs, a.rhs, symbols, a.lhs_index, tuple(right), a.coef)
+
+
+def _line(name: str, f: Affine, here: Range, g: Affine, there: Range) -> Affine | None:
+    """One form that is ``f`` on a range of a symbol and ``g`` on another; a single position fits any slope."""
+    if f == g:
+        return f
+    if here[1] - here[0] > 1 and there[1] - there[0] > 1:
+        return None
+    if here[1] - here[0] > 1:
+        f, here, g, there = g, there, f, here
+    base = f.substitute({name: Affine(here[0])})
+    if there[1] - there[0] > 1:
+        return g if g.substitute({name: Affine(here[0])}) == base else None
+    step = g.substitute({name: Affine(there[0])}) - base
+    if not step.is_const or step.const % (there[0] - here[0]):
+        return None
+    slope = step.const // (there[0] - here[0])
+    return base + Affine.of(-slope * here[0], {name: slope})

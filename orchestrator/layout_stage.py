@@ -22,7 +22,6 @@ from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model
 
 from .knowledge import Knowledge, LayoutRecipe, fold
-from .trace import moves
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
@@ -91,6 +90,13 @@ class LayoutBuilder:
             elif goal is not None:
                 self.use_facts(ref, at)
             return
+        if ref in self.k.hops and self.k.hops[ref] != self.number:
+            hop = self.k.facts[self.k.hops[ref]]
+            values = self.resolve(hop.lhs_index, hop.ranges, at)
+            if values is not None:
+                self.premises.append(Hyp((self.k.hops[ref],), tuple(values[s] for s, _, _ in hop.symbols)))
+                self.unfold(hop.rhs, tuple(f.substitute(values) for f in hop.rhs_index))
+            return
         op = self.model.op(ref)
         if op is None:
             name = split_ref(ref)[1]
@@ -99,10 +105,10 @@ class LayoutBuilder:
             elif goal is not None:
                 self.use_facts(ref, at)
             return
-        if goal is not None and not moves(self.model, ref) and ref not in self.recipe.expand:
+        if goal is not None and not self.k.moves(ref) and ref not in self.recipe.expand:
             self.use_facts(ref, at)
             return
-        if moves(self.model, ref) or ref in self.recipe.expand:
+        if self.k.moves(ref) or ref in self.recipe.expand:
             self.define(ref, at)
 
     def possible(self, ref: Ref, at: Index) -> bool:

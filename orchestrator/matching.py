@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -21,8 +21,7 @@ from smtlib_emit.errors import NoDefinition
 
 from .access import COMMUTATIVE, Access, access
 from .cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, Reading, Unrelated, make_fact, solve
-from .trace import moves
+from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, merge, solve
 
 Forms = tuple[Affine, ...]
 
@@ -98,14 +97,15 @@ class Matcher:
         self.model = knowledge.model
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
+        self._pending: list[tuple[Fact, AlgebraRecipe]] = []
 
     # --- the specification ---------------------------------------------------------------------------------
 
-    def index_specification(self) -> None:
+    def index_specification(self, fold: Callable[[str], bool]) -> None:
         """Index specification ops by the atoms they read; relate duplicates to the first of their kind."""
         for op in self.model.plan.specification.ops:
             ref = f"s:{op.out}"
-            if self._access(ref) is None:
+            if fold(ref) or self._access(ref) is None:
                 continue
             self.relate(ref)
             if ref in self.k.by_lhs:
@@ -121,7 +121,7 @@ class Matcher:
 
     def _access(self, ref: str) -> Access | None:
         op = self.model.op(ref)
-        if op is None or moves(self.model, ref):
+        if op is None or self.k.moves(ref):
             return None
         return access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
 
@@ -158,7 +158,20 @@ class Matcher:
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
             groups.setdefault(left, []).append((cell, operands, candidates))
-        return all([self._group(ref, pattern, left, group) for left, group in groups.items()])
+        self._pending.clear()
+        done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
+        self._settle(pattern)
+        return done
+
+    def _settle(self, pattern: Access) -> None:
+        """Record the pieces found; a pointwise result in pieces that join is one fact, proved at true sizes."""
+        joined = merge([fact for fact, _ in self._pending])
+        if not pattern.summed and len(joined) < len(self._pending):
+            for fact in joined:
+                self.k.add(fact, LayoutRecipe(frozenset((fact.lhs, fact.rhs))))
+        else:
+            for fact, recipe in self._pending:
+                self.k.add(fact, recipe)
 
     def _operand(self, ref: str, index: list[Affine], ranges: Mapping[str, Range]) -> Operand:
         use = Use(ref, tuple(index))
@@ -398,7 +411,7 @@ class Matcher:
     def _pointwise(self, share: Contribution) -> None:
         spec, out, coef = share.candidates[0].spec, share.candidates[0].out, share.candidates[0].coef
         fact = make_fact(self.model, share.cells[0], share.ref, share.left, spec, out, coef)
-        self.k.add(fact, self._recipe(fact, share.left, [share], (share.ref, spec), {}))
+        self._pending.append((fact, self._recipe(fact, share.left, [share], (share.ref, spec), {})))
 
     def _partial(self, share: Contribution, kind: str) -> bool:
         """Join shares of all classes into facts about reduced tensors."""

@@ -79,7 +79,7 @@ class Polynomials:
         if op.name == "reduce":
             return self._reduction(e, op.text("kind"), text.expand_reduce(e))
         if op.name == "dot_general":
-            return self.sum([self.scaled(w, self._mul(self.of(x), self.of(y), x, y)) for w, (x, y) in text.expand_dot(e)])
+            return self.sum([self.scaled(w, self._mul(self.of(x), self.of(y))) for w, (x, y) in text.expand_dot(e)])
         elements = text.operand_elements(e)
         parts = [self.of(x) for x in elements]
         scale = self.model.scale(e.ref)
@@ -93,19 +93,17 @@ class Polynomials:
             case "broadcast_in_dim" | "transpose" | "all_reduce":
                 return parts[0]
             case "multiply" | "and":
-                return self._mul(parts[0], parts[1], *elements)
+                return self._mul(parts[0], parts[1])
             case "or":
-                product = self._mul(parts[0], parts[1], *elements)
+                product = self._mul(parts[0], parts[1])
                 return self.sum([*parts, self.scaled(Fraction(-1), product)])
             case "not":
                 return self.sum([ONE, self.scaled(Fraction(-1), parts[0])])
             case "divide":
-                inverse = self._application(None, "recip", (parts[1],), ("recip", elements[1]))
-                return self._mul(parts[0], inverse, elements[0], ("recip", elements[1]))
+                return self._mul(parts[0], self._inverse(parts[1], elements[1]))
             case "select":
                 difference = self.sum([parts[1], self.scaled(Fraction(-1), parts[2])])
-                term = ("-", self._literal(elements[1]), self._literal(elements[2]))
-                return self.sum([parts[2], self._mul(parts[0], difference, elements[0], term)])
+                return self.sum([parts[2], self._mul(parts[0], difference)])
             case "convert":
                 source = self.model.tensors.type(self.model.operands(e.ref)[0]).sort
                 if (source, op.type.sort) != ("Int", "Bool"):
@@ -118,9 +116,13 @@ class Polynomials:
             case name:
                 return self._application(e, name, tuple(parts))
 
-    def _literal(self, e: Elem) -> Term:
-        value = self.model.literal(e.ref)
-        return value if isinstance(value, Fraction) else e
+    def _inverse(self, p: Polynomial, e: Elem) -> Polynomial:
+        """``recip`` of an element; of a non-zero number it is a number."""
+        value = next(iter(p))[1] if len(p) == 1 and next(iter(p))[0] == () else None
+        if value is None:
+            return self._application(None, "recip", (p,), ("recip", e))
+        self.laws.append(Law("recip", ("recip", value), 1 / value))
+        return self.scaled(1 / value, ONE)
 
     def _reduction(self, e: Elem, kind: str, terms: list[tuple[Fraction, Elem]]) -> Polynomial:
         if kind == "add":
@@ -149,7 +151,7 @@ class Polynomials:
         atom = self._applications[key]
         return self._atom(atom)  # type: ignore[arg-type]
 
-    def _mul(self, p: Polynomial, q: Polynomial, x: object, y: object) -> Polynomial:
+    def _mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Product, with the law instance that a solver needs to see it."""
         total: dict[Monomial, Fraction] = {}
         for m, c in p:

@@ -141,6 +141,8 @@ class AlgebraText:
         if term[0] == "*":
             return "*", sexp.real(term[1]), self.term(term[2])
         head = "-" if term[0] == "neg" else str(term[0])
+        if len(term) == 1:
+            return head
         return head, *(self.term(t) for t in term[1:])
 
     # --- reads and definitions -----------------------------------------------------------------------------
@@ -313,9 +315,9 @@ class AlgebraText:
                 source = self.model.tensors.type(self.model.operands(e.ref)[0]).sort
                 return ("nonzero", reads[0]) if (source, op.type.sort) == ("Int", "Bool") else reads[0]
             case "power":
-                return "pow", *reads
+                return "fpow", *reads
             case "abs":
-                return "abs", *reads
+                return "fabs", *reads
             case name if name in UNARY:
                 return UNARY[name], *reads
             case _:

@@ -27,8 +27,8 @@ from .regroup import linear
 from .sexp import Sexp, Symbol
 
 UNARY = {
-    "exponential": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "sine": "sin", "cosine": "cos",
-    "tanh": "tanh", "logistic": "logistic",
+    "exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin", "cosine": "fcos",
+    "tanh": "ftanh", "logistic": "flogistic",
 }  # fmt: skip
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 MAX_LISTED = 128
@@ -269,9 +269,9 @@ class LayoutText:
                     return "not", ("=", reads[0], "0")
                 return ("to_real", reads[0]) if (source, sort) == ("Int", "Real") else reads[0]
             case "power":
-                return "pow", *reads
+                return "fpow", *reads
             case "abs" if sort == "Real":
-                return "abs", *reads
+                return "fabs", *reads
             case name if name in UNARY:
                 return UNARY[name], *reads
             case _:
@@ -302,7 +302,7 @@ class LayoutText:
 
     def read(self, ref: Ref, index: Sequence[Affine]) -> Sexp:
         op = self.model.op(ref)
-        if op is not None and op.name == "constant":
+        if self.model.literal(ref) is not None:
             return self._literal(ref, index)
         if op is not None and op.name == "iota":
             mesh = len(self.model.tensors.mesh_axes(ref))

@@ -112,6 +112,9 @@ class Model:
 
     def literal(self, ref: Ref) -> Fraction | str | Affine | None:
         """Value of a ``constant`` result: a rational, ``true false inf -inf``, or an affine form of mesh axes."""
+        if isinstance(ref, str) and ref.startswith("#"):
+            text = ref[3:]
+            return text if text in ("true", "false") else Fraction(text)
         op = self.op(ref)
         if op is None or op.name != "constant":
             return None

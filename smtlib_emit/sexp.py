@@ -14,8 +14,13 @@ from certificates.affine import Affine
 from certificates.facts import Ref
 from certificates.proof import Elem
 
-FUNCTIONS = ["mul", "recip", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "logistic", "abs", "pow", "max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge", "nonzero", "neg_inf", "pos_inf"]
-_ARITY = {"mul": 2, "pow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0} | {
+# The prefix f keeps clear of what solvers build in: z3 takes exp, say, for the real function.
+FUNCTIONS = (
+    *("mul", "recip", "fexp", "flog", "fsqrt", "frsqrt", "fsin", "fcos", "ftanh", "flogistic", "fabs", "fpow"),
+    *("max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge"),
+    *("nonzero", "neg_inf", "pos_inf"),
+)
+_ARITY = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0} | {
     f: 2 for f in FUNCTIONS if f.startswith("cmp_")
 }
 
