@@ -108,7 +108,7 @@ def test_checker_has_no_assert_pickle_or_eval() -> None:
 
 def test_the_rules_catch_what_they_forbid() -> None:
     source = "import pickle\nfrom certificates.ir import Op\ndef f(x):\n    assert x\n    return eval(x)\n"
-    source += "from importlib import import_module\nimportlib.import_module(x)\nfrom .errors import Malformed\n"
+    source += "from importlib import import_module\nimportlib.import_module(x)\n"
     module = ast.parse(source)
     assert set(forbidden_in_checker(module)) == {
         *((1, "pickle"), (4, "assert"), (5, "eval"), (6, "import_module"), (7, "import_module")),
