@@ -9,9 +9,7 @@ import click
 
 from certificates.plan import dump
 
-from .assemble import capture, unsupported_ops
 from .errors import CaptureError, DefinitionError
-from .userfile import load_definition
 
 
 def _setting(text: str) -> tuple[str, int | str]:
@@ -41,6 +39,11 @@ def main(
     """Capture the training step that FILE defines (see docs/capture.md) as a plan."""
     if out is None and not list_unsupported:
         raise click.UsageError("--out is needed, or --list-unsupported")
+    try:
+        from .assemble import capture, unsupported_ops
+        from .userfile import load_definition
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"{error}; install the extra: pip install 'trainverify[torch]'") from error
     try:
         definition = load_definition(file, dict(_setting(s) for s in settings))
         if list_unsupported:

@@ -1,5 +1,6 @@
 """``tv-capture``: outputs and exit codes."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def test_a_plan_is_written(tmp_path: Path) -> None:
 def test_nothing_is_unsupported_in_the_shipped_mlp() -> None:
     result = run(MODELS / "mlp_handwritten.py", "--list-unsupported", *SMALL)
     assert (result.exit_code, result.output) == (0, "")
+
+
+def test_without_pytorch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [m for m in sys.modules if m.startswith("orchestrator.capture.")]:
+        if not module.endswith((".cli", ".errors")):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run(MODELS / "mlp_handwritten.py", "--list-unsupported")
+    assert result.exit_code == 2 and "trainverify[torch]" in result.output
 
 
 def test_output_or_listing_is_needed() -> None:
