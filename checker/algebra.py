@@ -39,6 +39,7 @@ Coord = tuple[Any, ...]
 Key = tuple[Ref, tuple[int, ...]]
 Choice = tuple[tuple[Coord, ...], Fraction, tuple[str, ...]]
 Counts = dict[str, int]
+Measure = tuple[frozenset[str], Counts, Counts]
 TRIVIAL: Tree = ((0, ()),)
 MAX_PIECES, MAX_TERMS, MAX_STEPS = 64, 20_000, 200_000
 
@@ -203,7 +204,8 @@ for c in self.stage.cases}) != count:
 
     # One case
 
-    def _case(self, case: Case, where: str) -> tuple[str, list[tuple[str, Term]], dict[Element, Node], Node, Node]:
+    def _case(self, case: Case, where: str) -> tuple[str, list[tuple[str, Term]], dict[Element, Node], Node,
+                                                     Node]:
         self.where = where
         defs: dict[Element, Node] = {}
         keys: dict[Key, Any] = {}
@@ -245,7 +247,8 @@ for c in self.stage.cases}) != count:
             self._check(node)
             return self._leaf(node.ref, node.coords)
         head, *rest = node
-        return node if head == "lit" else (head, *(n if isinstance(n, Fraction) else self._read(n) for n in rest))
+        parts = (n if isinstance(n, Fraction) else self._read(n) for n in rest)
+        return node if head == "lit" else (head, *parts)
 
     # Hypotheses (obligation 4)
 
@@ -279,14 +282,15 @@ for c in self.stage.cases}) != count:
         return node if factor == 1 else ("*", factor, node)
 
     def _apply(self, key: Key, number: int, side: str, here: Element) -> Element:
-        """The other side at an element, by the template of the whole piece: fact symbols solved for positions."""
+        """The other side at an element, by the whole piece's template: fact symbols solved for positions."""
         fact, (ref, pieces) = self.facts[number], key
         known = self.templates.get((key, number, side))
         names = [[f"{c}.v{j}_{k}" for k, c in enumerate(tree[p][1])]
                  for j, (tree, p) in enumerate(zip(self._tree(ref), pieces, strict=True))]
         if known is None:
             ranges = {v: (0, self._size(v.partition(".")[0])) for line in names for v in line}
-            forms = [self._form(tree[p], line) for tree, p, line in zip(self._tree(ref), pieces, names, strict=True)]
+            forms = [self._form(tree[p], line)
+                     for tree, p, line in zip(self._tree(ref), pieces, names, strict=True)]
             index, other, there = ((fact.lhs_index, fact.rhs_index, fact.rhs) if side == "lhs" else
                                    (fact.rhs_index, fact.lhs_index, fact.lhs))
             values = solve(index, forms, fact)
@@ -353,9 +357,9 @@ for c in self.stage.cases}) != count:
         k, trees = len(model.mesh_axes(ref)), self._tree(ref)
 
         def operand(i: int, wanted: Sequence[Tree], at: Sequence[Coord]) -> Node:
-            if model.constant(x[i]) is None or isinstance(model.constant(x[i]), Affine):
-                if self._tree(x[i]) != tuple(wanted):
-                    raise self.fail(8, f"{op.name}: {x[i]} and {ref} are cut differently")
+            free = model.constant(x[i]) is None or isinstance(model.constant(x[i]), Affine)
+            if free and self._tree(x[i]) != tuple(wanted):
+                raise self.fail(8, f"{op.name}: {x[i]} and {ref} are cut differently")
             return self._leaf(x[i], at)
 
         match op.name:
@@ -464,7 +468,7 @@ for c in self.stage.cases}) != count:
                 free = op.type.sort == "Bool" and self.model.type(x[0]).sort == "Int"
                 return ("nonzero", *reads) if free else reads[0]
             case "power":
-                return ("pow", *reads)
+                return ("fpow", *reads)
             case name:
                 return (UNARY[name], *reads)
 
@@ -478,16 +482,16 @@ for c in self.stage.cases}) != count:
                 c for classes in self.stage.goal_at for c in classes])
         for cls, (n, m) in self.stage.classes.items():
             if m < min(n, self.widths[index].get(cls, 1)):
-                raise self.fail(9, f"class {cls} of size {n} has {m} representatives, {self.widths[index][cls]} "
-                                "are needed")
+                raise self.fail(9, f"class {cls} of size {n} has {m} representatives, {self.widths[index][cls]}"
+                                " are needed")
 
 
 class Width:
-    """Counts variables in the symbolic expression of a goal after substitution (docs/certificate.md, Widths)."""
+    """Counts variables in the symbolic expression of a goal (docs/certificate.md, Widths)."""
 
     def __init__(self, stage: Algebra, keys: Mapping[Key, Any]) -> None:
         self.stage, self.keys = stage, keys
-        self.known: dict[Node, tuple[frozenset[str], Counts, Counts] | None] = {}
+        self.known: dict[Node, Measure | None] = {}
         self.applications: dict[str, list[tuple[Counts, Counts]]] = {}
         for ref, pieces in keys:
             trees = zip(stage._tree(ref), pieces, strict=True)
@@ -507,7 +511,7 @@ class Width:
             width[cls] = max(1, free.count(cls) + needed)
         return width
 
-    def measure(self, node: Node) -> tuple[frozenset[str], Counts, Counts]:
+    def measure(self, node: Node) -> Measure:
         """Variables that occur free; most summed variables in one product; most variables bound inside."""
         if node in self.known:
             found = self.known[node]
@@ -520,7 +524,7 @@ class Width:
         found = self.known[node] = self._measure(node)
         return found
 
-    def _measure(self, node: Node) -> tuple[frozenset[str], Counts, Counts]:
+    def _measure(self, node: Node) -> Measure:
         if isinstance(node, Element):
             key = (node.ref, tuple(c[0] for c in node.coords))
             if key not in self.keys:
@@ -545,12 +549,13 @@ class Width:
         return free, {}, inside
 
     def _bind(self, function: str | None, alternatives: Sequence[tuple[tuple[str, ...], Node]]
-              ) -> tuple[frozenset[str], Counts, Counts]:
+              ) -> Measure:
         parts = []
         for binders, node in alternatives:
             free, products, inside = self.measure(node)
             own = _count(binders)
-            parts.append((free - set(binders), products if function else _add(products, own), _add(inside, own)))
+            products = products if function else _add(products, own)
+            parts.append((free - set(binders), products, _add(inside, own)))
         free, products, inside = self._merge(parts)
         if function is None:
             return free, products, inside
@@ -562,7 +567,7 @@ class Width:
         self.applications.setdefault(function, []).append((_add(bound, inside), products))
 
     @staticmethod
-    def _merge(parts: Sequence[tuple[frozenset[str], Counts, Counts]]) -> tuple[frozenset[str], Counts, Counts]:
+    def _merge(parts: Sequence[Measure]) -> Measure:
         free = frozenset[str]().union(*(p[0] for p in parts))
         most: list[Counts] = [{}, {}]
         for p in parts:

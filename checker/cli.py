@@ -18,7 +18,7 @@ from .records import Fact, Manifest, Proof, read_manifest, read_proof
 from .replay import read_answers, replay, solvers
 
 CONDITIONS = (
-    "every state input is an output under the same name and the same relation, at every rank (checked below)",
+    "every state input is an output under the same name and the same relation, at every rank (checked)",
     "the initial state satisfies the input relation",
     "learning rate, step number and every other input are given to all ranks as the input relation says",
     "random masks are declared inputs",
@@ -60,7 +60,8 @@ def witnesses(plan: Plan, manifest: Manifest, data: dict[str, bytes],
     piece = integer(witness.get("piece"), "witness: piece", 0, len(claimed[output]))
     found = replay_witness(plan, claimed[output][piece], witness)
     at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
-    sides = [f"[{float(low):.9g}, {float(high):.9g}]" for low, high in (found.plan, found.spec)]
+    sides = [f"[{float(s[0]):.9g}, {float(s[1]):.9g}]" if s else "no real number"
+             for s in (found.plan, found.spec)]
     return {output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
                     f"{' at ' + at if at else ''}"}
 
@@ -79,7 +80,8 @@ def report(examined: kernel.Examined, verified: kernel.Verified,
            answers: dict[str, dict[str, str]]) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
-    lines = [f"plan {plan.name}, {'x'.join(f'{a} {n}' for a, n in plan.mesh) or 'one rank'}, digest {plan.digest}"]
+    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
+    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
     lines += [f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}"
               for o in verified.outputs]
     lines += confirmed_lines(examined, answers)
@@ -95,7 +97,7 @@ def report(examined: kernel.Examined, verified: kernel.Verified,
         lines += ["claim: ONE STEP only; the step is not shown to be an invariant of the run, because"]
         lines += [f"  {reason}" for reason in verified.invariant]
     else:
-        lines.append("claim: the step is an INVARIANT: outputs agree after any number of steps, provided that")
+        lines.append("claim: the step is an INVARIANT of the run: outputs agree after any number of steps if")
         lines += [f"  {condition}" for condition in CONDITIONS]
     return lines
 
@@ -111,7 +113,7 @@ def final_line(verified: kernel.Verified) -> tuple[int, str]:
         return 1, (f"REFUTED: {kinds.count('REFUTED')} of {len(kinds)} outputs provably differ from the "
                    "single-device model")
     if "UNKNOWN" in kinds or not kinds:
-        return 3, f"UNKNOWN: {kinds.count('UNKNOWN')} of {len(kinds)} outputs are not proved; this is not a success"
+        return 3, f"UNKNOWN: {kinds.count('UNKNOWN')} of {len(kinds)} outputs are not proved; no success"
     return 0, f"VALID: all {len(kinds)} outputs equal the single-device model's under the stated relations"
 
 
@@ -184,7 +186,8 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
                                                         p.name)
                for p in answer_files}
     if len(chosen) + len(answers) < policy.confirmations:
-        raise SolverMissing(f"{policy.confirmations} solvers must confirm; found: {', '.join(chosen) or 'none'}")
+        there = ", ".join([*chosen, *answers]) or "none"
+        raise SolverMissing(f"{policy.confirmations} solvers must confirm, there is {there}")
     answers |= replay(examined.files, chosen, jobs)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)

@@ -1,12 +1,14 @@
 """Rigorous interval arithmetic on dyadic rationals: exact integers scaled by 2**-bits, rounded outwards.
 
-A `Number` encloses one real: a pair (low, high) of integers, or the one-element tuples `LOW` and `HIGH` for the
-infinities that a mask may hold, or `NOWHERE`: certainly no real number (a root or logarithm of a negative number, a
-division by exactly zero), or None: not known (a division by an interval that contains zero, a product with an
-infinity). The last two spread through every operation, None first; nothing is ever guessed.
+A `Number` encloses one real: a pair (low, high) of integers, or the one-element tuples `LOW` and `HIGH` for
+the infinities that a mask may hold, or `NOWHERE`: certainly no real number (a root or logarithm of a
+negative number, a division by exactly zero), or None: not known (a division by an interval that contains
+zero, a product with an infinity). The last two spread through every operation, None first; nothing is ever
+guessed.
 
-Elementary functions are computed at a point with `GUARD` more bits. Each of their fewer than 2**10 roundings errs by
-one unit, none is amplified by more than 2**16 (the squarings of exp), so `SLACK` = 2**28 units cover them.
+Elementary functions are computed at a point with `GUARD` more bits. Each of their fewer than 2**10 roundings
+errs by one unit, none is amplified by more than 2**16 (the squarings of exp), so `SLACK` = 2**28 units cover
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ MAX_POWER = 1 << 12
 
 
 class Reals:
-    """The operations at one precision. Every result contains the true value for all members of the operands."""
+    """The operations at one precision. A result contains the true value for all members of the operands."""
 
     def __init__(self, bits: int = 256) -> None:
         self.bits, self.work = bits, bits + GUARD
@@ -36,8 +38,9 @@ class Reals:
         self.ln2 = sum((2 << far) // ((2 * k + 1) * 3 ** (2 * k + 1)) for k in range(far)) >> 32
         self.half_pi = (8 * _arctan(5, far) - 2 * _arctan(239, far)) >> 32
         self.unary: dict[str, Callable[[Number], Number]] = {
-            "negate": self.neg, "exponential": self.exp, "log": self.log, "sqrt": self.sqrt, "rsqrt": self.rsqrt,
-            "sine": self.sin, "cosine": self.cos, "tanh": self.tanh, "logistic": self.logistic, "abs": self.abs}
+            "negate": self.neg, "exponential": self.exp, "log": self.log, "sqrt": self.sqrt,
+            "rsqrt": self.rsqrt, "sine": self.sin, "cosine": self.cos, "tanh": self.tanh,
+            "logistic": self.logistic, "abs": self.abs}
         self.binary: dict[str, Callable[[Number, Number], Number]] = {
             "add": self.add, "subtract": lambda x, y: self.add(x, self.neg(y)), "multiply": self.mul,
             "divide": lambda x, y: self.mul(x, self.recip(y)), "power": self.power, "maximum": self.max,
@@ -77,7 +80,7 @@ class Reals:
                 continue
             a, b = x
             c, d = y
-            if a >= 0 and c >= 0 or a == b and c == d:
+            if (a >= 0 and c >= 0) or (a == b and c == d):
                 low, high = low + w * a * c, high + w * b * d
             else:
                 four = (a * c, a * d, b * c, b * d)
@@ -142,7 +145,7 @@ class Reals:
         return (low, first) if x[0] == x[1] else (low, self._exp(x[1])[1])
 
     def _exp(self, x: int) -> tuple[int, int]:
-        """exp at a point: x = k ln 2 + r, the series at r / 2**HALVINGS, squared HALVINGS times, times 2**k."""
+        """exp at x = k ln 2 + r: the series at r / 2**HALVINGS, squared HALVINGS times, times 2**k."""
         w = self.work
         k, r = divmod(x << GUARD, self.ln2)
         r >>= HALVINGS
@@ -195,7 +198,7 @@ class Reals:
         return self._circular(x, 1)
 
     def _circular(self, x: Number, quarter: int) -> Number:
-        """sin(x + quarter pi/2): the value at the midpoint, widened by the radius (the slope is at most 1)."""
+        """sin(x + quarter pi/2): the value at the midpoint, widened by the radius (slopes are at most 1)."""
         if not x or len(x) == 1 or max(abs(x[0]), abs(x[1])) >> self.bits >= 1 << 20:
             return lost(x)
         mid, w = (x[0] + x[1]) >> 1, self.work
@@ -243,7 +246,7 @@ class Reals:
 
 
 def lost(*xs: Number) -> Number:
-    """The result of an operation that has no value: `NOWHERE` only if an operand is and all others are known."""
+    """What an operation without value gives: `NOWHERE` only if an operand is, and all others are known."""
     return NOWHERE if NOWHERE in xs and None not in xs else None
 
 

@@ -44,7 +44,8 @@ from .terms import file_text, plain
 
 _SEAL = object()
 MAX_INTERVALS = 1 << 16
-MOVES = frozenset(["broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate", "gather", "all_gather", "all_to_all", "select", "maximum", "minimum", "convert"])
+MOVES = frozenset(("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate", "gather",
+                   "all_gather", "all_to_all", "select", "maximum", "minimum", "convert"))
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def _normal(defs: Mapping[Any, Any], left: Any, right: Any) -> bool:
 
 
 def _infinite(name: str, program: Program) -> list[str]:
-    """Follows infinite literals to `exponential`; gives the assumptions that rows are not masked completely."""
+    """Follows infinite literals to `exponential`; gives the assumptions that no row is masked."""
     sign: dict[str, int] = {}
     notes = []
     for op in program.ops:
@@ -332,7 +333,7 @@ def _once(relations: Sequence[Relation], number: int, name: str) -> dict[tuple[s
 
 
 def _inputs(plan: Plan) -> None:
-    """Obligation 15. With every element given at most once, any specification input extends to plan inputs."""
+    """Obligation 15. No element is given twice, so any specification input has plan inputs."""
     _once(plan.inputs, 15, "inputs")
 
 
@@ -360,7 +361,7 @@ def _outputs(plan: Plan) -> None:
 
 
 def _covers(shape: Sequence[int], boxes: list[list[list[tuple[int, int]]]]) -> bool:
-    """Do the products of interval lists cover the whole index space? By the sets of boxes over each coordinate."""
+    """Do the products of interval lists cover all indices? By the sets of boxes over each coordinate."""
     unique = [list(map(list, box)) for box in {tuple(map(tuple, box)) for box in boxes}]
     reached = {(1 << len(unique)) - 1}
     for dim, n in enumerate(shape):

@@ -332,7 +332,7 @@ class Layout:
                         return ("not", ("=", x[0], "0"))
                 return x[0]
             case "power":
-                return ("pow", *x)
+                return ("fpow", *x)
             case _:
                 return (UNARY[op.name], *x)
 

@@ -173,7 +173,9 @@ class Model:
         if isinstance(ref, Tensor) and ref.space in LITERALS:
             return ref.value == "true" if ref.space == "#b" else Fraction(ref.value)
         op = self.producer(ref)
-        value: Fraction | bool | str | Affine | None = op.attrs["value"] if op and op.name == "constant" else None
+        if op is None or op.name != "constant":
+            return None
+        value: Fraction | bool | str | Affine = op.attrs["value"]
         return value
 
     def read(self, ref: Ref, index: Index) -> Term:

@@ -24,7 +24,8 @@ MAX_DIGITS = 18
 MAX_RANKS = 1 << 20
 SORTS = {"f64": "Real", "f32": "Real", "f16": "Real", "bf16": "Real", "i1": "Bool"} | dict.fromkeys(
     ("i64", "i32", "i16", "i8", "u8"), "Int")
-FUNCTIONS = ("mul", "recip", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "logistic", "fabs", "pow",
+FUNCTIONS = ("mul", "recip", "fexp", "flog", "fsqrt", "frsqrt", "fsin", "fcos", "ftanh", "flogistic", "fabs",
+             "fpow",
              "max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge", "nonzero", "neg_inf",
              "pos_inf")
 """The free functions of docs/certificate.md, in the order in which a file declares them."""
@@ -280,8 +281,8 @@ class _Context:
 
 Types = Sequence[Type]
 Rule = Callable[[_Context, Types, Type, dict[str, Any]], Mapping[str, Any]]
-UNARY = {"exponential": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "sine": "sin", "cosine": "cos",
-         "tanh": "tanh", "logistic": "logistic", "abs": "fabs"}
+UNARY = {"exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin", "cosine": "fcos",
+         "tanh": "ftanh", "logistic": "flogistic", "abs": "fabs"}
 """Elementwise ops of one operand that are free functions, with their SMT-LIB names."""
 ELEMENTWISE = frozenset((*UNARY, "negate", "not", "convert", "add", "subtract", "multiply", "maximum", 
                          "minimum", "divide", "power", "and", "or", "compare", "select"))

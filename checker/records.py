@@ -362,7 +362,7 @@ def _algebra(value: Any, what: str, facts: list[Fact]) -> Stage:
         if head == "*":
             return (head, rational(array(v, what, 3)[1], what), term(v[2], depth + 1))
         arity = {"+": 0, "-": 2, "neg": 1, "neg_inf": -1, "pos_inf": -1}.get(
-            head, 2 if head in ("mul", "pow", "max2", "min2") or head.startswith("cmp_") else 1)
+            head, 2 if head in ("mul", "fpow", "max2", "min2") or head.startswith("cmp_") else 1)
         need(head in ("+", "-", "neg") or (head in FUNCTIONS and arity > 0),
              f"{what}: unknown function {head[:20]}")
         need(len(v) == arity + 1 if arity else len(v) > 2, f"{what}: {head} has the wrong number of operands")

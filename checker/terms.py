@@ -15,7 +15,7 @@ from .reader import FUNCTIONS
 from .records import Element, Reduced, Tensor
 
 Term = Any
-SIGNATURES = {"mul": 2, "pow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
+SIGNATURES = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
 
 
 def integer(value: int) -> str:

@@ -1,16 +1,19 @@
 """Replay of a witness: one claimed fact evaluated at true sizes in interval arithmetic, with no solver.
 
-Inputs are constant on blocks. A tensor is read at forms, affine over box variables (variable v runs over
-[0, sizes[v])); the answer is a `Grid`: per variable that matters its cuts, and one value per cell. A sum reads its
-operand at a fresh variable and weights every cell with its length. Where row-major regrouping is not affine on a box,
-the box is cut, or the sum that owns the variable replaces it by digits (`Digits`). Ranks are expanded one by one:
-a node is an op with resolved numbers, equal nodes are one, a collective is data movement or a `merge` of its members.
-Values: `Number`s of intervals.py, exact integers, booleans; None is undefined and spreads unless a select drops it.
+Inputs are constant on blocks. A tensor is read at forms, affine over box variables (variable v runs over [0,
+sizes[v])); the answer is a `Grid`: per variable that matters its cuts, and one value per cell. A sum reads
+its operand at a fresh variable and weights every cell with its length. Where row-major regrouping is not
+affine on a box, the box is cut, or the sum that owns the variable replaces it by digits (`Digits`). Ranks
+are expanded one by one: a node is an op with resolved numbers, equal nodes are one, a collective is data
+movement or a `merge` of its members. Values: `Number`s of intervals.py, exact integers, booleans; None is
+undefined and spreads unless a select drops it.
 """
 
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,8 +28,8 @@ from .intervals import HIGH, LOW, NOWHERE, Reals
 from .reader import COLLECTIVES, Op, Piece, Plan, Program, Type, array, integers, members, need, rational
 from .records import Fact, Reduced
 
-OBLIGATION = (16, "witness")
-MAX_CELLS, MAX_WORK = 1 << 20, 1 << 26
+OBLIGATION = (18, "witnesses")
+MAX_CELLS, MAX_WORK = 1 << 20, 1 << 24
 """Most cells of one value, and of all values together; beyond that there is no verdict."""
 
 Form = tuple[int, tuple[tuple[int, int], ...]]
@@ -39,8 +42,8 @@ Steps = Generator[tuple[int, Forms, Sizes], "Grid", "Grid"]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Both sides of the fact at the witness's symbols: disjoint rational intervals. The plan's is None where it is
-    no real number, such as a root of a negative one."""
+    """Both sides of the fact at the witness's symbols: disjoint rational intervals. The plan's is None where
+    it is no real number, such as a root of a negative one."""
 
     symbols: Mapping[str, int]
     plan: tuple[Fraction, Fraction] | None
@@ -49,7 +52,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Per cell (row-major over the axes) its value; the value at a position is that plus the slope (integers only)."""
+    """One value per cell, row-major over the axes; at a position, plus the slope (integers only)."""
 
     axes: Axes
     data: list[Any]
@@ -81,7 +84,7 @@ class Cut(Exception):
 
 
 def replay(plan: Plan, fact: Fact, witness: Any, bits: int = 256) -> Replay:
-    """Check that the claimed fact fails on the witness: `Rejected` if it is not shown to, `Malformed`, `Undecided`."""
+    """Check that the claimed fact fails on the witness; else `Rejected`, `Malformed` or `Undecided`."""
     item = members(witness, "witness", "output piece symbols junk inputs")
     symbols = members(item["symbols"], "witness: symbols", " ".join(s for s, _, _ in fact.symbols))
     for name, lo, hi in fact.symbols:
@@ -108,7 +111,7 @@ def replay(plan: Plan, fact: Fact, witness: Any, bits: int = 256) -> Replay:
         right = reals.mul(right, reals.of(fact.coef))
         want = reals.ends(right)
         if want is None or (left != NOWHERE and reals.equal(left, right) is not False):
-            raise Rejected(*OBLIGATION, "the two sides are not shown to differ: their enclosures meet or are not finite")
+            raise Rejected(*OBLIGATION, "the sides are not shown to differ: intervals meet or are not finite")
         return Replay(dict(symbols), reals.ends(left), want)
     if left is None or right is None or left == right:
         raise Rejected(*OBLIGATION, "the two sides are equal or undefined")
@@ -126,7 +129,7 @@ def plan_rank(plan: Plan, at: Mapping[str, int]) -> int:
     return rank
 
 
-# Forms ---------------------------------------------------------------------------------------------------------
+# Forms -------------------------------------------------------------------------------------------------
 
 
 def plus(x: Form, y: Form, factor: int = 1) -> Form:
@@ -182,7 +185,8 @@ def divide(form: Form, by: int, sizes: Sequence[int]) -> tuple[Form, Form]:
 
 def substitute(forms: Forms, var: int, image: Form) -> Forms:
     """The forms with `image` for a variable."""
-    return tuple(plus((c, tuple(t for t in ts if t[0] != var)), image, dict(ts).get(var, 0)) for c, ts in forms)
+    return tuple(plus((c, tuple(t for t in ts if t[0] != var)), image, dict(ts).get(var, 0))
+                 for c, ts in forms)
 
 
 def split(forms: Forms, sizes: Sizes, how: Digits) -> list[tuple[Forms, Sizes]]:
@@ -198,7 +202,7 @@ def split(forms: Forms, sizes: Sizes, how: Digits) -> list[tuple[Forms, Sizes]]:
     return out
 
 
-# Grids ---------------------------------------------------------------------------------------------------------
+# Grids -------------------------------------------------------------------------------------------------
 
 
 def union(grids: Sequence[Grid], extra: Marks | None = None, sizes: Sequence[int] = ()) -> Axes:
@@ -273,7 +277,7 @@ STEPS = {"EQ": (0, 1), "NE": (0, 1), "LT": (0,), "GE": (0,), "LE": (1,), "GT": (
 """Where, relative to zero, the sign of a difference of integers decides a comparison."""
 
 
-# The machine ---------------------------------------------------------------------------------------------------
+# The machine -------------------------------------------------------------------------------------------
 
 
 class Machine:
@@ -300,7 +304,8 @@ class Machine:
         cuts = tuple(integers(c, what, 0, n + 1)
                      for c, n in zip(array(entry["cuts"], what, len(type_.shape)), type_.shape, strict=True))
         for c, n in zip(cuts, type_.shape, strict=True):
-            need(len(c) > 1 and c[0] == 0 and c[-1] == n and all(a < b for a, b in pairwise(c)), f"{what}: bad cuts")
+            tiled = len(c) > 1 and c[0] == 0 and c[-1] == n and all(a < b for a, b in pairwise(c))
+            need(tiled, f"{what}: bad cuts")
         values: list[Any] = array(entry["values"], what, prod(len(c) - 1 for c in cuts))
         if type_.sort == "Bool":
             need(all(v in ("true", "false") for v in values), f"{what}: no boolean")
@@ -308,7 +313,8 @@ class Machine:
         elif type_.sort == "Int":
             values = [rational(v, what) for v in values]
             need(all(v.denominator == 1 for v in values), f"{what}: no integer")
-            values = list(integers([int(v) for v in values], what, *self.plan.ranges.get(name, (-(1 << 62), 1 << 62))))
+            allowed = self.plan.ranges.get(name, (-(1 << 62), 1 << 62))
+            values = list(integers([int(v) for v in values], what, *allowed))
         else:
             values = [self.reals.of(rational(v, what)) for v in values]
         return self._add(Node("block", (), (cuts, tuple(values)), type_))
@@ -384,7 +390,7 @@ class Machine:
             if op.name == "all_to_all":
                 n = self.nodes[ins[0]].type.shape[a["split_dim"]] // len(ins)
                 cut = tuple(self._slice(x, a["split_dim"], place * n, n) for x in ins)
-                return self._add(Node("concatenate", cut, (a["concat_dim"],), t))
+                return self._add(Node("concatenate", cut, (a["concoperanddim"],), t))
             total = self.merge(ins, a["kind"])
             if op.name == "all_reduce":
                 return total
@@ -407,7 +413,7 @@ class Machine:
         return self._add(Node("slice", (x,), window, Type(t.dtype, shape)))
 
     def _input(self, rank: int, name: str) -> int:
-        """A plan input: every relation's pieces at this rank, which must be disjoint and invertible; junk elsewhere."""
+        """A plan input: its relations' pieces at this rank, disjoint and invertible, and junk elsewhere."""
         at = self.coordinates(rank)
         found = []
         for r in self.plan.inputs:
@@ -487,7 +493,7 @@ class Machine:
                         mark(form, sizes, at, marks)
                 axes, numbers = union((), marks, sizes), [0] * prod(len(m) + 1 for m in marks.values())
                 for form, cuts in zip(forms, attrs[0], strict=True):
-                    row = [sum(c <= at for c in cuts[1:-1]) for at in corners(form, axes)]
+                    row = (bisect_right(cuts, at) - 1 for at in corners(form, axes))
                     numbers = [n * (len(cuts) - 1) + r for n, r in zip(numbers, row, strict=True)]
                 return Grid(axes, [attrs[1][n] for n in numbers])
             case "constant":
@@ -501,13 +507,15 @@ class Machine:
                     digits = covering(forms, images, digit_sizes, sizes)
                     if digits is not None:
                         grid = yield x, tuple(composed(f, digits) for f in sources), sizes
-                        return grid if coef == 1 else cellwise(partial(self.reals.mul, self.reals.of(coef)), grid)
+                        factor = partial(self.reals.mul, self.reals.of(coef))
+                        return grid if coef == 1 else cellwise(factor, grid)
                 return Grid((), [self.junk[node.type.sort]])
             case "transpose":
                 return (yield ins[0], tuple(forms[attrs[0].index(d)] for d in range(len(forms))), sizes)
             case "broadcast_in_dim":
                 pairs = zip(shapes[0], attrs[0], strict=True)
-                return (yield ins[0], tuple((0, ()) if n == 1 else forms[d] for n, d in pairs), sizes)
+                operand = tuple((0, ()) if n == 1 else forms[d] for n, d in pairs)
+                return (yield ins[0], operand, sizes)
             case "slice":
                 return (yield ins[0], tuple(plus((start, ()), f, step)
                                             for f, (start, step) in zip(forms, attrs, strict=True)), sizes)
@@ -521,8 +529,8 @@ class Machine:
                 for x, shape in zip(ins, shapes, strict=True):
                     stop = start + shape[attrs[0]]
                     if start <= low and high < stop:
-                        here = tuple(plus(f, (-start, ())) if d == attrs[0] else f for d, f in enumerate(forms))
-                        return (yield x, here, sizes)
+                        moved = plus(forms[attrs[0]], (-start, ()))
+                        return (yield x, (*forms[:attrs[0]], moved, *forms[attrs[0] + 1:]), sizes)
                     mark(forms[attrs[0]], sizes, stop, marks)
                     start = stop
                 raise Cut(marks)
@@ -532,11 +540,12 @@ class Machine:
                 return (yield from self._gather(node, forms, sizes))
             case "merge":
                 total: Grid | None = None
-                for x in dict.fromkeys(ins):
+                for x, count in Counter(ins).items():
                     grid = flat((yield x, forms, sizes), sizes)
                     if attrs[0] == "add":
-                        grid = cellwise(partial(self._times, ins.count(x)), grid)
-                    total = cellwise(self._function(MERGE[attrs[0]], node.type), total, grid) if total else grid
+                        grid = cellwise(partial(self._times, count), grid)
+                    function = self._function(MERGE[attrs[0]], node.type)
+                    total = cellwise(function, total, grid) if total else grid
                 return total or Grid((), [None])
             case "select":
                 p = yield ins[0], forms, sizes
@@ -550,7 +559,9 @@ class Machine:
         return self._elementwise(node, grids, sizes)
 
     def _times(self, n: int, v: Any) -> Any:
-        return v if n == 1 or v is None else v * n if isinstance(v, int) else self.reals.mul(v, self.reals.of(n))
+        if n == 1 or v is None or isinstance(v, int):
+            return v if n == 1 or v is None else v * n
+        return self.reals.mul(v, self.reals.of(n))
 
     def _function(self, name: str, operand: Type) -> Callable[..., Any]:
         table: Mapping[str, Callable[..., Any]] = self.reals.unary | self.reals.binary
@@ -594,14 +605,11 @@ class Machine:
         return node.ins[0], tuple(at), sizes
 
     def _gather(self, node: Node, forms: Forms, sizes: Sizes) -> Steps:
-        """An index out of range is outside the meaning: a real element is then no number, others undefined."""
+        """An index out of range is outside the meaning: a real element is no number, others are undefined."""
         axis, batch = node.attrs
         x, indices = node.ins
         extra = len(self.nodes[indices].type.shape) - batch
         grid = yield indices, forms[:batch] + forms[axis:axis + extra], sizes
-        low, high = span((grid.data[0] or 0, grid.slope), sizes)
-        if grid.slope and not grid.axes and 0 <= low and high < self.nodes[x].type.shape[axis]:
-            return (yield x, (*forms[:axis], (grid.data[0], grid.slope), *forms[axis + extra:]), sizes)
         grid = flat(grid, sizes)
         rows = {}
         for i in dict.fromkeys(grid.data):
@@ -711,7 +719,7 @@ class Machine:
         return Grid(axes, data)
 
 
-# Index maps ----------------------------------------------------------------------------------------------------
+# Index maps --------------------------------------------------------------------------------------------
 
 
 def canonical(node: int, forms: Forms, sizes: Sizes) -> tuple[tuple[int, Forms, Sizes], list[int]]:
@@ -750,7 +758,7 @@ def invertible(forms: Forms, sizes: Sizes) -> bool:
 
 
 def covering(at: Forms, images: Forms, digits: Sizes, sizes: Sizes) -> list[Form] | None:
-    """The digits of a relation piece at an index, None if it lies outside; `Cut` or `Digits` if that depends."""
+    """The digits of a relation piece at an index, None if outside; `Cut` or `Digits` if that depends."""
     found: list[Form] = [(0, ())] * len(digits)
     marks: Marks = {}
     for index, (const, terms) in zip(at, images, strict=True):
@@ -811,7 +819,7 @@ def linear(op: str, grids: list[Grid]) -> Grid | None:
 
 
 def compare_integers(direction: str, x: Grid, y: Grid, sizes: Sizes) -> Grid:
-    """Integers that grow along variables, compared: cut where the sign of the difference decides otherwise."""
+    """Integers that grow along variables, compared: cut where the sign of the difference changes."""
     plain = cellwise(INTEGERS["subtract"], Grid(x.axes, x.data), Grid(y.axes, y.data))
     slope = plus((0, x.slope), (0, y.slope), -1)
     marks: Marks = {}
