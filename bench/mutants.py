@@ -19,7 +19,9 @@ from tests.corpus import mutate, run
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--count", type=int, default=0, help="a stratified sample of this many (default: all)")
+    parser.add_argument(
+        "--count", type=int, default=0, help="a stratified sample of this many (default: all)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of search per mutant")
     parser.add_argument("--oracle", action="store_true", help="decide the rest densely; small plans only")

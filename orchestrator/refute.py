@@ -185,7 +185,7 @@ class Difference:
 class Refuter:
     """Searches for witnesses against plans with one specification; keeps its scenarios between searches."""
 
-    def __init__(self, plan: Plan, seeds: Iterable[int] = range(6)) -> None:
+    def __init__(self, plan: Plan, seeds: Iterable[int] = range(8)) -> None:
         self._plan = plan
         self._seeds = tuple(seeds)
         self._scenarios: dict[int, Scenario] = {}
@@ -232,7 +232,7 @@ def search(
     plan: Plan,
     facts: Sequence[tuple[int, int]] | None = None,
     *,
-    seeds: Iterable[int] = range(6),
+    seeds: Iterable[int] = range(8),
     budget: float = 60.0,
 ) -> Witness | None:
     """One search with scenarios of its own; see :meth:`Refuter.search`."""
@@ -365,12 +365,15 @@ def random_inputs(plan: Plan, rng: random.Random) -> dict[str, Blocks]:
     spread = rng.choice((1, 1, 2, 4))
     out = {}
     for name, type_ in spec.inputs.items():
-        cuts = tuple(_cuts(n, _boundaries(plan, name, d), rng, type_.sort) for d, n in enumerate(type_.shape))
+        cuts = tuple(
+            _cuts(n, [*_boundaries(plan, name, d), *(m for m in marks if 0 < m < n)], rng, type_.sort)
+            for d, n in enumerate(type_.shape)
+        )
         count = math.prod(len(c) - 1 for c in cuts)
         values: list[Fraction | int | bool] = []
         seen: set[Fraction | int | bool] = set()
         lo, hi = plan.ranges.get(name, (1, 7))
-        near = [m for m in marks if lo <= m < hi]
+        near = [m for m in (lo, hi - 1, *marks) if lo <= m < hi]
         for _ in range(count):
             for _attempt in range(20):
                 scale = Fraction(1)

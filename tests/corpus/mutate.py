@@ -1,9 +1,9 @@
 """Mutation operators: small mistakes in a plan, each well-typed, at every place where they fit.
 
-:func:`mutants` enumerates them deterministically. A mutation replaces one op by a few others of the same result
-type, in every rank class that has the op (collectives correspond by rendezvous, other ops by source line and order),
-or rewires outputs. The specification and the relations are never touched, so a mutant either computes something else
-or is equivalent.
+:func:`mutants` enumerates them deterministically. A mutation replaces one op by a few others of the same
+result type, in every rank class that has the op (collectives correspond by rendezvous, other ops by source
+line and order), or rewires outputs. The specification and the relations are never touched, so a mutant
+either computes something else or is equivalent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Scope:
         return Affine.symbol(group.axes[0]) if len(group.axes) == 1 else None
 
 
-#: The ops that replace one op, or the name of the value that does, or ``None`` where the mutation does not fit.
+#: The ops that replace one op, or the name of the value that does, or ``None`` where it does not fit.
 Change = list[Op] | str | None
 Edit = Callable[[Op, Scope], Change]
 
@@ -200,7 +200,7 @@ def _all_groups(plan: Plan) -> dict[str, Group]:
     return groups
 
 
-# --- the operators -------------------------------------------------------------------------------------------
+# --- the operators -------------------------------------------------------------------------------------
 
 
 def _edits(op: Op, groups: Mapping[str, Group]) -> list[tuple[str, str, Edit]]:
@@ -236,7 +236,26 @@ def _edits(op: Op, groups: Mapping[str, Group]) -> list[tuple[str, str, Edit]]:
 
 
 _REPEATABLE = frozenset(
-    ["negate", "exponential", "log", "sqrt", "rsqrt", "sine", "cosine", "tanh", "logistic", "transpose", "all_reduce", "add", "subtract", "multiply", "divide", "power", "maximum", "minimum"]
+    [
+        "negate",
+        "exponential",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "sine",
+        "cosine",
+        "tanh",
+        "logistic",
+        "transpose",
+        "all_reduce",
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "power",
+        "maximum",
+        "minimum",
+    ]
 )
 
 

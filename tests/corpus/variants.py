@@ -1,14 +1,14 @@
 """Correct variants: plans rewritten into others that compute the same, which must be proved.
 
-:func:`variants` applies every rewriting of the list below at one place of the plan where it fits (the middle one), or
-at all places at once where that is the more interesting question.
+:func:`variants` applies every rewriting of the list below at one place of the plan where it fits (the middle
+one), or at all places at once where that is the more interesting question.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,7 +23,7 @@ def variants(plan: Plan) -> list[Mutant]:
     """Every rewriting that fits the plan, in a fixed order."""
     out: list[Mutant] = []
     for name, edit in _EDITS.items():
-        found = [m for m in _everywhere(plan, name, edit)]
+        found = list(_everywhere(plan, name, edit))
         if found:
             out.append(found[len(found) // 2])
     for name, rewrite in _PROGRAMS.items():
@@ -52,7 +52,7 @@ def _everywhere(plan: Plan, name: str, edit: Edit) -> Iterator[Mutant]:
             )
 
 
-# --- one op at a time ----------------------------------------------------------------------------------------
+# --- one op at a time ----------------------------------------------------------------------------------
 
 
 def _scatter_then_gather(op: Op, scope: Scope) -> Change:
@@ -69,7 +69,8 @@ def _scatter_then_gather(op: Op, scope: Scope) -> Change:
     return [
         Op(part, "reduce_scatter", op.ins, TensorType(op.type.dtype, shape),
            {"group": group, "kind": "add", "dim": dim, "seq": scope.seq}, op.loc),
-        Op(op.out, "all_gather", (part,), op.type, {"group": group, "dim": dim, "seq": scope.seq + 1}, op.loc),
+        Op(op.out, "all_gather", (part,), op.type,
+           {"group": group, "dim": dim, "seq": scope.seq + 1}, op.loc),
     ]  # fmt: skip
 
 
@@ -232,7 +233,7 @@ _EDITS: dict[str, Edit] = {
 }
 
 
-# --- whole programs ------------------------------------------------------------------------------------------
+# --- whole programs ------------------------------------------------------------------------------------
 
 
 def _commuted(program: Program) -> Program:
@@ -246,42 +247,44 @@ def _commuted(program: Program) -> Program:
 
 def _reordered(program: Program) -> Program:
     """Another topological order: collectives as early as possible, the rest as late as the operands allow."""
-    waiting: dict[str, int] = {}
+    ops = _topological(program, program.ops, lambda i, op: (op.name not in COLLECTIVES, -i))
+    return program if ops is None else replace_ops(program, ops)
+
+
+def _topological(
+    program: Program, ops: Sequence[Op], priority: Callable[[int, Op], tuple[int, int]]
+) -> list[Op] | None:
+    """The ops with operands first, smallest priority first; ``None`` if they depend on one another."""
+    waiting = {op.out: len({v for v in op.ins if v not in program.inputs}) for op in ops}
     users: dict[str, list[int]] = {}
-    ready: list[tuple[int, int]] = []
-    for i, op in enumerate(program.ops):
-        needs = {v for v in op.ins if v not in program.inputs}
-        waiting[op.out] = len(needs)
-        for v in needs:
+    for i, op in enumerate(ops):
+        for v in set(op.ins):
             users.setdefault(v, []).append(i)
-        if not needs:
-            heapq.heappush(ready, (op.name not in COLLECTIVES, -i))
-    ops: list[Op] = []
+    ready = [(priority(i, op), i) for i, op in enumerate(ops) if not waiting[op.out]]
+    heapq.heapify(ready)
+    out: list[Op] = []
     while ready:
         _, i = heapq.heappop(ready)
-        op = program.ops[-i]
-        ops.append(op)
-        for k in users.get(op.out, ()):
-            user = program.ops[k]
-            waiting[user.out] -= 1
-            if not waiting[user.out]:
-                heapq.heappush(ready, (user.name not in COLLECTIVES, -k))
-    return replace_ops(program, ops)
+        out.append(ops[i])
+        for k in users.get(ops[i].out, ()):
+            waiting[ops[k].out] -= 1
+            if not waiting[ops[k].out]:
+                heapq.heappush(ready, (priority(k, ops[k]), k))
+    return out if len(out) == len(ops) else None
 
 
 def _recomputed(program: Program) -> Program:
     """Every value that several ops read through elementwise ops is computed again for the later readers."""
     names = itertools.count(1 + max(int(op.out[1:]) for op in program.ops))
     producers = {op.out: op for op in program.ops}
-    cheap = ("multiply", "add", "logistic", "exponential", "convert", "broadcast_in_dim", "reshape", "transpose",
-             "dot_general")  # fmt: skip
+    again_for = "multiply add logistic exponential convert broadcast_in_dim reshape transpose dot_general"
     readers: dict[str, int] = {}
     ops: list[Op] = []
     for op in program.ops:
         ins = []
         for v in op.ins:
             readers[v] = readers.get(v, 0) + 1
-            if readers[v] > 1 and v in producers and producers[v].name in cheap:
+            if readers[v] > 1 and v in producers and producers[v].name in again_for.split():
                 again = replace(producers[v], out=f"%{next(names)}")
                 ops.append(again)
                 v = again.out
@@ -291,7 +294,7 @@ def _recomputed(program: Program) -> Program:
 
 
 def _fused(program: Program) -> Program:
-    """Dots that share their left operand (as the projections of attention do): one dot with joined weights."""
+    """Dots with one left operand (as the projections of attention): one dot with joined weights."""
     types = program.types()
     names = itertools.count(1 + max(int(op.out[1:]) for op in program.ops))
     groups: dict[object, list[Op]] = {}
@@ -300,41 +303,31 @@ def _fused(program: Program) -> Program:
             key = (op.ins[0], op.ints("lhs_contract"), op.ints("rhs_contract"))
             if len(op.ints("rhs_contract")) == 1:
                 groups.setdefault(key, []).append(op)
-    order = {op.out: i for i, op in enumerate(program.ops)}
     for dots in groups.values():
-        weights = [d.ins[1] for d in dots]
-        first = min(order[d.out] for d in dots)
-        if len(dots) < 2 or any(w in order and order[w] > first for w in weights):
+        if len(dots) < 2:
             continue
+        weights = [d.ins[1] for d in dots]
         free = 1 - dots[0].ints("rhs_contract")[0]
         sizes = [types[w].shape[free] for w in weights]
-        joined_shape = tuple(sum(sizes) if d == free else n for d, n in enumerate(types[weights[0]].shape))
+        shape = tuple(sum(sizes) if d == free else n for d, n in enumerate(types[weights[0]].shape))
         joined, whole = f"%{next(names)}", f"%{next(names)}"
-        last = len(dots[0].type.shape) - 1
-        dtype = dots[0].type.dtype
+        last, dtype = len(dots[0].type.shape) - 1, dots[0].type.dtype
         wide = TensorType(dtype, (*dots[0].type.shape[:-1], sum(sizes)))
         new = [
-            Op(
-                joined,
-                "concatenate",
-                tuple(weights),
-                TensorType(dtype, joined_shape),
-                {"dim": free},
-                dots[0].loc,
-            ),
+            Op(joined, "concatenate", tuple(weights), TensorType(dtype, shape), {"dim": free}, dots[0].loc),
             replace(dots[0], out=whole, ins=(dots[0].ins[0], joined), type=wide),
         ]
         start = 0
         for dot, size in zip(dots, sizes, strict=True):
             at = (*(Affine(),) * last, Affine(start))
-            new.append(
-                Op(dot.out, "slice", (whole,), dot.type, {"start": at, "stride": (1,) * (last + 1)}, dot.loc)
-            )
+            stride = (1,) * (last + 1)
+            new.append(Op(dot.out, "slice", (whole,), dot.type, {"start": at, "stride": stride}, dot.loc))
             start += size
         gone = {d.out for d in dots}
-        ops = [op for op in program.ops if op.out not in gone]
-        at_op = sum(op.out not in gone for op in program.ops[:first])
-        return replace_ops(program, [*ops[:at_op], *new, *ops[at_op:]])
+        ops = [*(op for op in program.ops if op.out not in gone), *new]
+        ordered = _topological(program, ops, lambda i, op: (0, i))
+        if ordered is not None:
+            return replace_ops(program, ordered)
     return program
 
 
