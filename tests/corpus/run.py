@@ -25,6 +25,9 @@ from orchestrator.refute import Refuter
 from .mutate import Mutant, mutants
 
 REFUTED, EQUIVALENT, WRONG, UNKNOWN = "REFUTED", "equivalent", "wrong, no witness", "UNKNOWN"
+#: No difference, but the oracle cannot run: a gather reads out of range, which has no meaning, and a mask
+#: drops what it read.
+MASKED = "masked"
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,14 @@ def run(mutant: Mutant, refuter: Refuter, *, budget: float = 30.0, oracle: bool 
             verdict = EQUIVALENT if oracle_equal(plan) else WRONG
         except EvaluationError as error:
             note += f"; the oracle: {error}"
+            if witness is None and "reads index" in str(error):
+                verdict = MASKED
     return Outcome(mutant, verdict, time.monotonic() - start, note)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Verdicts per operator, and every mutant that is not refuted."""
-    verdicts = (REFUTED, EQUIVALENT, WRONG, UNKNOWN)
+    verdicts = (REFUTED, EQUIVALENT, MASKED, WRONG, UNKNOWN)
     count = Counter((o.mutant.operator, o.verdict) for o in outcomes)
     lines = ["operator     " + "".join(f"{v:>20}" for v in verdicts)]
     for operator in sorted({o.mutant.operator for o in outcomes}):
