@@ -482,7 +482,8 @@ for c in self.stage.cases}) != count:
                 c for classes in self.stage.goal_at for c in classes])
         for cls, (n, m) in self.stage.classes.items():
             if m < min(n, self.widths[index].get(cls, 1)):
-                raise self.fail(9, f"class {cls} of size {n} has {m} representatives, {self.widths[index][cls]}"
+                w = self.widths[index][cls]
+                raise self.fail(9, f"class {cls} of size {n} has {m} representatives, {w}"
                                 " are needed")
 
 

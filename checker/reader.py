@@ -281,8 +281,8 @@ class _Context:
 
 Types = Sequence[Type]
 Rule = Callable[[_Context, Types, Type, dict[str, Any]], Mapping[str, Any]]
-UNARY = {"exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin", "cosine": "fcos",
-         "tanh": "ftanh", "logistic": "flogistic", "abs": "fabs"}
+UNARY = {"exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin",
+         "cosine": "fcos", "tanh": "ftanh", "logistic": "flogistic", "abs": "fabs"}
 """Elementwise ops of one operand that are free functions, with their SMT-LIB names."""
 ELEMENTWISE = frozenset((*UNARY, "negate", "not", "convert", "add", "subtract", "multiply", "maximum", 
                          "minimum", "divide", "power", "and", "or", "compare", "select"))

@@ -361,11 +361,12 @@ def _algebra(value: Any, what: str, facts: list[Fact]) -> Stage:
             return (head, rational(array(v, what, 2)[1], what))
         if head == "*":
             return (head, rational(array(v, what, 3)[1], what), term(v[2], depth + 1))
-        arity = {"+": 0, "-": 2, "neg": 1, "neg_inf": -1, "pos_inf": -1}.get(
-            head, 2 if head in ("mul", "fpow", "max2", "min2") or head.startswith("cmp_") else 1)
-        need(head in ("+", "-", "neg") or (head in FUNCTIONS and arity > 0),
-             f"{what}: unknown function {head[:20]}")
-        need(len(v) == arity + 1 if arity else len(v) > 2, f"{what}: {head} has the wrong number of operands")
+        if head in ("neg_inf", "pos_inf"):
+            return tuple(array(v, what, 1))
+        two = head in ("-", "mul", "fpow", "max2", "min2") or head.startswith("cmp_")
+        need(head in ("+", "-", "neg") or head in FUNCTIONS, f"{what}: unknown function {head[:20]}")
+        need(len(v) == 3 if two else len(v) > 2 if head == "+" else len(v) == 2,
+             f"{what}: {head} has the wrong number of operands")
         return (head, *(term(a, depth + 1) for a in v[1:]))
 
     known = {f"{c}.{r}": None for c, (_, m) in classes.items() for r in range(min(m, 1000))}

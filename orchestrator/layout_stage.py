@@ -81,7 +81,8 @@ class LayoutBuilder:
             raise NoDefinition(f"{self.goal.lhs}: more than {MAX_PREMISES} premises")
         if self.model.literal(ref) is not None:
             return
-        if goal is None and ref not in self.recipe.expand and self.use_facts(ref, at):
+        settled = goal is None and ref not in self.recipe.expand and not self.k.moves(ref)
+        if settled and self.use_facts(ref, at):
             return
         if isinstance(ref, Reduced):
             if ref in self.recipe.expand:

@@ -128,12 +128,26 @@ class Polynomials:
         if kind == "add":
             return self.sum([self.scaled(w, self.of(x)) for w, x in terms])
         function = "max2" if kind in ("max", "or") else "min2"
-        leaves: set[Polynomial] = set()
-        for _, x in terms:
-            leaves |= self._leaves(function, self.of(x))
+        parts = [self.of(x) for _, x in terms]
+        leaves = set().union(*(self._leaves(function, p) for p in parts))
         if len(leaves) == 1:
             return next(iter(leaves))
-        return self._application(e, function, frozenset(leaves))
+        flat = self._fold(function, [self.term(p) for p in sorted(leaves, key=self._rank)])
+        written = self._fold(function, [self.term(p) for p in parts])
+        if written != flat and (written, flat) not in self._seen:
+            self._seen.add((written, flat))
+            self.laws.append(Law("lattice", written, flat))
+        return self._application(None, function, frozenset(leaves), flat)
+
+    def _rank(self, p: Polynomial) -> list[list[int]]:
+        return sorted([self._order[a] for a in m] for m, _ in p)
+
+    @staticmethod
+    def _fold(function: str, terms: list[Term]) -> Term:
+        body = terms[-1]
+        for t in reversed(terms[:-1]):
+            body = (function, t, body)
+        return body
 
     def _leaves(self, function: str, p: Polynomial) -> set[Polynomial]:
         """Arguments of a nested maximum or minimum; the polynomial itself if it is none."""
@@ -143,7 +157,7 @@ class Polynomials:
         return {p}
 
     def _application(
-        self, e: Elem | None, function: str, arguments: object, term: tuple[object, ...] | None = None
+        self, e: Elem | None, function: str, arguments: object, term: Term | None = None
     ) -> Polynomial:
         key = (function, arguments)
         if key not in self._applications:
