@@ -25,7 +25,21 @@ from typing import Any
 from .affine import Affine
 from .errors import Rejected, Undecided
 from .intervals import HIGH, LOW, NOWHERE, Reals
-from .reader import COLLECTIVES, Op, Piece, Plan, Program, Type, array, integers, members, need, rational
+from .reader import (
+    COLLECTIVES,
+    Op,
+    Piece,
+    Plan,
+    Program,
+    RankClass,
+    Relation,
+    Type,
+    array,
+    integers,
+    members,
+    need,
+    rational,
+)
 from .records import Fact, Reduced
 
 OBLIGATION = (18, "witnesses")
@@ -296,6 +310,8 @@ class Machine:
         self.junk = {"Real": reals.of(junk), "Int": 0, "Bool": False}
         given = members(item["inputs"], "witness: inputs", " ".join(plan.spec.inputs))
         self.blocks = {name: self._block(given[name], name, t) for name, t in plan.spec.inputs.items()}
+        self.layouts = {(c.name, name): self._layout(c, name)
+                        for c in plan.classes.values() for name in c.program.inputs}
 
     def _block(self, given: Any, name: str, type_: Type) -> int:
         """The node of a specification input: cuts that tile it, one value of its sort and range per block."""
@@ -412,27 +428,35 @@ class Machine:
         window = tuple((start if d == dim else 0, 1) for d in range(len(shape)))
         return self._add(Node("slice", (x,), window, Type(t.dtype, shape)))
 
-    def _input(self, rank: int, name: str) -> int:
-        """A plan input: its relations' pieces at this rank, disjoint and invertible, and junk elsewhere."""
-        at = self.coordinates(rank)
-        found = []
-        for r in self.plan.inputs:
-            coef = r.coef
-            if r.reduce and r.reduce[0] == "add" and any(at[a] for a in r.reduce[1]):
-                coef = Fraction(0)
-            for p in r.pieces if r.plan == name else ():
-                if p.cls == self.owner(rank):
-                    found.append((self.blocks[r.spec], p.sizes, digit_forms(p.plan, p, {}),
-                                  digit_forms(p.spec, p, at), coef))
-        pieces = list(dict.fromkeys(found))
-        for i, (_, sizes, forms, _, _) in enumerate(pieces):
-            apart = all(any(a[1] < b[0] or b[1] < a[0] for a, b in zip(
-                [span(f, sizes) for f in forms], [span(f, other[1]) for f in other[2]], strict=True))
-                for other in pieces[:i])
-            if not apart or not invertible(forms, sizes):
+    def _layout(self, cls: RankClass, name: str) -> list[tuple[Relation, Piece]]:
+        """The pieces of an input's relations in a class: disjoint and invertible, so that the specification's
+        inputs determine the plan's and never contradict; partial ones on every rank of a fibre."""
+        found = list(dict.fromkeys((r, p) for r in self.plan.inputs if r.plan == name
+                                   for p in r.pieces if p.cls == cls.name))
+        spans = []
+        for r, p in found:
+            forms = digit_forms(p.plan, p, {})
+            spans.append([span(f, p.sizes) for f in forms])
+            apart = all(any(a[1] < b[0] or b[1] < a[0] for a, b in zip(spans[-1], other, strict=True))
+                        for other in spans[:-1])
+            gone = r.reduce[1] if r.reduce else ()
+            met = [c.name for c in self.plan.classes.values() if gone and all(
+                max(x[0], y[0]) < min(x[1], y[1]) for (a, _), x, y in
+                zip(self.plan.mesh, c.box, cls.box, strict=True) if a not in gone)]
+            alike = {q.cls for q in r.pieces if (q.sizes, q.plan, q.spec) == (p.sizes, p.plan, p.spec)}
+            if not apart or not invertible(forms, p.sizes) or not alike.issuperset(met):
                 raise Rejected(*OBLIGATION, f"the layout of input {name} is outside the reach of a witness")
-        return self._add(Node("layout", tuple(p[0] for p in pieces), tuple(p[1:] for p in pieces),
-                              self.program(rank).inputs[name]))
+        return found
+
+    def _input(self, rank: int, name: str) -> int:
+        """A plan input at a rank: the pieces of its relations, junk elsewhere."""
+        at, pieces = self.coordinates(rank), []
+        for r, p in self.layouts[self.owner(rank), name]:
+            first = not (r.reduce and r.reduce[0] == "add" and any(at[a] for a in r.reduce[1]))
+            pieces.append((p.sizes, digit_forms(p.plan, p, {}), digit_forms(p.spec, p, at),
+                           r.coef if first else Fraction(0)))
+        ins = tuple(self.blocks[r.spec] for r, _ in self.layouts[self.owner(rank), name])
+        return self._add(Node("layout", ins, tuple(pieces), self.program(rank).inputs[name]))
 
     # Evaluation
 

@@ -216,6 +216,34 @@ def test_layouts_that_cannot_be_inverted_are_rejected() -> None:
         replay(checked, claimed_fact(checked, 0, 0), item)
 
 
+def test_relations_that_constrain_the_specification_are_rejected() -> None:
+    """Two tensors tied to one plan input, which the output does not read: the tie still binds."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[4]") - spec.input("t", "f32[4]"))
+    b = ProgramBuilder({"dp": 2})
+    b.input("both", "f32[4]")
+    b.output("y", b.constant(0, "f32[4]"))
+    plan = build_plan(
+        name="tied",
+        mesh={"dp": 2},
+        specification=spec.build(),
+        classes=b.build(),
+        inputs={},
+        outputs={"y": {}},
+    )
+    piece = replace(plan.outputs[0].pieces[0])
+    for tied, pattern in ((("x", "t"), "outside the reach"), (("x",), None)):
+        whole = replace(plan, inputs=tuple(Relation(name, "both", (piece,)) for name in tied))
+        checked = read_plan(dumps(whole))
+        blocks = {"x": ([(0, 4)], [Fraction(5)]), "t": ([(0, 4)], [Fraction(2)])}
+        item = document(blocks, symbols={"dp": 0, "z0": 0})
+        if pattern is None:
+            assert replay(checked, claimed_fact(checked, 0, 0), item).spec == (3, 3)
+            continue
+        with pytest.raises(Rejected, match=pattern):
+            replay(checked, claimed_fact(checked, 0, 0), item)
+
+
 def test_a_root_of_a_negative_number_refutes() -> None:
     spec = ProgramBuilder()
     x = spec.input("x", "f32[2]")
