@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.affine import Affine, Range
-from certificates.facts import Reduced, Ref, split_ref
+from certificates.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.algebra import ELEMENTWISE
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
@@ -79,17 +79,58 @@ class DeepMatcher:
                 guesses.append((spec, out))
         return frozenset(cone.opened), guesses
 
+    def propose(self, facts: list[Fact]) -> bool:
+        """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
+        numbers = []
+        try:
+            for fact in facts:
+                opened: set[Ref] = set()
+                for _, (mine, theirs) in explore(Cell.whole(fact.ranges), lambda c, f=fact: self._both(f, c)):
+                    if not {t for t, _ in theirs.reads} <= {t for t, _ in mine.reads}:
+                        return False
+                    opened |= mine.opened | theirs.opened
+                recipe = LayoutRecipe(frozenset(opened))
+                numbers.append(self.k.add(fact, recipe, relates=False))
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+        if not all(self.prove(n) for n in numbers):
+            return False
+        for fact, n in zip(facts, numbers, strict=True):
+            self.k.by_lhs.setdefault(fact.lhs, []).append(n)
+        return True
+
+    def _both(self, fact: Fact, cell: Cell) -> tuple[Cone, Cone]:
+        """Cones of both sides of a fact on a part of its range; the right one ends where the left one does."""
+        mine, theirs = Cone(), Cone()
+        left = tuple(f.substitute(cell.at) for f in fact.lhs_index)
+        right = tuple(f.substitute(cell.at) for f in fact.rhs_index)
+        self._open(fact.lhs, left, cell.ranges, mine, first=True)
+        self._open(fact.rhs, right, cell.ranges, theirs, first=True, stop={t for t, _ in mine.reads})
+        return mine, theirs
+
     # --- cones ---------------------------------------------------------------------------------------------
 
-    def _open(self, ref: Ref, at: Loose, ranges: Mapping[str, Range], cone: Cone, *, first: bool = False) -> None:
-        """Add an element to a cone: a read if it is related, else opened by its op."""
-        if self.model.literal(ref) is not None:
+    def _open(
+        self,
+        ref: Ref,
+        at: Loose,
+        ranges: Mapping[str, Range],
+        cone: Cone,
+        *,
+        first: bool = False,
+        stop: set[Ref] | None = None,
+    ) -> None:
+        """Add an element to a cone: a read if it is related (with ``stop``, to one of these), else opened."""
+        op = self.model.op(ref)
+        if self.model.literal(ref) is not None or (op is not None and op.name == "iota"):
             return
         if not first:
             target = self._related(ref, at, ranges)
-            if target is not None:
+            if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
                 cone.reads.append(target)
                 return
+            if target is not None:
+                ref, at = target
         if len(cone.opened) > MAX_CONE:
             raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
         cone.opened.add(ref)
@@ -118,15 +159,13 @@ class DeepMatcher:
             axis, batch = op.integer("axis"), op.integer("batch_dims")
             free = len(self.model.tensors.type(ins[1]).shape) - batch
             body = at[mesh:]
-            self._open(ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone)
-            self._open(ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone)
+            self._open(ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone, stop=stop)
+            self._open(ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop)
         elif op.name in ELEMENTWISE:
             for v in ins:
-                self._open(v, at, ranges, cone)
-        elif op.name == "iota":
-            return
+                self._open(v, at, ranges, cone, stop=stop)
         else:
-            self._move(ref, at, ranges, cone)
+            self._move(ref, at, ranges, cone, stop)
 
     def _open_all(self, ref: str, cone: Cone) -> None:
         """Open the cone of a member on another class without following indices."""
@@ -140,14 +179,16 @@ class DeepMatcher:
                 raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
             work += self.model.operands(v)
 
-    def _move(self, ref: str, at: Loose, ranges: Mapping[str, Range], cone: Cone) -> None:
+    def _move(
+        self, ref: Ref, at: Loose, ranges: Mapping[str, Range], cone: Cone, stop: set[Ref] | None
+    ) -> None:
         if any(f is None for f in at):
             raise Unfollowable(f"{ref}: data movement of an element at an integer index")
         coef, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
         if current == ref:
             raise Unrelated(ref)
         del coef
-        self._open(current, tuple(index), ranges, cone)
+        self._open(current, tuple(index), ranges, cone, stop=stop)
 
     def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
         """The atom element behind a related element."""

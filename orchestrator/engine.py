@@ -77,6 +77,7 @@ class Engine:
         self.folder = Folder(self.knowledge)
         deep = DeepMatcher(self.knowledge, self._proves)
         self.knowledge.deep = deep.relate
+        self.matcher.propose = deep.propose
 
     # --- relating ------------------------------------------------------------------------------------------
 

@@ -99,6 +99,8 @@ class LayoutBuilder:
                 self.unfold(hop.rhs, tuple(f.substitute(values) for f in hop.rhs_index))
             return
         op = self.model.op(ref)
+        if op is not None and op.name == "iota":
+            return
         if op is None:
             name = split_ref(ref)[1]
             if ref.startswith("s:") and name in self.model.plan.ranges:

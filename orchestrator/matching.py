@@ -97,6 +97,8 @@ class Matcher:
         self.model = knowledge.model
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
+        self._hinted: set[Ref] = set()
+        self.propose: Callable[[list[Fact]], bool] = lambda _: False
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
 
     # --- the specification ---------------------------------------------------------------------------------
@@ -152,8 +154,9 @@ class Matcher:
 
         try:
             found = explore(start, compute)
-        except (Unrelated, Unfollowable, NoDefinition):
-            return False
+        except (Unrelated, Unfollowable, NoDefinition) as problem:
+            hinted = isinstance(problem, Unrelated) and self._hint(ref, problem.ref, pattern, start, index)
+            return self.relate(ref) if hinted else False
         groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
@@ -211,6 +214,75 @@ class Matcher:
             instances += (Instance(reading.fact, reading.values, "rhs"),)
             return Operand(reading, coef * reading.coef, reduced, instances, tuple(uses))
         raise Unrelated(ref)
+
+    def _hint(
+        self,
+        ref: str,
+        missing: Ref,
+        pattern: Access,
+        start: Cell,
+        index: Callable[[Cell, Sequence[str]], list[Affine]],
+    ) -> bool:
+        """Relate the one unrelated operand by what its siblings' partner in the specification reads there."""
+        ins = self.model.operands(ref)
+        if len(ins) < 2 or ins.count(str(missing)) != 1 or missing in self._hinted:
+            return False
+        self._hinted.add(missing)
+        position = ins.index(str(missing))
+
+        def compute(cell: Cell) -> list[tuple[str, list[Affine]]]:
+            operands = [
+                None if i == position else self._operand(v, index(cell, names), cell.ranges)
+                for i, (v, names) in enumerate(zip(ins, pattern.operands, strict=True))
+            ]
+            return self._siblings(ref, operands, position, cell)
+
+        try:
+            found = explore(start, compute)
+            for wanted in dict.fromkeys(v for v, _ in found[0][1]):
+                pieces = []
+                for cell, guesses in found:
+                    at = next((at for v, at in guesses if v == wanted), None)
+                    if at is None:
+                        raise Unrelated(missing)
+                    reading = self.k.read(wanted, at, cell.ranges)
+                    left = index(cell, pattern.operands[position])
+                    pieces.append(
+                        make_fact(self.model, cell, missing, left, reading.target, reading.at, reading.coef)
+                    )
+                if self.propose(merge(pieces)):
+                    return True
+        except (Unrelated, Unfollowable, NoDefinition):
+            pass
+        return False
+
+    def _siblings(
+        self, ref: str, operands: Sequence[Operand | None], position: int, cell: Cell
+    ) -> list[tuple[str, list[Affine]]]:
+        """What partners of ``ref`` in the specification read where it reads the missing operand."""
+        op = self.model.ops[ref]
+        targets = {o.reading.target for o in operands if o and self.model.literal(o.reading.target) is None}
+        out: list[tuple[str, list[Affine]]] = []
+        for spec in dict.fromkeys(s for t in targets for s in self._readers.get((op.name, t), [])):
+            pattern = self._access(spec)
+            if pattern is None or not _same_attributes(op, self.model.ops[spec]):
+                continue
+            orders = [tuple(range(len(operands)))]
+            if op.name in COMMUTATIVE or op.name == "dot_general":
+                orders.append(tuple(reversed(orders[0])))
+            for order in orders:
+                known: dict[str, Affine] = {}
+                ins = self.model.operands(spec)
+                fits = True
+                for v, names, i in zip(ins, pattern.operands, order, strict=True):
+                    operand = operands[i]
+                    if operand is not None and self.model.literal(operand.reading.target) is None:
+                        solved = self._solve_operand(v, names, operand.reading, known, cell.ranges)
+                        fits = fits and solved is not None
+                place = order.index(position)
+                if fits and all(n in known for n in pattern.operands[place]):
+                    out.append((ins[place], [known[n] for n in pattern.operands[place]]))
+        return out
 
     # --- candidates ----------------------------------------------------------------------------------------
 
