@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from checker import kernel
-from checker.bundle import read_bundle
 from checker.reader import read_plan
 from checker.records import read_manifest, read_proof
 
@@ -27,7 +26,8 @@ def program(inputs: list[list[str]], ops: list[Any], outputs: list[list[str]]) -
     return {"inputs": inputs, "ops": ops, "outputs": outputs}
 
 
-def relation(spec: str, plan: str, *pieces: dict[str, Any], coef: str = "1", reduce: Any = None) -> dict[str, Any]:
+def relation(spec: str, plan: str, *pieces: dict[str, Any], coef: str = "1", reduce: Any = None) -> dict[str,
+    Any]:
     return {"spec": spec, "plan": plan, "coef": coef, "reduce": reduce, "pieces": list(pieces)}
 
 
@@ -37,7 +37,8 @@ def piece(cls: str, sizes: list[int], plan: list[Any], spec: list[Any]) -> dict[
 
 def plan_of(mesh: list[list[Any]], spec: Any, classes: list[Any], inputs: list[Any], outputs: list[Any],
             groups: Any = None, ranges: Any = None) -> dict[str, Any]:
-    return {"format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh, "groups": groups or {},
+    return {"format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh, "groups": groups
+            or {},
             "sources": ["model.py"], "specification": spec, "classes": classes, "inputs": inputs,
             "outputs": outputs, "ranges": ranges or {}, "provenance": {"tool": "by hand"}}
 
@@ -71,7 +72,8 @@ class Bundle:
     def members(self) -> dict[str, bytes]:
         data = {"plan.json": dump(self.plan), "proof.json": dump(self.proof)}
         data |= {f"obligations/{n}.smt2": t.encode() for n, t in self.files.items()}
-        manifest = {"format": "trainverify-bundle", "version": 1, "generator": "by hand", "status": self.status,
+        manifest = {"format": "trainverify-bundle", "version": 1, "generator": "by hand",
+                    "status": self.status,
                     "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},
                     "verdicts": self.verdicts}
         return data | {"manifest.json": dump(manifest)}
@@ -112,7 +114,8 @@ def row_parallel() -> Bundle:
          "lhs_index": [{"tp": 1}, z(0), z(1)], "rhs_index": [{"tp": 3, "z0": 1}, z(1)], "by": {"input": 1}},
         {"lhs": red, "rhs": "s:%0", "coef": "1", "symbols": [i, j], "lhs_index": [z(0), z(1)],
          "rhs_index": [z(0), z(1)], "by": None},
-        {"lhs": "c0:%1", "rhs": "s:%0", "coef": "1", "symbols": [tp, i, j], "lhs_index": [{"tp": 1}, z(0), z(1)],
+        {"lhs": "c0:%1", "rhs": "s:%0", "coef": "1", "symbols": [tp, i, j],
+         "lhs_index": [{"tp": 1}, z(0), z(1)],
          "rhs_index": [z(0), z(1)], "by": {"output": 0}}]
     i, j, t, k, tk = ([[0, [c]]] for c in ("i", "j", "t", "k", "t k"))  # type: ignore[assignment]
     tk = [[0, ["t", "k"]]]
@@ -129,7 +132,8 @@ def row_parallel() -> Bundle:
             {"k": "hyp", "fact": 0, "at": [{"t.0": 1}, {"i.0": 1}, {"k.0": 1}], "defines": "lhs"},
             {"k": "hyp", "fact": 1, "at": [{"t.0": 1}, {"k.0": 1}, {"j.0": 1}], "defines": "lhs"},
             {"k": "def", "e": ["s:%0", [one, one]]},
-            {"k": "law", "schema": "ring", "lhs": ["*", "2", ["*", "3", PRODUCT]], "rhs": ["*", "6", PRODUCT]}]}]}
+            {"k": "law", "schema": "ring", "lhs": ["*", "2", ["*", "3", PRODUCT]],
+             "rhs": ["*", "6", PRODUCT]}]}]}
     layout = {
         "kind": "layout", "goal": 3, "title": "all-reduce", "file": "0002", "symbols": [], "premises": [
             {"k": "def", "t": "c0:%1", "at": [{"tp": 1}, z(0), z(1)], "arg": None},
@@ -175,7 +179,8 @@ def row_parallel() -> Bundle:
 (check-sat)
 (exit)
 """}
-    return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [algebra, layout]},
+    return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts,
+                         "stages": [algebra, layout]},
                   files, [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}])
 
 
@@ -183,7 +188,7 @@ PRODUCT = ["mul", ["e", "s:x", [[0, 0], [0, 0, 0]]], ["e", "s:w", [[0, 0, 0], [0
 
 
 def shards() -> Bundle:
-    """Layout only: a slice per rank (uneven shards, two classes), reshaped; and the way back by an all-gather."""
+    """Layout only: rows cut over two ranks (two classes), gathered and flattened."""
     spec = program([["x", "f32[6,2]"]], [op("%0", "reshape", ["x"], "f32[12]")], [["y", "%0"]])
     local = program([["x", "f32[3,2]"]], [
         op("%0", "all_gather", ["x"], "f32[6,2]", group="g", dim=0, seq=3),
@@ -191,11 +196,14 @@ def shards() -> Bundle:
     classes = [{"name": f"c{r}", "box": {"dp": [r, r + 1]}, "program": local} for r in range(2)]
     plan = plan_of(
         [["dp", 2]], spec, classes,
-        [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)]) for r in range(2)))],
+        [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)])
+                              for r in range(2)))],
         [relation("y", "y", *(piece(f"c{r}", [12], [z(0)], [z(0)]) for r in range(2)))],
         {"g": {"axes": ["dp"], "ranks": [[0, 1]]}})
-    facts = [{"lhs": f"c{r}:x", "rhs": "s:x", "coef": "1", "symbols": [["dp", r, r + 1], ["z0", 0, 3], ["z1", 0, 2]],
-              "lhs_index": [{"dp": 1}, z(0), z(1)], "rhs_index": [{"dp": 3, "z0": 1}, z(1)], "by": {"input": 0}}
+    facts = [{"lhs": f"c{r}:x", "rhs": "s:x", "coef": "1", "symbols": [["dp", r, r + 1], ["z0", 0, 3],
+                                                                       ["z1", 0, 2]],
+              "lhs_index": [{"dp": 1}, z(0), z(1)], "rhs_index": [{"dp": 3, "z0": 1}, z(1)],
+              "by": {"input": 0}}
              for r in range(2)]
     facts += [{"lhs": f"c{r}:%1", "rhs": "s:%0", "coef": "1", "symbols": [["dp", r, r + 1], ["z0", 0, 12]],
                "lhs_index": [{"dp": 1}, z(0)], "rhs_index": [z(0)], "by": {"output": 0}} for r in range(2)]
@@ -256,5 +264,6 @@ def shards() -> Bundle:
 (check-sat)
 (exit)
 """
-    return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": stages}, files,
+    return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": stages},
+                  files,
                   [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}])

@@ -1,0 +1,169 @@
+"""`tv-check` from outside: exit codes, hostile folders, lying, crashing and hanging solvers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from checker import replay
+from checker.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent))
+from samples import Bundle, dump, row_parallel, shards
+
+
+def run(*args: object) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return row_parallel().write(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("make", [row_parallel, shards])
+def test_valid(make: Callable[[], Bundle], tmp_path: Path) -> None:
+    result = run(make().write(tmp_path / "bundle"), "--trusted-base")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[-1].startswith("VALID: all 1 outputs equal")
+    assert any("2 of 2 obligations confirmed by cvc5" in line for line in lines)
+    assert any("op semantics" in line for line in lines)
+    assert any(line.startswith("outside the claim: floating-point rounding") for line in lines)
+
+
+def test_json_and_own_plan(bundle: Path) -> None:
+    (bundle.parent / "plan.json").write_bytes((bundle / "plan.json").read_bytes())
+    result = run(bundle, "--json", "--plan", bundle.parent / "plan.json")
+    assert json.loads(result.output)["outputs"][0]["verdict"] == "PROVED"
+    (bundle.parent / "plan.json").write_bytes(dump(shards().plan))
+    result = run(bundle, "--plan", bundle.parent / "plan.json")
+    assert (result.exit_code, "not the plan you gave" in result.output) == (1, True)
+
+
+LOOP = """import sys, time
+for line in sys.stdin:
+    if "b." in line: {}
+    print("answer unsat", flush=True)
+"""
+
+
+def solver(folder: Path, body: str) -> str:
+    path = folder / "solver.py"
+    path.write_text(body)
+    return f"{sys.executable} {path} {{file}}"
+
+
+@pytest.mark.parametrize("body,said", [
+    ("print('sat')", "says sat"), ("print('unknown')", "says unknown"),
+    ("print('unsat sat')", "says unsat sat"),
+    ("import os; os.abort()", "says "), ("print('unsat'); raise SystemExit(3)", "says exit code 3"),
+    ("import time; time.sleep(60)", "says no answer in time")])
+def test_a_solver_that_misbehaves(bundle: Path, monkeypatch: pytest.MonkeyPatch, body: str,
+                                  said: str) -> None:
+    monkeypatch.setattr(replay, "SECONDS", 1 if "sleep" in body else 60)
+    result = run(bundle, "--solver", solver(bundle.parent, body))
+    assert result.exit_code == 3, result.output
+    assert said in result.output and "z3 says unsat" in result.output
+    assert result.output.splitlines()[-1].startswith("UNKNOWN: 1 of 1")
+
+
+def test_a_third_solver_that_agrees(bundle: Path) -> None:
+    result = run(bundle, "--solver", solver(bundle.parent, "print('unsat')"))
+    assert result.exit_code == 0 and "confirmed by" in result.output
+
+
+@pytest.mark.parametrize("loop,expected", [
+    (LOOP.format("sys.exit(1)"),
+     ["unsat", "crash", "unsat"]),
+    (LOOP.format("time.sleep(60)"),
+     ["unsat", "no answer in time", "unsat"]),
+    ("print('unsat')", ["crash"] * 3)])
+def test_batches_survive_crashes(monkeypatch: pytest.MonkeyPatch, loop: str, expected: list[str]) -> None:
+    monkeypatch.setattr(replay, "SECONDS", 2)
+    paths = [Path(f"{n}.smt2") for n in "abc"]
+    assert replay._batch([sys.executable, "-I", "-c", loop], paths) == expected
+
+
+def test_the_default_solvers_answer(tmp_path: Path) -> None:
+    files = {"0001": b"(set-logic QF_UFLRA)\n(declare-fun x () Real)\n(assert (< x 1.0))\n(check-sat)\n",
+             "0002": b"(set-logic QF_UFLRA)\n(assert undeclared)\n(check-sat)\n"}
+    for given in replay.replay(files, replay.solvers(()), 1).values():
+        assert given["0001"] == "sat" and "unsat" not in given["0002"].split()
+
+
+def test_answers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no solver installed two files of answers do, one does not."""
+    monkeypatch.setattr(replay, "RUNNERS", {})
+    first, second = bundle.parent / "a.txt", bundle.parent / "b.txt"
+    first.write_text("0001 unsat\n0002 unsat\n")
+    second.write_text("0001 unsat\n0002 unsat\n")
+    assert run(bundle, "--answers", first, "--answers", second).exit_code == 0
+    assert run(bundle, "--answers", first).exit_code == 4
+    assert run(bundle).exit_code == 4
+    second.write_text("0001 unsat\n")
+    result = run(bundle, "--answers", first, "--answers", second)
+    assert result.exit_code == 3 and "says nothing" in result.output
+    second.write_text("0001 unsat\n0001 unsat\n")
+    assert run(bundle, "--answers", second).exit_code == 5
+
+
+def test_policy(bundle: Path) -> None:
+    policy = bundle.parent / "policy.json"
+    policy.write_text('{"shape_reduction":false}')
+    result = run(bundle, "--policy", policy)
+    assert (result.exit_code, "does not accept shape reduction" in result.output) == (3, True)
+    policy.write_text('{"confirmations":3}')
+    assert run(bundle, "--policy", policy).exit_code == 4
+    policy.write_text('{"confirmations":0}')
+    assert run(bundle, "--policy", policy).exit_code == 5
+
+
+def break_link(folder: Path) -> None:
+    (folder / "proof.json").rename(folder.parent / "p.json")
+    (folder / "proof.json").symlink_to(folder.parent / "p.json")
+
+
+def traverse(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["members"]["../outside"] = "0" * 64
+    (folder / "manifest.json").write_bytes(dump(manifest))
+
+
+def duplicate(folder: Path) -> None:
+    data = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(data.replace('{"format"', '{"format":"trainverify-bundle","format"',
+                                                       1))
+
+
+@pytest.mark.parametrize("change,reason", [
+    (break_link, "a link"), (traverse, "no valid text"), (duplicate, "duplicate key"),
+    (lambda f: (f / "plan.json").unlink(), "is missing"), (lambda f: (f / "sub").mkdir(),
+                                                           "unexpected folder"),
+    (lambda f: (f / "proof.json").write_bytes(b'{"format":'), "no JSON"),
+    (lambda f: (f / "proof.json").write_bytes(b"[" * 9999), "deeply"),
+    (lambda f: (f / "manifest.json").write_bytes(b"1" * 5000), "too many digits")])
+def test_malformed_bundles(bundle: Path, change: Callable[[Path], object], reason: str) -> None:
+    change(bundle)
+    result = run(bundle)
+    assert (result.exit_code, len(result.output.splitlines())) == (5, 1), result.output
+    assert result.output.startswith("MALFORMED: ") and reason in result.output
+
+
+def test_changed_member(bundle: Path) -> None:
+    with (bundle / "proof.json").open("ab") as file:
+        file.write(b" ")
+    result = run(bundle)
+    assert (result.exit_code, result.output.startswith("INVALID: obligation 1 ")) == (1, True)
+
+
+def test_no_bundle(tmp_path: Path) -> None:
+    assert run(tmp_path / "nothing").exit_code == 5
+    assert run().exit_code == 2
