@@ -95,8 +95,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         if name not in manifest.members and name != "manifest.json":
             raise Rejected(1, "members", f"{name} is not listed in the manifest")
     model = Model(plan)
-    assumptions = [note for name, program in [("specification", plan.spec)] + [
-        (f"class {c.name}", c.program) for c in plan.classes.values()] for note in _infinite(name, program)]
+    assumptions = _infinities(plan)
     _inputs(plan)
     _outputs(plan)
     declared = [relation_facts(plan, r, "inputs") for r in plan.inputs]
@@ -240,12 +239,26 @@ def _normal(defs: Mapping[Any, Any], left: Any, right: Any) -> bool:
 # The relations (obligations 2, 15, 16) ----------------------------------------------------------------------
 
 
-def _infinite(name: str, program: Program) -> list[str]:
+def _infinities(plan: Plan) -> list[str]:
+    """Obligation 2 for all programs; a collective passes infinities on to every class that takes part."""
+    meets: dict[int, int] = {}
+    before = -1
+    while before != len(meets):
+        before = len(meets)
+        notes = _infinite("specification", plan.spec, meets)
+        for cls in plan.classes.values():
+            notes += _infinite(f"class {cls.name}", cls.program, meets)
+    return notes
+
+
+def _infinite(name: str, program: Program, meets: dict[int, int]) -> list[str]:
     """Follows infinite literals to `exponential`; gives the assumptions that no row is masked."""
     sign: dict[str, int] = {}
     notes = []
     for op in program.ops:
         found = [sign.get(o, 0) for o in op.operands]
+        if "seq" in op.attrs:
+            found = [meets.setdefault(op.attrs["seq"], found[0]) if found[0] else meets.get(op.attrs["seq"], 0)]
         if op.name == "constant" and op.attrs["value"] in ("inf", "-inf"):
             sign[op.result] = -1 if op.attrs["value"] == "-inf" else 1
         if not any(found):
@@ -411,6 +424,8 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
         if (spec, plan) != (relation.spec, relation.plan):
             raise Rejected(16, "outputs", f"verdict {i} of the manifest names another relation")
         missing = [f for f in facts if f not in number]
+        if i in refuted and not missing and not any(number[f] in why for f in facts):
+            raise Undecided(f"{plan} is proved and refuted: a solver or the checker is wrong")
         if i in refuted:
             outputs.append(Output(spec, plan, "REFUTED", refuted[i]))
         elif claim == "REFUTED":
