@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from certificates.affine import Affine
 from certificates.facts import Fact, Ref, relation_facts, split_ref
@@ -93,28 +94,25 @@ class Engine:
                 self.knowledge.deep(ref)
 
     def _relate_iotas(self) -> None:
-        first: dict[tuple[str, tuple[int, ...], int], str] = {}
-        owners = ["s", *(c.name for c in self.plan.classes)]
+        """Positions along a dimension of one size are one vector: the specification's first such iota, at 0 elsewhere."""
+        first: dict[tuple[str, int], str] = {}
         for ref, op in self.model.ops.items():
-            if op.name != "iota" or split_ref(ref)[0] not in owners:
+            if op.name != "iota":
                 continue
-            key = (op.type.sort, op.type.shape, op.integer("dim"))
-            if key not in first and not ref.startswith("s:"):
-                continue
-            if key not in first:
-                first[key] = ref
+            dim = op.integer("dim")
+            key = (op.type.sort, op.type.shape[dim])
+            if ref.startswith("s:"):
+                first.setdefault(key, ref)
+            target = first.get(key)
+            if target is None or (target == ref and len(op.type.shape) == 1):
                 continue
             cell = self.knowledge.full_index(ref)
             index = [cell.at[s] for s in cell.ranges]
-            mesh = len(self.model.tensors.mesh_axes(ref))
-            fact = make_fact(self.model, cell, ref, index, first[key], index[mesh:], self._one)
-            self.knowledge.add(fact, LayoutRecipe(frozenset((ref, first[key]))))
-
-    @property
-    def _one(self):  # type: ignore[no-untyped-def]
-        from fractions import Fraction
-
-        return Fraction(1)
+            here = index[len(self.model.tensors.mesh_axes(ref)) + dim]
+            other = self.model.ops[target]
+            there = [here if d == other.integer("dim") else Affine() for d in range(len(other.type.shape))]
+            fact = make_fact(self.model, cell, ref, index, target, there, Fraction(1))
+            self.knowledge.add(fact, LayoutRecipe(frozenset((ref, target))))
 
     def claims(self) -> list[list[int]]:
         """Claimed facts of every output relation, as fact numbers."""

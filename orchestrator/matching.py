@@ -22,6 +22,7 @@ from smtlib_emit.errors import NoDefinition
 from .access import COMMUTATIVE, Access, access
 from .cells import Cell, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, merge, solve
+from .rings import RING, Rings, TooLarge, Trail
 
 Forms = tuple[Affine, ...]
 
@@ -75,6 +76,7 @@ class Candidate:
     coef: Fraction
     instances: tuple[Instance, ...]
     uses: tuple[Use, ...]
+    opened: frozenset[Ref] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Matcher:
     def __init__(self, knowledge: Knowledge) -> None:
         self.k = knowledge
         self.model = knowledge.model
+        self.rings = Rings(knowledge)
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
         self._hinted: set[Ref] = set()
@@ -112,6 +115,7 @@ class Matcher:
             self.relate(ref)
             if ref in self.k.by_lhs:
                 continue
+            self.rings.index(ref)
             for operand in self.model.operands(ref):
                 for target in self._targets(operand):
                     self._readers.setdefault((op.name, target), []).append(ref)
@@ -156,7 +160,7 @@ class Matcher:
             found = explore(start, compute)
         except (Unrelated, Unfollowable, NoDefinition) as problem:
             hinted = isinstance(problem, Unrelated) and self._hint(ref, problem.ref, pattern, start, index)
-            return self.relate(ref) if hinted else False
+            return self.relate(ref) if hinted else self._reordered(ref, pattern, whole)
         groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
@@ -164,14 +168,64 @@ class Matcher:
         self._pending.clear()
         done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
         self._settle(pattern)
+        return done or self._reordered(ref, pattern, whole)
+
+    def _reordered(self, ref: str, pattern: Access, whole: Cell) -> bool:
+        """Match a sum or product that is bracketed in another way than the specification's."""
+        if self.model.ops[ref].name not in RING or ref.startswith("s:"):
+            return False
+
+        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]]:
+            trail = Trail()
+            poly = self.rings.polynomial(ref, list(cell.at.values()), cell.ranges, trail, opening=True)
+            partners = self.rings.partners(poly, cell, cell.ranges)
+            if not partners:
+                raise Unrelated(ref)
+            spec, out, coef = partners[0]
+            theirs = Trail()
+            self.rings.polynomial(spec, out, cell.ranges, theirs, opening=True)
+            candidate = Candidate(
+                spec,
+                out,
+                (),
+                coef,
+                tuple(Instance(*i) for i in (*trail.instances, *theirs.instances)),
+                tuple(Use(*u) for u in (*trail.uses, *theirs.uses)),
+                frozenset(trail.opened | theirs.opened),
+            )
+            reading = Reading(coef, spec, out)
+            return candidate, tuple(Operand(reading, coef, r, (), ()) for r in trail.partial)
+
+        try:
+            found = explore(whole, compute)
+        except (Unrelated, Unfollowable, NoDefinition, TooLarge):
+            return False
+        self._pending.clear()
+        done = True
+        for cell, (candidate, operands) in found:
+            axes = {a for o in operands if o.partial for a in o.partial.axes}
+            share = Contribution(
+                ref,
+                (cell,),
+                (candidate,),
+                (operands,),
+                tuple(cell.at[s] for s in whole.ranges),
+                tuple(a for a in self.model.plan.mesh.axes if a in axes),
+            )
+            if axes:
+                done = self._partial(share, "add") and done
+            else:
+                self._pointwise(share)
+        self._settle(pattern)
         return done
 
     def _settle(self, pattern: Access) -> None:
         """Record the pieces found; a pointwise result in pieces that join is one fact, proved at true sizes."""
         joined = merge([fact for fact, _ in self._pending])
+        opened: frozenset[Ref] = frozenset().union(*(r.expand for _, r in self._pending))
         if not pattern.summed and len(joined) < len(self._pending):
             for fact in joined:
-                self.k.add(fact, LayoutRecipe(frozenset((fact.lhs, fact.rhs))))
+                self.k.add(fact, LayoutRecipe(opened))
         else:
             for fact, recipe in self._pending:
                 self.k.add(fact, recipe)
@@ -481,9 +535,10 @@ class Matcher:
         return {} if owner == "s" else self.model.plan.by_class[owner].box
 
     def _pointwise(self, share: Contribution) -> None:
-        spec, out, coef = share.candidates[0].spec, share.candidates[0].out, share.candidates[0].coef
-        fact = make_fact(self.model, share.cells[0], share.ref, share.left, spec, out, coef)
-        self._pending.append((fact, self._recipe(fact, share.left, [share], (share.ref, spec), {})))
+        first = share.candidates[0]
+        fact = make_fact(self.model, share.cells[0], share.ref, share.left, first.spec, first.out, first.coef)
+        expand = (share.ref, first.spec, *first.opened)
+        self._pending.append((fact, self._recipe(fact, share.left, [share], expand, {})))
 
     def _partial(self, share: Contribution, kind: str) -> bool:
         """Join shares of all classes into facts about reduced tensors."""
@@ -527,7 +582,8 @@ class Matcher:
         renamed = [self._rename_axes(s, axes) for s in shares]
         fact = make_fact(self.model, share.cells[0], reduced, left, first.spec, first.out, first.coef)
         extra = {o.partial: None for s in renamed for group in s.operands for o in group if o.partial}
-        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, first.spec, *extra), {})
+        opened = frozenset().union(*(s.candidates[0].opened for s in renamed))
+        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, first.spec, *extra, *opened), {})
         self.k.add(fact, recipe)
         return True
 
@@ -554,7 +610,13 @@ class Matcher:
         )
         candidates = tuple(
             Candidate(
-                c.spec, forms(c.out), forms(c.summed), c.coef, tuple(map(instance, c.instances)), uses(c.uses)
+                c.spec,
+                forms(c.out),
+                forms(c.summed),
+                c.coef,
+                tuple(map(instance, c.instances)),
+                uses(c.uses),
+                c.opened,
             )
             for c in share.candidates
         )
