@@ -176,6 +176,12 @@ class AlgebraBuilder:
             op = self.model.op(ref)
             if op is None:
                 continue
+            if op.name == "all_reduce":
+                red = self.model.reduced(str(ref), op.text("kind"))
+                kept = [i for i in range(len(self.model.tensors.ranges(ref)))
+                        if i >= len(axes) or axes[i] not in red.axes]  # fmt: skip
+                yield from (((red, c), (ref, i)) for c, i in enumerate(kept))
+                continue
             ins = self.model.operands(ref)
             pattern = access(op, [self.model.tensors.type(v).shape for v in ins])
             if pattern is None:

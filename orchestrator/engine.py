@@ -38,6 +38,7 @@ from .knowledge import Knowledge, LayoutRecipe, make_fact
 from .layout_stage import LayoutBuilder
 from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
+from .nested import Nested
 from .solving import Cores
 
 
@@ -78,6 +79,7 @@ class Engine:
         self.folder = Folder(self.knowledge)
         deep = DeepMatcher(self.knowledge, self._proves)
         self.knowledge.deep = deep.relate
+        self.knowledge.nested = Nested(self.knowledge).relate
         self.matcher.propose = deep.propose
 
     # --- relating ------------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ class Knowledge:
     by_lhs: dict[Ref, list[int]] = field(default_factory=dict)
     partials: dict[str, list[Reduced]] = field(default_factory=dict)
     hops: dict[str, int] = field(default_factory=dict)
+    nested: Callable[[Reduced], list[int]] = lambda _: []
     deep: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Knowledge:
             self._movement[ref] = []
             try:
                 if isinstance(ref, Reduced):
-                    found = self._reduced_facts(ref)
+                    found = self.nested(ref) or self._reduced_facts(ref)
                 elif self.moves(ref):
                     found = self._moved_facts(ref)
                 else:
@@ -150,9 +151,12 @@ class Knowledge:
     # --- data movement -------------------------------------------------------------------------------------
 
     def source(
-        self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]
+        self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range], *, across: bool = True
     ) -> tuple[Fraction, Ref, list[Affine]]:
-        """Follow data movement until a tensor that is not moved, is reduced, or has facts of its own."""
+        """Follow data movement until a tensor that is not moved, is reduced, or has facts of its own.
+
+        Without ``across`` the way ends at the result of a reduction over ranks, not at the reduced tensor.
+        """
         coef, current, at = Fraction(1), ref, list(index)
         while self.moves(current) and (current == ref or current not in self.by_lhs):
             following: Ref
@@ -160,8 +164,10 @@ class Knowledge:
                 fact = self.facts[self.hops[current]]
                 coef, following = coef * fact.coef, fact.rhs
             else:
-                factor, following, at = step(self.model, current, at, ranges)
-                coef *= factor
+                factor, following, moved = step(self.model, current, at, ranges)
+                if isinstance(following, Reduced) and not across:
+                    return coef, current, at
+                coef, at = coef * factor, moved
             if isinstance(following, Reduced):
                 return coef, following, at
             current = following
@@ -193,7 +199,7 @@ class Knowledge:
 
             def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...]]:
                 index = list(cell.at.values())
-                coef, current, at = self.source(ref, index, cell.ranges)
+                coef, current, at = self.source(ref, index, cell.ranges, across=False)
                 if isinstance(current, Reduced) or at[:mesh] != index[:mesh]:
                     raise Unfollowable(f"{ref} crosses ranks")
                 return coef, current, tuple(at)
@@ -229,7 +235,7 @@ class Knowledge:
                 at = list(index)
                 for a in ref.axes:
                     at.insert(axes.index(a), Affine.symbol(f"{owner}.{a}"))
-                coef, current, source = self.source(m, at, cell.ranges)
+                coef, current, source = self.source(m, at, cell.ranges, across=False)
                 if isinstance(current, Reduced) or source[: len(axes)] != at[: len(axes)]:
                     raise Unfollowable(f"{ref}: {m} crosses ranks")
                 rest = [f for i, f in enumerate(source) if i >= len(axes) or axes[i] not in ref.axes]
