@@ -88,6 +88,7 @@ def report(examined: kernel.Examined, verified: kernel.Verified,
     lines.append(f"{examined.cases} proof cases in {len(examined.stages)} stages")
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
     lines += [f"assumption: {note}" for note in examined.assumptions]
+    lines += [f"not claimed: {note}" for note in examined.padding]
     unrelated = sorted({n for c in plan.classes.values() for n in c.program.outputs}
                        - {r.plan for r in plan.outputs})
     lines += [f"not claimed: plan output {name} has no relation" for name in unrelated]

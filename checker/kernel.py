@@ -61,6 +61,7 @@ class Examined:
     cases: int
     normalised: frozenset[str]
     assumptions: tuple[str, ...]
+    padding: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     model = Model(plan)
     assumptions = _infinities(plan)
     _inputs(plan)
-    _outputs(plan)
+    padding = _outputs(plan)
     declared = [relation_facts(plan, r, "inputs") for r in plan.inputs]
     claimed = tuple(tuple(relation_facts(plan, r, "outputs")) for r in plan.outputs)
     for facts in [*declared, *claimed]:
@@ -109,8 +110,8 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         if relation is not None and (relation >= len(declared) or fact not in declared[relation]):
             raise Rejected(3, "facts", "this is no fact of the input relation it cites", f"fact {number}")
     stages, files, cases, normalised = _stages(model, proof, manifest, members)
-    return Examined(plan, manifest, files, proof.facts, stages, claimed, cases, normalised,
-                    tuple(assumptions))
+    return Examined(plan, manifest, files, proof.facts, stages, claimed, cases, normalised, tuple(assumptions),
+                    tuple(padding))
 
 
 # Facts (obligation 3) ---------------------------------------------------------------------------------------
@@ -258,7 +259,8 @@ def _infinite(name: str, program: Program, meets: dict[int, int]) -> list[str]:
     for op in program.ops:
         found = [sign.get(o, 0) for o in op.operands]
         if "seq" in op.attrs:
-            found = [meets.setdefault(op.attrs["seq"], found[0]) if found[0] else meets.get(op.attrs["seq"], 0)]
+            seq = op.attrs["seq"]
+            found = [meets.setdefault(seq, found[0]) if found[0] else meets.get(seq, 0)]
         if op.name == "constant" and op.attrs["value"] in ("inf", "-inf"):
             sign[op.result] = -1 if op.attrs["value"] == "-inf" else 1
         if not any(found):
@@ -350,15 +352,23 @@ def _inputs(plan: Plan) -> None:
     _once(plan.inputs, 15, "inputs")
 
 
-def _outputs(plan: Plan) -> None:
-    """Obligation 16: both sides of the output relations are covered, at every rank of every class."""
-    counts = _once(plan.outputs, 16, "outputs")
-    for relation in plan.outputs:
+def _outputs(plan: Plan) -> list[str]:
+    """Obligation 16: both sides of the output relations are covered, at every rank of every class.
+
+    A state may keep elements that no piece covers, if the same pieces leave the same elements open on the way in
+    (padding of an uneven shard); gives a note for each.
+    """
+    counts, notes = _once(plan.outputs, 16, "outputs"), []
+    for name in dict.fromkeys(relation.plan for relation in plan.outputs):
         for cls in plan.classes.values():
-            value = cls.program.outputs.get(relation.plan)
-            if value is None or counts.get((cls.name, relation.plan), 0) != cls.program.types[value].size:
-                raise Rejected(16, "outputs",
-                               f"elements of {relation.plan} in class {cls.name} are not covered")
+            value = cls.program.outputs.get(name)
+            size, covered = cls.program.types[value].size if value else 0, counts.get((cls.name, name), 0)
+            pieces = [{(r.reduce, p) for r in side if r.plan == name for p in r.pieces if p.cls == cls.name}
+                      for side in (plan.inputs, plan.outputs)]
+            if not covered or (covered != size and pieces[0] != pieces[1]):
+                raise Rejected(16, "outputs", f"elements of {name} in class {cls.name} are not covered")
+            if covered != size:
+                notes.append(f"{size - covered} elements of {name} at every rank of class {cls.name} are padding")
     for output, value in plan.spec.outputs.items():
         shape = plan.spec.types[value].shape
         boxes = []
@@ -371,6 +381,7 @@ def _outputs(plan: Plan) -> None:
                     boxes.append([_image(form, ranges) for form in piece.spec])
         if not _covers(shape, boxes):
             raise Rejected(16, "outputs", f"elements of the specification's output {output} are not covered")
+    return notes
 
 
 def _covers(shape: Sequence[int], boxes: list[list[list[tuple[int, int]]]]) -> bool:

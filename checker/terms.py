@@ -98,5 +98,5 @@ def plain(data: bytes) -> bytes:
 
 
 def element_text(element: Element, describe: Callable[[Tensor | Reduced], str]) -> str:
-    coords = ", ".join(f"{c[0]}:{'.'.join(map(str, c[1:]))}" for c in element.coords)
+    coords = ", ".join(f"p{c[0]}:{'.'.join(map(str, c[1:]))}" for c in element.coords)
     return f"{describe(element.ref)} at [{coords}]"

@@ -139,19 +139,19 @@ def row_parallel() -> Bundle:
             {"k": "def", "t": "c0:%1", "at": [{"tp": 1}, z(0), z(1)], "arg": None},
             {"k": "hyp", "facts": [2], "at": [z(0), z(1)], "lift": [], "kind": "add"}]}
     files = {"0001": HEAD.format(logic="QF_UFLRA") + """; row-parallel product
-; e0 = add over tp of (c0:%0 dot_general f32[4,8] ranks tp 0..1) at [0:0, 0:0]
+; e0 = add over tp of (c0:%0 dot_general f32[4,8] ranks tp 0..1) at [p0:0, p0:0]
 (declare-fun e0 () Real)
-; e1 = c0:%0 dot_general f32[4,8] ranks tp 0..1 at [0:0, 0:0, 0:0]
+; e1 = c0:%0 dot_general f32[4,8] ranks tp 0..1 at [p0:0, p0:0, p0:0]
 (declare-fun e1 () Real)
-; e2 = c0:x input f32[4,3] ranks tp 0..1 at [0:0, 0:0, 0:0]
+; e2 = c0:x input f32[4,3] ranks tp 0..1 at [p0:0, p0:0, p0:0]
 (declare-fun e2 () Real)
-; e3 = c0:w input f32[3,8] ranks tp 0..1 at [0:0, 0:0, 0:0]
+; e3 = c0:w input f32[3,8] ranks tp 0..1 at [p0:0, p0:0, p0:0]
 (declare-fun e3 () Real)
-; e4 = s:x input f32[4,6] at [0:0, 0:0.0]
+; e4 = s:x input f32[4,6] at [p0:0, p0:0.0]
 (declare-fun e4 () Real)
-; e5 = s:w input f32[6,8] at [0:0.0, 0:0]
+; e5 = s:w input f32[6,8] at [p0:0.0, p0:0]
 (declare-fun e5 () Real)
-; e6 = s:%0 dot_general f32[4,8] at [0:0, 0:0]
+; e6 = s:%0 dot_general f32[4,8] at [p0:0, p0:0]
 (declare-fun e6 () Real)
 (declare-fun mul (Real Real) Real)
 (assert (! (= e0 (* 2.0 e1)) :named def.1))
