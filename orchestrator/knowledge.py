@@ -16,7 +16,7 @@ from certificates.facts import Fact, Reduced, Ref, relation_facts, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from .cells import Cell, Unfollowable, explore, quotient, within
+from .cells import Cell, Cut, Digits, Unfollowable, explore, quotient, within
 from .trace import moves, step
 
 
@@ -200,7 +200,7 @@ class Knowledge:
             def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...]]:
                 index = list(cell.at.values())
                 coef, current, at = self.source(ref, index, cell.ranges, across=False)
-                if isinstance(current, Reduced) or at[:mesh] != index[:mesh]:
+                if isinstance(current, Reduced) or current == ref or at[:mesh] != index[:mesh]:
                     raise Unfollowable(f"{ref} crosses ranks")
                 return coef, current, tuple(at)
 
@@ -324,11 +324,18 @@ def solve(
         terms = sorted(form.terms, key=lambda t: -t[1])
         if any(c < 0 for _, c in terms):
             raise Unfollowable(f"index form {form} runs downwards")
-        for symbol, coef in terms:
+        for n, (symbol, coef) in enumerate(terms):
             if symbol in values:
                 rest = rest - values[symbol].scale(coef)
                 continue
-            values[symbol], rest = quotient(rest, coef, ranges)
+            try:
+                values[symbol], rest = quotient(rest, coef, ranges)
+            except (Cut, Digits):
+                # Cut off what is out of reach first: its digits belong to other facts.
+                first, last = Affine.of(0, terms[n:]).interval(symbols)
+                if not within(rest, first, last + 1, ranges):
+                    return None
+                raise
         rests.append(rest)
     wanted = [(v, *symbols[s]) for s, v in values.items()] + [(r, 0, 1) for r in rests]
     # A box that has no solution at all must not be split in search of one.
