@@ -33,13 +33,13 @@ from smtlib_emit.sexp import without_comments
 
 from .algebra_stage import AlgebraBuilder
 from .cells import Unfollowable
+from .cores import CoreFinder
 from .deep import DeepMatcher
 from .knowledge import Knowledge, LayoutRecipe, make_fact
 from .layout_stage import LayoutBuilder
 from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
 from .nested import Nested
-from .solving import Cores
 
 
 class Unproved(Exception):
@@ -60,10 +60,10 @@ class Obligation:
 
 @dataclass
 class Engine:
-    """Relates, stages and solves one plan. ``status`` is what the files' ``:status`` says."""
+    """Relates, stages and solves one plan."""
 
     plan: Plan
-    cores: Cores
+    cores: CoreFinder
     progress: Callable[[str], None] = lambda _: None
     model: Model = field(init=False)
     knowledge: Knowledge = field(init=False)
@@ -201,8 +201,10 @@ class Engine:
 
     # --- the result ----------------------------------------------------------------------------------------
 
-    def proof(self, wanted: list[int]) -> tuple[Proof, list[Obligation], dict[int, int]]:
-        """The proved facts in dependency order, their files, and new numbers of the wanted facts."""
+    def proof(
+        self, wanted: list[int], status: str = "unknown"
+    ) -> tuple[Proof, list[Obligation], dict[int, int]]:
+        """The proved facts in dependency order, their files (``:status`` as given), new numbers of the facts."""
         numbers: dict[int, int] = {}
         facts: list[Fact] = []
 
@@ -237,10 +239,10 @@ class Engine:
         finished: list[Stage] = []
         for stage in stages:
             if isinstance(stage, LayoutStage):
-                finished.append(replace(stage, file=file(LayoutText(self.model, facts, stage).text("unknown"))))
+                finished.append(replace(stage, file=file(LayoutText(self.model, facts, stage).text(status))))
             else:
                 writer = AlgebraText(self.model, facts, stage)
-                cases = tuple(replace(c, file=file(writer.text(c, "unknown"))) for c in stage.cases)
+                cases = tuple(replace(c, file=file(writer.text(c, status))) for c in stage.cases)
                 finished.append(replace(stage, cases=cases))
         return Proof(facts, finished), list(obligations.values()), numbers
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import cvc5
 import z3
+
+from .cores import premises
+from .journal import Journal, key
 
 Answer = Literal["unsat", "sat", "unknown"]
 #: Deterministic limits: solver steps, not seconds, decide what is given up.
@@ -20,31 +20,19 @@ CVC5_RLIMIT = 4_000_000
 
 @dataclass
 class Cores:
-    """Cores by obligation text; finished ones are appended to a journal, so that a killed run loses none."""
+    """Minimised cores by obligation text. What the journal holds is a guess: finished files are solved again."""
 
-    journal: Path | None = None
-    _known: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.journal is None or not self.journal.exists():
-            return
-        for line in self.journal.read_text("ascii").splitlines():
-            try:
-                key, core = json.loads(line)
-            except ValueError:
-                continue  # the line that a kill cut short
-            self._known[key] = None if core is None else tuple(core)
+    journal: Journal = field(default_factory=Journal)
 
     def core(self, text: str) -> tuple[int, ...] | None:
         """Positions of the premises that refute the goal (minimised), or ``None`` if that was not shown."""
-        key = hashlib.sha256(text.encode()).hexdigest()
-        if key not in self._known:
-            found = minimal_core(text)
-            self._known[key] = found
-            if self.journal is not None:
-                with self.journal.open("a", encoding="ascii") as out:
-                    out.write(json.dumps([key, None if found is None else list(found)]) + "\n")
-        return self._known[key]
+        name = key("core", z3.get_version_string(), text)
+        if name not in self.journal:
+            self.journal.put(name, minimal_core(text))
+        found = self.journal.get(name)
+        if not isinstance(found, list | tuple):
+            return None
+        return tuple(i for i in found if isinstance(i, int) and 0 <= i < premises(text))
 
 
 def minimal_core(text: str) -> tuple[int, ...] | None:

@@ -1,0 +1,110 @@
+"""``report.txt``: a bundle's verdict, claim, conditions and origin in words. Informative; ``tv-check`` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .bundle import OutputVerdict, Status
+from .plan import Plan, states
+from .text import clean, count
+
+CONDITIONS = (
+    "the initial state satisfies the input relation",
+    "learning rate, step number and every other input reach the ranks as the input relation says",
+    "random masks are declared inputs",
+    "control path and shapes are the same in every step (a short last batch is another program)",
+)
+OUTSIDE = (
+    "floating-point rounding: numbers are reals and unbounded integers",
+    "values of roots, logarithms and quotients outside their domain: functions are total",
+    "random-number streams and data loading",
+    "deadlock and schedules",
+    "that the captured graphs are what the framework runs",
+)
+
+
+def report(
+    plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: Status, files: int
+) -> str:
+    """The whole text, ASCII, with a newline at its end; ``digest`` is the plan's."""
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.axes.items()) or "one rank"
+    solved = {
+        "unsat": "each refuted by z3 and by cvc5",
+        "unknown": "not solved yet: run.sh runs a solver over them, tv-check --answers takes its output",
+    }[status]
+    lines = [
+        summary(verdicts),
+        "",
+        f"plan {plan.name}: {mesh}, {count(plan.mesh.ranks, 'rank')} in "
+        f"{len(plan.classes)} rank class{'es' if len(plan.classes) > 1 else ''}",
+        f"digest {digest}",
+        f"{count(files, 'obligation')}, {solved}",
+        "",
+        "Outputs",
+        *(f"  {v.verdict:8} {_names(v)}{': ' + v.reason if v.reason else ''}" for v in verdicts),
+        "",
+        "Claim",
+        "  For every real-valued input that satisfies the input relation, every output called PROVED stands in",
+        "  its output relation to the specification's output. tv-check decides whether this bundle shows it.",
+        *_invariant(plan, verdicts),
+        "",
+        "Assumptions",
+        *(f"  {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())),
+        *(f"  {condition}" for condition in CONDITIONS),
+        "",
+        "Outside the claim",
+        *(f"  {item}" for item in OUTSIDE),
+        "",
+        "Origin (as the plan says; not checked)",
+        *_origin(plan),
+    ]
+    return "".join(clean(line) + "\n" for line in lines)
+
+
+def summary(verdicts: Sequence[OutputVerdict]) -> str:
+    """The verdict in one line. Nothing claimed is no success."""
+    words = [v.verdict for v in verdicts]
+    total = len(words)
+    if "REFUTED" in words:
+        return f"REFUTED: {words.count('REFUTED')} of {total} outputs differ on a concrete input; {_proved(words)}"
+    if "UNKNOWN" in words or not words:
+        return f"UNKNOWN: {words.count('UNKNOWN')} of {total} outputs without a verdict; {_proved(words)}"
+    return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
+
+
+def _proved(words: Sequence[str]) -> str:
+    return f"{words.count('PROVED')} proved"
+
+
+def _names(verdict: OutputVerdict) -> str:
+    return verdict.plan if verdict.plan == verdict.spec else f"{verdict.plan} ~ {verdict.spec}"
+
+
+def _invariant(plan: Plan, verdicts: Sequence[OutputVerdict]) -> list[str]:
+    """Is the step an inductive invariant of the run, as far as states and their relations go?"""
+    broken = [f"{v.plan} is {v.verdict}" for v in verdicts if v.verdict != "PROVED"]
+    for state in states(plan):
+        before, after = (
+            {(r.plan, r.coef, r.reduce, p) for r in side if r.spec == state for p in r.pieces}
+            for side in (plan.inputs, plan.outputs)
+        )
+        if before != after:
+            broken.append(f"state {state} leaves the step under another relation than it enters")
+    if broken:
+        return ["  One step only, not shown to be an invariant of the run:", *(f"    {b}" for b in broken)]
+    return ["  The step is an invariant: under the assumptions the claim holds after any number of steps."]
+
+
+def _origin(plan: Plan) -> list[str]:
+    """Traced and untraced ranks first, then the rest of the provenance."""
+    rest = dict(plan.provenance)
+    traced, untraced = rest.pop("traced_ranks", None), rest.pop("interpolated_ranks", None)
+    lines = []
+    if isinstance(traced, list):
+        lines.append(f"  traced ranks: {', '.join(map(str, traced))} ({len(traced)} of {plan.mesh.ranks})")
+    if untraced is not None:
+        lines.append(f"  ranks not traced, interpolated from those of their class: {untraced}")
+    for key, value in sorted(rest.items()):
+        values = value if isinstance(value, list) else [value]
+        lines += [f"  {key}: {v}" for v in values]
+    return lines or ["  nothing is said"]
