@@ -115,10 +115,10 @@ class Matcher:
             self.relate(ref)
             if ref in self.k.by_lhs:
                 continue
-            self.rings.index(ref)
-            for operand in self.model.operands(ref):
-                for target in self._targets(operand):
-                    self._readers.setdefault((op.name, target), []).append(ref)
+            targets = [t for v in self.model.operands(ref) for t in self._targets(v)]
+            self.rings.index(ref, targets)
+            for target in targets:
+                self._readers.setdefault((op.name, target), []).append(ref)
 
     def _targets(self, ref: str) -> list[Ref]:
         if ref not in self.k.by_lhs and self.k.is_atom(ref):
@@ -175,15 +175,17 @@ class Matcher:
         if self.model.ops[ref].name not in RING or ref.startswith("s:"):
             return False
 
-        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]]:
+        def partner(cell: Cell, deep: bool) -> tuple[Trail, str, Forms, Fraction, Trail] | None:
             trail = Trail()
-            poly = self.rings.polynomial(ref, list(cell.at.values()), cell.ranges, trail, opening=True)
-            partners = self.rings.partners(poly, cell, cell.ranges)
-            if not partners:
+            poly = self.rings.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
+            found = next(self.rings.partners(poly, cell.ranges), None)
+            return None if found is None else (trail, *found)
+
+        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]]:
+            found = partner(cell, deep=False) or partner(cell, deep=True)
+            if found is None:
                 raise Unrelated(ref)
-            spec, out, coef = partners[0]
-            theirs = Trail()
-            self.rings.polynomial(spec, out, cell.ranges, theirs, opening=True)
+            trail, spec, out, coef, theirs = found
             candidate = Candidate(
                 spec,
                 out,

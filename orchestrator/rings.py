@@ -7,7 +7,7 @@ multiple of a specification op's is matched with it, however both are bracketed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -15,11 +15,13 @@ from certificates.affine import Affine, Range
 from certificates.facts import Reduced, Ref
 from smtlib_emit.errors import NoDefinition
 
-from .cells import Cell, Cut, Digits, Unfollowable
-from .knowledge import Knowledge, Unrelated
+from .cells import Cut, Digits, Unfollowable
+from .knowledge import Knowledge, Unrelated, solve
 
 RING = frozenset(("add", "subtract", "multiply"))
 MAX_MONOMIALS = 24
+#: Tensors opened on the way to one polynomial, and specification ops compared with it.
+MAX_OPENED = 48
 
 Leaf = tuple[Ref, tuple[Affine, ...]]
 Monomial = tuple[Leaf, ...]
@@ -45,38 +47,45 @@ class Rings:
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.k, self.model = knowledge, knowledge.model
-        self._generic: dict[str, tuple[list[str], Polynomial] | None] = {}
-        self._with_leaf: dict[Ref, list[str]] = {}
+        self._readers: dict[Ref, list[str]] = {}
 
-    def index(self, ref: str) -> None:
-        """Make a specification op known to :meth:`partners`."""
-        generic = self._of_specification(ref)
-        if generic is None:
-            return
-        for leaf in {leaf for m in generic[1] for leaf, _ in m}:
-            self._with_leaf.setdefault(leaf, []).append(ref)
+    def index(self, ref: str, targets: Sequence[Ref]) -> None:
+        """Make a specification op, which reads ``targets``, known to :meth:`partners`."""
+        if self._opens(ref):
+            for target in dict.fromkeys(targets):
+                self._readers.setdefault(target, []).append(ref)
 
-    def _of_specification(self, ref: str) -> tuple[list[str], Polynomial] | None:
-        """Index symbols and polynomial of a ring op at a symbolic index; ``None`` for a leaf."""
-        if ref not in self._generic:
-            self._generic[ref] = None
-            op = self.model.op(ref)
-            if op is not None and op.name in RING and op.type.sort == "Real" and self.k.is_atom(ref):
-                cell = self.k.full_index(ref)
-                names = {s: Affine.symbol(f"y{s}") for s in cell.ranges}
-                ranges = {f"y{s}": r for s, r in cell.ranges.items()}
-                at = [cell.at[s].substitute(names) for s in cell.ranges]
-                try:
-                    poly = self._operands(ref, at, ranges, Trail())
-                    self._generic[ref] = ([f"y{s}" for s in cell.ranges], poly)
-                except (Cut, Digits, Unrelated, Unfollowable, NoDefinition, TooLarge):
-                    pass
-        return self._generic[ref]
+    def _opens(self, ref: Ref) -> bool:
+        """A specification tensor that is a sum or a product."""
+        if not isinstance(ref, str) or not ref.startswith("s:") or ref in self.k.by_lhs or not self.k.is_atom(ref):
+            return False
+        op = self.model.op(ref)
+        return op is not None and op.name in RING and op.type.sort == "Real"
 
-    def polynomial(
-        self, ref: Ref, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, *, opening: bool = False
+    def of_plan(
+        self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, *, deep: bool
     ) -> Polynomial:
-        """The polynomial of one element; ``opening`` opens the tensor itself even if it is related."""
+        """The polynomial of a plan op over specification tensors; ``deep`` opens sums and products among these too."""
+        trail.uses.append((ref, tuple(at)))
+        trail.opened.add(ref)
+        return self._operands(ref, at, ranges, trail, (lambda r: not self._opens(r)) if deep else (lambda _: True))
+
+    def of_specification(
+        self,
+        ref: str,
+        at: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaves: Collection[Ref],
+    ) -> Polynomial:
+        """The polynomial of a specification op, opened down to ``leaves``."""
+        trail.uses.append((ref, tuple(at)))
+        trail.opened.add(ref)
+        return self._operands(ref, at, ranges, trail, lambda r: r in leaves or not self._opens(r))
+
+    def _element(
+        self, ref: Ref, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, leaf: Callable[[Ref], bool]
+    ) -> Polynomial:
         at = tuple(at)
         value = self.model.literal(ref)
         if isinstance(value, Fraction):
@@ -84,41 +93,38 @@ class Rings:
         if value is not None:
             raise Unfollowable(f"{ref} is not a rational literal")
         trail.uses.append((ref, at))
-        if opening and isinstance(ref, str):
-            trail.opened.add(ref)
-            return self._operands(ref, at, ranges, trail)
         if isinstance(ref, str) and ref.startswith("s:") and self.k.is_atom(ref) and ref not in self.k.by_lhs:
-            if self._of_specification(ref) is None:
+            if leaf(ref):
                 return {((ref, at),): Fraction(1)}
             trail.opened.add(ref)
-            return self._operands(ref, at, ranges, trail)
+            return self._operands(ref, at, ranges, trail, leaf)
         try:
             reading = self.k.read(ref, at, ranges)
         except Unrelated:
-            return self._unrelated(ref, at, ranges, trail)
+            return self._unrelated(ref, at, ranges, trail, leaf)
         if reading.fact is not None:
             trail.instances.append((reading.fact, reading.values, "lhs"))
-        inner = self.polynomial(reading.target, reading.at, ranges, trail)
+        inner = self._element(reading.target, reading.at, ranges, trail, leaf)
         return {m: reading.coef * c for m, c in inner.items()}
 
-    def _unrelated(self, ref: Ref, at: tuple[Affine, ...], ranges: Mapping[str, Range], trail: Trail) -> Polynomial:
+    def _unrelated(
+        self, ref: Ref, at: tuple[Affine, ...], ranges: Mapping[str, Range], trail: Trail, leaf: Callable[[Ref], bool]
+    ) -> Polynomial:
         if not isinstance(ref, str) or ref.startswith("s:"):
             raise Unrelated(ref)
         op = self.model.op(ref)
         if op is not None and op.name in RING and not self.k.moves(ref) and ref not in self.k.partials:
             trail.opened.add(ref)
-            return self._operands(ref, at, ranges, trail)
+            return self._operands(ref, at, ranges, trail, leaf)
         links = self.k.links(ref)
         if links is not None:
-            from .knowledge import solve
-
             for number in links:
                 fact = self.k.facts[number]
                 values = solve(fact.lhs_index, fact.ranges, at, ranges)
                 if values is not None:
                     trail.instances.append((number, tuple(values[s] for s, _, _ in fact.symbols), "lhs"))
                     source = tuple(f.substitute(values) for f in fact.rhs_index)
-                    inner = self.polynomial(fact.rhs, source, ranges, trail)
+                    inner = self._element(fact.rhs, source, ranges, trail, leaf)
                     return {m: fact.coef * c for m, c in inner.items()}
             raise Unrelated(ref)
         axes = list(self.model.plan.mesh.axes)
@@ -134,9 +140,13 @@ class Rings:
                 return {((reading.target, reading.at),): reading.coef}
         raise Unrelated(ref)
 
-    def _operands(self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail) -> Polynomial:
+    def _operands(
+        self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, leaf: Callable[[Ref], bool]
+    ) -> Polynomial:
+        if len(trail.opened) > MAX_OPENED:
+            raise TooLarge(ref)
         op = self.model.ops[ref]
-        left, right = (self.polynomial(v, at, ranges, trail) for v in self.model.operands(ref))
+        left, right = (self._element(v, at, ranges, trail, leaf) for v in self.model.operands(ref))
         out: Polynomial = {}
         if op.name == "multiply":
             for m, c in left.items():
@@ -156,29 +166,36 @@ class Rings:
     # --- partners ------------------------------------------------------------------------------------------
 
     def partners(
-        self, poly: Polynomial, cell: Cell, ranges: Mapping[str, Range]
-    ) -> list[tuple[str, tuple[Affine, ...], Fraction]]:
-        """Specification ops, where to read them, and the factor by which ``poly`` is a multiple of theirs."""
+        self, poly: Polynomial, ranges: Mapping[str, Range]
+    ) -> Iterator[tuple[str, tuple[Affine, ...], Fraction, Trail]]:
+        """Specification ops, where to read them, the factor by which ``poly`` is a multiple of theirs, their trail."""
         leaves = {leaf for m in poly for leaf, _ in m}
         if not leaves:
-            return []
-        pools = [self._with_leaf.get(leaf, []) for leaf in leaves]
-        out = []
-        for spec in dict.fromkeys(pools[0]):
-            if not all(spec in pool for pool in pools[1:]):
-                continue
-            found = self._partner(spec, poly, ranges)
+            return
+        reached = list(min((self._readers.get(leaf, []) for leaf in leaves), key=len))
+        seen = set(reached)
+        for spec in reached:
+            if len(seen) > MAX_OPENED:
+                return
+            trail = Trail()
+            found = self._partner(spec, poly, leaves, ranges, trail)
             if found is not None:
-                out.append((spec, *found))
-        return out
+                yield (spec, *found, trail)
+            above = [r for r in self._readers.get(spec, []) if r not in seen]
+            seen.update(above)
+            reached += above
 
     def _partner(
-        self, spec: str, poly: Polynomial, ranges: Mapping[str, Range]
+        self, spec: str, poly: Polynomial, leaves: Collection[Ref], ranges: Mapping[str, Range], trail: Trail
     ) -> tuple[tuple[Affine, ...], Fraction] | None:
-        generic = self._of_specification(spec)
-        if generic is None or len(generic[1]) != len(poly):
+        cell = self.k.full_index(spec)
+        own = {f"y{s}": r for s, r in cell.ranges.items()}
+        try:
+            theirs = self.of_specification(spec, [Affine.symbol(s) for s in own], own, Trail(), leaves)
+        except (Cut, Digits, Unrelated, Unfollowable, NoDefinition, TooLarge):
             return None
-        symbols, theirs = generic
+        if len(theirs) != len(poly):
+            return None
         known: dict[str, Affine] = {}
         mine = _single(poly)
         for leaf, at in _single(theirs).items():
@@ -189,7 +206,7 @@ class Rings:
                 if len(form.terms) == 1 and form.terms[0][1] == 1:
                     known.setdefault(form.terms[0][0], value - form.const)
         out = []
-        for s, (lo, hi) in zip(symbols, self.model.tensors.ranges(spec), strict=True):
+        for s, (lo, hi) in own.items():
             if hi - lo == 1:
                 known[s] = Affine(lo)
             if s not in known:
@@ -198,10 +215,10 @@ class Rings:
             if first < lo or last >= hi:
                 return None
             out.append(known[s])
-        placed: Polynomial = {}
-        for m, c in theirs.items():
-            key = tuple(sorted(((leaf, tuple(f.substitute(known) for f in at)) for leaf, at in m), key=str))
-            placed[key] = placed.get(key, Fraction(0)) + c
+        try:
+            placed = self.of_specification(spec, out, ranges, trail, leaves)
+        except (Unrelated, Unfollowable, NoDefinition, TooLarge):
+            return None
         if set(placed) != set(poly):
             return None
         ratios = {poly[m] / c for m, c in placed.items()}
