@@ -513,7 +513,8 @@ class Width:
         return width
 
     def measure(self, node: Node) -> Measure:
-        """Variables that occur free; most summed variables in one product; most variables bound inside."""
+        """Variables that occur free; most summed variables in one product; most variables bound inside. Products
+        pass through maxima and minima, which may collapse to one of their arguments (ADR 0010)."""
         if node in self.known:
             found = self.known[node]
             if found is None:
@@ -547,7 +548,7 @@ class Width:
         if head in ("+", "-", "neg", "*"):
             return free, products, inside
         self._apply(head, free, inside, products)
-        return free, {}, inside
+        return free, products if head in ("max2", "min2") else {}, inside
 
     def _bind(self, function: str | None, alternatives: Sequence[tuple[tuple[str, ...], Node]]
               ) -> Measure:
@@ -558,10 +559,9 @@ class Width:
             products = products if function else _add(products, own)
             parts.append((free - set(binders), products, _add(inside, own)))
         free, products, inside = self._merge(parts)
-        if function is None:
-            return free, products, inside
-        self._apply(function, free, inside, products)
-        return free, {}, inside
+        if function is not None:
+            self._apply(function, free, inside, products)
+        return free, products, inside
 
     def _apply(self, function: str, free: frozenset[str], inside: Counts, products: Counts) -> None:
         bound = _count([v for v in free if v.partition(".")[2][0] != "g"])

@@ -63,7 +63,9 @@ def _apply(function: str, parts: Sequence[Measure]) -> Measure:
     joined = _either(parts)
     bound: Counter[str] = Counter(cls for cls, rep in joined.variables if rep >= BOUND)
     application = Application(function, frozenset(bound.items()), tuple(sorted(joined.products.items())))
-    return Measure(Counter(), joined.variables, joined.applications | {application})
+    idempotent = function in ("max2", "min2")  # which may collapse to one of its arguments (ADR 0010)
+    products = joined.products if idempotent else Counter()
+    return Measure(products, joined.variables, joined.applications | {application})
 
 
 class Measurer(AlgebraText):
