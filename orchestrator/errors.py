@@ -9,3 +9,7 @@ class OrchestratorError(Exception):
 
 class EvaluationError(OrchestratorError):
     """A program cannot be evaluated on the given numbers; the message names the op or the input."""
+
+
+class SolverMissing(OrchestratorError):
+    """z3 or cvc5 is not installed. Exit code 4."""

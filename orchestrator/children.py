@@ -1,0 +1,59 @@
+"""Child processes of this interpreter, running this installation whatever the current folder contains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = str(Path(__file__).parents[1])
+_CODE = (
+    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
+    "from {module} import {function}; {function}()"
+)
+
+
+def command(module: str, function: str, *arguments: str) -> list[str]:
+    """The command line that calls a function without arguments of a module beside this package."""
+    code = _CODE.format(module=module, function=function)
+    return [sys.executable, "-P", "-c", code, _ROOT, *arguments]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What ``tv-check`` said. Only its exit code decides; the rest is for people."""
+
+    exit_code: int
+    lines: tuple[str, ...]
+    document: dict[str, object]
+
+    def output(self, number: int) -> tuple[str, str]:
+        """Verdict and reason of an output relation; ``UNKNOWN`` if there is none in the answer."""
+        outputs = self.document.get("outputs")
+        if not isinstance(outputs, list) or number >= len(outputs) or not isinstance(outputs[number], dict):
+            return "UNKNOWN", "the checker gave no verdict"
+        return str(outputs[number].get("verdict")), str(outputs[number].get("reason"))
+
+
+def run_checker(bundle: Path, *options: str) -> Checked:
+    """``tv-check`` on a bundle, as a child process: nothing that it trusts comes from this one."""
+    words = command("checker.cli", "main", str(bundle), "--json", *options)
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return _checked(done.returncode, done.stdout, done.stderr)
+
+
+def _checked(code: int, out: bytes, err: bytes) -> Checked:
+    """An answer without a readable document is no verdict, whatever the exit code."""
+    try:
+        document = json.loads(out)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and isinstance(document.get("lines"), list):
+        if document.get("exit_code") == code:
+            return Checked(code, tuple(map(str, document["lines"])), document)
+    lines: Sequence[str] = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+    last = f"UNKNOWN: tv-check ended with code {code}: {lines[0] if lines else 'no message'}"
+    return Checked(code if code not in (0, 1) else 3, (last,), {})

@@ -1,0 +1,155 @@
+"""``tv-emit`` and ``tv-verify``: from a plan file to a certificate, and to a verdict about it.
+
+Exit codes: 0 proved, 1 refuted or invalid, 2 usage, 3 unknown or incomplete, 4 solver missing, 5 malformed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from certificates.bundle import NotABundle
+from certificates.cli import one_line
+from certificates.errors import FormatError
+from certificates.plan import Plan, dumps, load, read_bytes
+
+from .children import run_checker
+from .emit import Emission, emit
+from .errors import SolverMissing
+from .progress import Progress
+
+_OPTIONS = (
+    click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path)),
+    click.option("--jobs", type=click.IntRange(1, 256), help="Solver processes at a time; default: all cores."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    click.option("--quiet", is_flag=True, help="No progress on standard error."),
+    click.option(
+        "--witness-seconds", type=click.FloatRange(0), default=30.0, show_default=True,
+        help="Time to look for a witness against outputs without a proof.",
+    ),
+)  # fmt: skip
+
+
+_Main = Callable[..., None]
+
+
+def _common(command: _Main) -> _Main:
+    """The argument and the options that both commands have."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+class _Stop(Exception):
+    """The command ends early, with this exit code and one line."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code, self.line = code, line
+
+
+@click.command(name="tv-emit")
+@_common
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The bundle: a folder.")
+@click.option("--no-solve", is_flag=True, help="Write all obligations, solve none; no solver is needed.")
+def emit_main(
+    plan_path: Path,
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+    witness_seconds: float,
+    out: Path,
+    no_solve: bool,
+) -> None:
+    """Write a certificate bundle for the plan file PLAN.
+
+    A run that was interrupted continues from BUNDLE.journal. tv-check decides whether the bundle holds.
+
+    Exit codes: 0 every output is proved (with --no-solve: has all its obligations); 1 an output is refuted;
+    2 usage; 3 an output is not proved; 4 solver missing; 5 malformed plan.
+    """
+    try:
+        progress = _progress("tv-emit", quiet)
+        done = _emit(_load(plan_path), out, not no_solve, jobs, witness_seconds, progress)
+    except _Stop as stop:
+        _finish(stop.code, [stop.line], {}, as_json)
+    else:
+        lines = [f"  {v.verdict:8} {v.plan}{': ' + v.reason if v.reason else ''}" for v in done.verdicts]
+        lines.append(f"{done.bundle}: {done.obligations} obligations in {done.stages} stages")
+        _finish(done.exit_code, [*lines, done.verdict], done.to_json(), as_json)
+
+
+@click.command(name="tv-verify")
+@_common
+@click.option("--out", type=click.Path(path_type=Path), help="Keep the bundle in this folder.")
+def verify_main(
+    plan_path: Path, jobs: int | None, as_json: bool, quiet: bool, witness_seconds: float, out: Path | None
+) -> None:
+    """Prove or refute the plan file PLAN: write a bundle, then run tv-check on it as a child process.
+
+    The exit code is tv-check's: 0 valid, every output proved; 1 refuted or invalid; 2 usage; 3 unknown;
+    4 solver missing; 5 malformed plan.
+    """
+    with ExitStack() as stack:
+        try:
+            plan = _load(plan_path)
+            progress = _progress("tv-verify", quiet)
+            folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tv-")), "bundle")
+            done = _emit(plan, folder, True, jobs, witness_seconds, progress)
+            options = ["--jobs", str(jobs)] if jobs else []
+            if plan_path.is_file() and read_bytes(plan_path) == dumps(plan):
+                own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tv-")), "plan.json")
+                own.write_bytes(read_bytes(plan_path))
+                options += ["--plan", str(own)]
+            with progress.phase("check"):
+                checked = run_checker(done.bundle, *options)
+        except _Stop as stop:
+            code, lines, document = stop.code, [stop.line], {}
+        else:
+            code, lines = checked.exit_code, list(checked.lines)
+            document = {"emit": done.to_json(), "check": checked.document, "seconds": progress.seconds}
+    _finish(code, lines, document, as_json)
+
+
+def _load(path: Path) -> Plan:
+    try:
+        return load(path)
+    except FormatError as error:
+        raise _Stop(5, f"MALFORMED: {one_line(error)}") from error
+
+
+def _progress(name: str, quiet: bool) -> Progress:
+    return Progress() if quiet else Progress(lambda line: click.echo(f"{name}: {line}", err=True))
+
+
+def _emit(
+    plan: Plan, out: Path, solve: bool, jobs: int | None, witness_seconds: float, progress: Progress
+) -> Emission:
+    try:
+        return emit(
+            plan, out, solve=solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress
+        )
+    except NotABundle as error:
+        raise click.UsageError(str(error)) from error
+    except SolverMissing as error:
+        raise _Stop(4, f"SOLVER MISSING: {one_line(error)}") from error
+    except Exception as error:
+        # Python would end with code 1, which says that the plan is refuted
+        traceback.print_exc()
+        raise _Stop(3, f"UNKNOWN: internal error {type(error).__name__}: {one_line(error)}") from error
+
+
+def _finish(code: int, lines: list[str], document: dict[str, object], as_json: bool) -> None:
+    """Print the lines, the verdict last, or one JSON object, and end the process."""
+    if as_json:
+        click.echo(json.dumps({**document, "exit_code": code, "verdict": lines[-1]}, sort_keys=True))
+    else:
+        click.echo("\n".join(lines))
+    sys.exit(code)

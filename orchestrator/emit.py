@@ -1,0 +1,255 @@
+"""From a plan to a bundle on disk: relate, prove, confirm, look for a witness against what is left, write.
+
+Fails closed: an output is called PROVED only if every claimed fact has a stage and z3 and cvc5 both refuted
+every file that these stages rest on.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from certificates.bundle import Bundle, OutputVerdict, Word, check_replaceable, write
+from certificates.plan import Plan, digest, dumps
+from certificates.proof import LayoutStage, Proof
+from certificates.report import report, summary
+from certificates.text import clean
+
+from .confirming import Answers, confirm
+from .cores import AllPremises, CoreFinder
+from .engine import Engine, Obligation, Unproved, dependencies
+from .errors import SolverMissing
+from .hint import first_unrelated
+from .journal import Journal
+from .progress import Progress
+from .witnessing import Refutation, refute
+
+#: A proof recurses through the facts that it rests on, several frames each; these frames use no C stack.
+_FRAMES = 100_000
+_REASON = 900
+UNSOLVED = "all of its obligations are written, none is solved (--no-solve)"
+
+
+@dataclass(frozen=True)
+class Emission:
+    """A written bundle: its verdicts, and what it took. ``peak_mib`` is the largest resident set of one process."""
+
+    bundle: Path
+    verdicts: tuple[OutputVerdict, ...]
+    solved: bool
+    complete: int
+    facts: int
+    stages: int
+    obligations: int
+    digest: str
+    resumed: int
+    solver_answers: int
+    seconds: dict[str, float]
+    peak_mib: float
+
+    @property
+    def exit_code(self) -> int:
+        """1 refuted; 3 an output has no proof; 0. Without solving, all obligations written is enough."""
+        words = {v.verdict for v in self.verdicts}
+        if "REFUTED" in words:
+            return 1
+        done = words == {"PROVED"} if self.solved else self.complete == len(self.verdicts) > 0
+        return 0 if done else 3
+
+    @property
+    def verdict(self) -> str:
+        """One line in words."""
+        total = len(self.verdicts)
+        if self.solved or self.complete < total or not total:
+            return summary(self.verdicts)
+        return f"UNSOLVED: {total} of {total} outputs have all their obligations; no solver was asked"
+
+    def to_json(self) -> dict[str, object]:
+        """The document of ``--json``."""
+        words = [v.verdict for v in self.verdicts]
+        return {
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "digest": self.digest,
+            "bundle": str(self.bundle),
+            "outputs": [v.to_json() for v in self.verdicts],
+            "counts": {
+                "outputs": len(words),
+                "proved": words.count("PROVED"),
+                "refuted": words.count("REFUTED"),
+                "unknown": words.count("UNKNOWN"),
+                "with_all_obligations": self.complete,
+                "facts": self.facts,
+                "stages": self.stages,
+                "obligations": self.obligations,
+                "resumed_answers": self.resumed,
+                "solver_answers": self.solver_answers,
+            },
+            "seconds": {phase: round(s, 3) for phase, s in self.seconds.items()},
+            "peak_mib": round(self.peak_mib, 1),
+        }
+
+
+def emit(
+    plan: Plan,
+    out: Path,
+    *,
+    solve: bool = True,
+    jobs: int | None = None,
+    witness_seconds: float = 30.0,
+    progress: Progress | None = None,
+) -> Emission:
+    """Write the bundle of ``plan`` to the folder ``out``; may raise ``NotABundle`` or :class:`SolverMissing`."""
+    out = Path(os.path.abspath(out))
+    check_replaceable(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    journal = Journal(out.with_name(f"{out.name}.journal") if solve else None)
+    versions, cores = _solvers(journal) if solve else ("", AllPremises())
+    resumed = len(journal)
+    run = _Run(plan, cores, progress or Progress())
+    with _deep_recursion():
+        run.relate_and_prove()
+        proof, files = run.confirmed(journal, versions, jobs or os.cpu_count() or 1, solve)
+        refutation = run.refute(witness_seconds)
+    verdicts = tuple(run.verdict(i, solve, refutation) for i in range(len(plan.outputs)))
+    canonical = digest(dumps(plan))
+    bundle = Bundle(
+        plan,
+        proof,
+        {o.file: o.text for o in files},
+        verdicts,
+        "unsat" if solve else "unknown",
+        report(plan, canonical, verdicts, "unsat" if solve else "unknown", len(files)),
+        refutation.witness if refutation else None,
+    )
+    with run.progress.phase("write"):
+        write(bundle, out)
+    answers = len(journal) - resumed
+    journal.delete()
+    return Emission(
+        out, verdicts, solve, len(plan.outputs) - len(run.why), len(proof.facts), len(proof.stages), len(files),
+        canonical, resumed, answers, run.progress.seconds, _peak_mib(),
+    )  # fmt: skip
+
+
+def _solvers(journal: Journal) -> tuple[str, CoreFinder]:
+    """Versions and core finder. The solvers are loaded here only: without solving none needs to be installed."""
+    try:
+        from .solving import VERSIONS, Cores
+    except ImportError as error:
+        raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
+    return VERSIONS, Cores(journal)
+
+
+@dataclass
+class _Run:
+    """The state of one emission; ``why`` says of an output relation why it is not proved."""
+
+    plan: Plan
+    cores: CoreFinder
+    progress: Progress
+    why: dict[int, str] = field(default_factory=dict)
+
+    def relate_and_prove(self) -> None:
+        self.engine = Engine(self.plan, self.cores)
+        with self.progress.phase("relate"):
+            trouble = _attempt(self.engine.relate)
+        self.claims = self.engine.claims()
+        with self.progress.phase("prove"):
+            for i, facts in enumerate(self.claims):
+                reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
+                if reason:
+                    hint = first_unrelated(self.plan, self.engine.knowledge, self.plan.outputs[i])
+                    self.why[i] = f"{reason}; {hint}" if hint else reason
+                self.progress.step(i + 1, len(self.claims))
+
+    def _prover(self, fact: int) -> Callable[[], None]:
+        return lambda: self.engine.prove(fact)
+
+    def confirmed(
+        self, journal: Journal, versions: str, jobs: int, solve: bool
+    ) -> tuple[Proof, list[Obligation]]:
+        """The proof of all outputs that stand; outputs with a file that one solver does not refute fall."""
+        while True:
+            wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
+            with self.progress.phase("assemble"):
+                proof, files, numbers = self.engine.proof(wanted, "unsat" if solve else "unknown")
+            if not solve:
+                return proof, files
+            with self.progress.phase("confirm"):
+                answers = confirm([o.text for o in files], journal, versions, jobs, self.progress.step)
+            bad = {o.file: a for o, a in zip(files, answers, strict=True) if not a.unsat}
+            if not bad:
+                return proof, files
+            broken = _broken(proof, bad)
+            for i, facts in enumerate(self.claims):
+                fallen = [broken[numbers[f]] for f in facts if numbers.get(f) in broken]
+                if i not in self.why and fallen:
+                    self.why[i] = fallen[0]
+
+    def refute(self, seconds: float) -> Refutation | None:
+        """A witness against one of the outputs without a proof."""
+        facts = [(i, k) for i in self.why for k in range(len(self.claims[i]))]
+        if not facts or seconds <= 0:
+            return None
+        with self.progress.phase("witness"):
+            return refute(self.plan, facts, seconds)
+
+    def verdict(self, number: int, solve: bool, refutation: Refutation | None) -> OutputVerdict:
+        word: Word = "UNKNOWN"
+        if refutation is not None and refutation.output == number:
+            word, reason = "REFUTED", refutation.reason
+        elif number in self.why:
+            reason = self.why[number]
+        elif solve:
+            word, reason = "PROVED", ""
+        else:
+            reason = UNSOLVED
+        relation = self.plan.outputs[number]
+        return OutputVerdict(relation.spec, relation.plan, word, clean(reason)[:_REASON])
+
+
+def _attempt(task: Callable[[], None]) -> str:
+    """Why a task failed, or nothing. Whatever goes wrong inside, all that follows is that nothing is proved."""
+    try:
+        task()
+    except Unproved as error:
+        return str(error) or "no proof was found"
+    except RecursionError:
+        return "the proof is nested too deeply"
+    except Exception as error:
+        return f"internal error {type(error).__name__}: {error}"
+    return ""
+
+
+def _broken(proof: Proof, bad: dict[str, Answers]) -> dict[int, str]:
+    """Facts whose stages rest on a file that is not confirmed, with both answers."""
+    out: dict[int, str] = {}
+    for stage in proof.stages:
+        own = [stage.file] if isinstance(stage, LayoutStage) else [c.file for c in stage.cases]
+        reasons = [f"{bad[f]} of the obligation of: {stage.title}" for f in own if f in bad]
+        reasons += [out[f] for f in dependencies(stage) if f in out]
+        if reasons:
+            out[stage.goal] = reasons[0]
+    return out
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _peak_mib() -> float:
+    """Largest resident set so far, of this process or of one of its children."""
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return max(resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * unit / (1 << 20)
