@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -89,11 +89,23 @@ class Engine:
         self.knowledge.declare_inputs()
         self._relate_iotas()
         self.matcher.index_specification(self.folder.fold)
-        for ref in execution_order(self.plan):
-            if ref in self.knowledge.by_lhs or self.folder.fold(ref) or self.matcher.relate(ref):
-                continue
-            if not self.knowledge.moves(ref):
-                self.knowledge.deep(ref)
+        for segment in segments(self.plan):
+            waiting = self._settle(segment)
+            for ref in waiting:
+                if ref not in self.knowledge.by_lhs and not self.knowledge.moves(ref) and self.knowledge.deep(ref):
+                    waiting = self._settle(waiting)
+
+    def _settle(self, refs: Sequence[str]) -> list[str]:
+        """Relate what can be related, until nothing changes; the others. A sum needs the summands of all classes."""
+        while True:
+            self.knowledge.forget_failures()
+            left = [ref for ref in refs if not self._relate(ref)]
+            if len(left) in (0, len(refs)):
+                return left
+            refs = left
+
+    def _relate(self, ref: str) -> bool:
+        return ref in self.knowledge.by_lhs or self.folder.fold(ref) or self.matcher.relate(ref)
 
     def _relate_iotas(self) -> None:
         """Positions along a dimension of one size are one vector: the specification's first such iota, at 0 elsewhere."""
@@ -305,24 +317,24 @@ def _symbols(p: LayoutPremise) -> Iterator[str]:
         yield from f.symbols
 
 
-def execution_order(plan: Plan) -> Iterator[Ref]:
-    """Arithmetic ops of all classes, each after everything it may read, collectives included."""
+def segments(plan: Plan) -> Iterator[list[Ref]]:
+    """Ops of all classes from one collective to the next; each segment needs earlier ones only."""
     position = {c.name: 0 for c in plan.classes}
-    waiting: dict[int, set[str]] = {}
-    progress = True
-    while progress:
-        progress = False
+    while True:
+        segment: list[Ref] = []
+        arrived: dict[int, set[str]] = {}
         for cls in plan.classes:
             ops = cls.program.ops
             while position[cls.name] < len(ops):
                 op = ops[position[cls.name]]
                 if op.name in COLLECTIVES:
-                    seq = op.integer("seq")
-                    arrived = waiting.setdefault(seq, set())
-                    arrived.add(cls.name)
-                    if arrived != set(plan.rendezvous(seq)):
-                        break
-                else:
-                    yield f"{cls.name}:{op.out}"
+                    arrived.setdefault(op.integer("seq"), set()).add(cls.name)
+                    break
+                segment.append(f"{cls.name}:{op.out}")
                 position[cls.name] += 1
-                progress = True
+        yield segment
+        complete = [c for seq, classes in arrived.items() if classes == set(plan.rendezvous(seq)) for c in classes]
+        for name in complete:
+            position[name] += 1
+        if not complete:
+            return

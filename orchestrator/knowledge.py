@@ -126,6 +126,10 @@ class Knowledge:
             self._movement[ref] = found
         return self._movement[ref]
 
+    def forget_failures(self) -> None:
+        """What had no relation may have one now."""
+        self._movement = {ref: found for ref, found in self._movement.items() if found}
+
     def read(self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
         """The relation of one element on a box; raises :class:`Unrelated` or a split of the box."""
         if self.is_atom(ref) and ref not in self.by_lhs:
@@ -174,15 +178,21 @@ class Knowledge:
         return coef, current, at
 
     def _moved_facts(self, ref: str) -> list[int]:
-        def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...]]:
+        """Facts of the parts whose sources are related; padding, say, stays open."""
+
+        def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...]] | None:
             coef, current, at = self.source(ref, list(cell.at.values()), cell.ranges)
-            reading = self.read(current, at, cell.ranges)
+            try:
+                reading = self.read(current, at, cell.ranges)
+            except Unrelated:
+                return None
             return coef * reading.coef, reading.target, reading.at
 
         whole = self.full_index(ref)
         pieces = [
-            make_fact(self.model, cell, ref, tuple(cell.at.values()), target, at, coef)
-            for cell, (coef, target, at) in explore(whole, compute)
+            make_fact(self.model, cell, ref, tuple(cell.at.values()), found[1], found[2], found[0])
+            for cell, found in explore(whole, compute)
+            if found is not None
         ]
         return [self.add(fact, LayoutRecipe()) for fact in merge(pieces)]
 

@@ -516,7 +516,8 @@ class Matcher:
         """Whether the shares, over all coordinates of ``axes``, make up the specification's whole sum."""
         pattern = self._access(shares[0].candidates[0].spec)
         assert pattern is not None
-        total = 0
+        total = Fraction(0)
+        images: set[tuple[object, ...]] = set()
         for share in shares:
             box = self._box(share.ref)
             moving = [a for a in axes if a not in share.partial]
@@ -525,10 +526,20 @@ class Matcher:
                 symbols |= {a for a in moving}
                 if any(a in symbols for a in box if a not in axes and box[a][1] - box[a][0] > 1):
                     return False
+                # Ranks of two classes that sum the same part would count it twice.
+                image = tuple((f.const, f.interval(cell.ranges)) for f in candidate.summed)
+                if image and not share.partial and image in images:
+                    return False
+                images.add(image)
                 owner = split_ref(share.ref)[0]
                 inner = {s for f in cell.at for s in cell.at[f].symbols if f.startswith(f"{owner}.")}
-                total += math.prod(cell.ranges[s][1] - cell.ranges[s][0] for s in inner) * math.prod(
-                    box[a][1] - box[a][0] for a in moving
+                # Summands of one partial operand, on all its ranks, make up one term.
+                part = Fraction(
+                    math.prod(box[a][1] - box[a][0] for a in share.partial),
+                    math.prod(self.model.plan.mesh.axes[a] for a in share.partial),
+                )
+                total += part * math.prod(
+                    hi - lo for lo, hi in (*(cell.ranges[s] for s in inner), *(box[a] for a in moving))
                 )
         return total == math.prod(n for _, n in pattern.summed)
 
