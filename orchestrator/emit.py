@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, Word, check_replaceable, write
+from certificates.facts import Fact
 from certificates.plan import Plan, digest, dumps
 from certificates.proof import LayoutStage, Proof
 from certificates.report import report, summary
@@ -26,6 +27,7 @@ from .engine import Engine, Obligation, Unproved, dependencies
 from .errors import SolverMissing
 from .hint import first_unrelated
 from .journal import Journal
+from .plausible import Plausible
 from .progress import Progress
 from .witnessing import Refutation, refute
 
@@ -111,7 +113,7 @@ def emit(
     journal = Journal(out.with_name(f"{out.name}.journal") if solve else None)
     versions, cores = _solvers(journal) if solve else ("", AllPremises())
     resumed = len(journal)
-    run = _Run(plan, cores, progress or Progress())
+    run = _Run(plan, cores, (lambda _: True) if solve else Plausible(plan), progress or Progress())
     with _deep_recursion():
         run.relate_and_prove()
         proof, files = run.confirmed(journal, versions, jobs or os.cpu_count() or 1, solve)
@@ -152,11 +154,12 @@ class _Run:
 
     plan: Plan
     cores: CoreFinder
+    plausible: Callable[[Fact], bool]
     progress: Progress
     why: dict[int, str] = field(default_factory=dict)
 
     def relate_and_prove(self) -> None:
-        self.engine = Engine(self.plan, self.cores)
+        self.engine = Engine(self.plan, self.cores, self.plausible)
         with self.progress.phase("relate"):
             trouble = _attempt(self.engine.relate)
         self.claims = self.engine.claims()
@@ -168,8 +171,14 @@ class _Run:
                     self.why[i] = f"{reason}; {hint}" if hint else reason
                 self.progress.step(i + 1, len(self.claims))
 
-    def _prover(self, fact: int) -> Callable[[], None]:
-        return lambda: self.engine.prove(fact)
+    def _prover(self, number: int) -> Callable[[], None]:
+        def prove() -> None:
+            fact = self.engine.knowledge.facts[number]
+            if not self.plausible(fact):
+                raise Unproved(f"{fact} fails on some input, as far as floating point shows")
+            self.engine.prove(number)
+
+        return prove
 
     def confirmed(
         self, journal: Journal, versions: str, jobs: int, solve: bool

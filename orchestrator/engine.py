@@ -32,7 +32,7 @@ from smtlib_emit.model import Model
 from smtlib_emit.sexp import without_comments
 
 from .algebra_stage import AlgebraBuilder
-from .cells import Unfollowable
+from .cells import Cut, Digits, Unfollowable
 from .cores import CoreFinder
 from .deep import DeepMatcher
 from .knowledge import Knowledge, LayoutRecipe, make_fact
@@ -60,11 +60,11 @@ class Obligation:
 
 @dataclass
 class Engine:
-    """Relates, stages and solves one plan."""
+    """Relates, stages and solves one plan. A guess that is not ``plausible`` is dropped before it is proved."""
 
     plan: Plan
     cores: CoreFinder
-    progress: Callable[[str], None] = lambda _: None
+    plausible: Callable[[Fact], bool] = lambda _: True
     model: Model = field(init=False)
     knowledge: Knowledge = field(init=False)
     built: dict[int, Stage] = field(default_factory=dict)
@@ -165,6 +165,8 @@ class Engine:
         self._order.append(number)
 
     def _proves(self, number: int) -> bool:
+        if not self.plausible(self.knowledge.facts[number]):
+            return False
         try:
             self.prove(number)
         except Unproved:
@@ -178,9 +180,14 @@ class Engine:
             try:
                 return self._algebra(AlgebraBuilder(self.knowledge, number, recipe).build(self._title(fact)))
             except NoDefinition as problem:
-                # Axes cut inside a product have no tree; without a sum the stage can be proved at true sizes.
+                first = problem
+            try:
+                direct = self.matcher.direct(recipe)
+                return self._algebra(AlgebraBuilder(self.knowledge, number, direct).build(self._title(fact)))
+            except (NoDefinition, Cut, Digits, Unfollowable):
+                # Without a sum the stage can be proved at true sizes.
                 if not all(self._pointwise(ref) for ref in recipe.expand):
-                    raise Unproved(str(problem)) from problem
+                    raise Unproved(str(first)) from first
                 recipe = LayoutRecipe(recipe.expand)
         assert isinstance(recipe, LayoutRecipe)
         stage = LayoutBuilder(self.knowledge, number, recipe).build(self._title(fact))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from certificates.affine import Affine, Range
@@ -45,6 +45,17 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Operands of both sides that correspond, with the facts and atoms by which they do: ``plan = coef * spec``."""
+
+    plan: Use
+    spec: Use
+    coef: Fraction
+    instances: tuple[Instance, ...]
+    atoms: tuple[Use, ...]
+
+
+@dataclass(frozen=True)
 class AlgebraRecipe:
     """All that an algebra stage needs, over cell symbols: what is unfolded, which facts, where."""
 
@@ -53,6 +64,7 @@ class AlgebraRecipe:
     uses: tuple[Use, ...]
     ranges: Mapping[str, Range]
     goal: Mapping[str, Affine]
+    pairs: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class Candidate:
     instances: tuple[Instance, ...]
     uses: tuple[Use, ...]
     opened: frozenset[Ref] = frozenset()
+    pairs: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -422,17 +435,23 @@ class Matcher:
         coef = combine(op.name, ordered)
         if coef is None:
             return None
-        for v, names in zip(self.model.operands(spec), pattern.operands, strict=True):
-            at = [known[n] for n in names]
-            uses.append(Use(v, tuple(at)))
-            reading = self.k.read(v, at, cell.ranges)
-            if reading.fact is not None:
-                instances.append(Instance(reading.fact, reading.values))
-                uses.append(Use(reading.target, reading.at))
+        pairs: list[Pair] = []
+        for v, names, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
+            here = Use(v, tuple(known[n] for n in names))
+            uses.append(here)
+            reading = self.k.read(v, here.at, cell.ranges)
+            if reading.fact is None:
+                continue
+            instance, atom = Instance(reading.fact, reading.values), Use(reading.target, reading.at)
+            instances.append(instance)
+            uses.append(atom)
+            if operand.partial is None and self.model.literal(reading.target) is None:
+                through = (*operand.instances, instance)
+                pairs.append(Pair(operand.uses[0], here, operand.coef / reading.coef, through, (atom,)))
         out = tuple(known[n] for n in pattern.out)
         uses.append(Use(spec, out))
         summed = tuple(known[n] for n, _ in pattern.summed)
-        return Candidate(spec, out, summed, coef, tuple(instances), tuple(uses))
+        return Candidate(spec, out, summed, coef, tuple(instances), tuple(uses), pairs=tuple(pairs))
 
     def _literal_of(self, ref: str) -> object:
         """The literal that a moved specification tensor consists of, if it is one everywhere."""
@@ -614,6 +633,10 @@ class Matcher:
         def uses(values: tuple[Use, ...]) -> tuple[Use, ...]:
             return tuple(Use(u.ref, forms(u.at)) for u in values)
 
+        def pair(p: Pair) -> Pair:
+            plan, spec = uses((p.plan, p.spec))
+            return Pair(plan, spec, p.coef, tuple(map(instance, p.instances)), uses(p.atoms))
+
         cells = tuple(
             Cell(
                 {(f"{owner}.{s}" if s in axes else s): r for s, r in c.ranges.items()},
@@ -630,6 +653,7 @@ class Matcher:
                 tuple(map(instance, c.instances)),
                 uses(c.uses),
                 c.opened,
+                tuple(map(pair, c.pairs)),
             )
             for c in share.candidates
         )
@@ -651,17 +675,41 @@ class Matcher:
     ) -> AlgebraRecipe:
         instances: dict[Instance, None] = {}
         uses: dict[Use, None] = {Use(fact.lhs, left): None, Use(fact.rhs, shares[0].candidates[0].out): None}
+        pairs: dict[Pair, None] = {}
         for share in shares:
             for cell, candidate, operands in zip(share.cells, share.candidates, share.operands, strict=True):
                 ranges.update(cell.ranges)
                 uses[Use(share.ref, share.left)] = None
+                pairs.update(dict.fromkeys(candidate.pairs))
                 for part in (candidate, *operands):
                     instances.update(dict.fromkeys(part.instances))
                     uses.update(dict.fromkeys(part.uses))
         goal = solve(fact.lhs_index, fact.ranges, left, ranges)
         if goal is None:
             raise Unfollowable(f"{fact.lhs}: goal does not cover its own cell")
-        return AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), dict(ranges), goal)
+        return AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), dict(ranges), goal, tuple(pairs))
+
+    def direct(self, recipe: AlgebraRecipe) -> AlgebraRecipe:
+        """The recipe with operands tied to operands by facts of their own, not through the tensors both come from.
+
+        Trees of an algebra stage cannot cut the axes of a common source and join others of it; its layout stage can.
+        """
+        instances, uses = dict.fromkeys(recipe.instances), dict.fromkeys(recipe.uses)
+        for pair in recipe.pairs:
+            for instance in pair.instances:
+                instances.pop(instance, None)
+            for atom in pair.atoms:
+                uses.pop(atom, None)
+        cell = Cell(recipe.ranges, {})
+        for pair in recipe.pairs:
+            uses |= {pair.plan: None, pair.spec: None}
+            fact = make_fact(self.model, cell, pair.plan.ref, pair.plan.at, pair.spec.ref, pair.spec.at, pair.coef)
+            number = self.k.add(fact, LayoutRecipe(), relates=False)
+            values = solve(fact.lhs_index, fact.ranges, pair.plan.at, recipe.ranges)
+            if values is None:
+                raise Unfollowable(f"{fact.lhs}: a fact does not cover its own cell")
+            instances[Instance(number, tuple(values[s] for s, _, _ in fact.symbols))] = None
+        return replace(recipe, instances=tuple(instances), uses=tuple(uses), pairs=())
 
 
 def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
