@@ -1,0 +1,129 @@
+"""Is a guessed fact true on some inputs? Decides between guesses where no solver does.
+
+A fact is evaluated at true sizes, in floating point, on block-constant inputs. One that visibly fails is not
+pursued; one that does not is still only a guess, and its obligation says so to whoever solves it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from certificates.affine import Affine
+from certificates.facts import Fact, Reduced, Ref, split_ref
+from certificates.ir import rational
+from certificates.plan import Plan
+
+from .errors import EvaluationError
+from .forms import Form
+from .grids import Array, common_axes, flattened, refined
+from .network import Expansion, Node
+from .refute import Scenario, random_inputs
+
+#: Relative difference from which a fact counts as failed.
+VISIBLE = 1e-7
+_RANKS, _SEEDS = 8, 2
+
+
+class Plausible:
+    """Evaluations of one plan on a few inputs, kept between facts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        scenarios = [Scenario(random_inputs(plan, random.Random(seed))) for seed in range(_SEEDS)]
+        self._expanded: list[tuple[Scenario, Expansion]] = [(s, s.expand(plan)) for s in scenarios]
+
+    def __call__(self, fact: Fact) -> bool:
+        """False if the fact visibly fails somewhere; what cannot be evaluated is plausible."""
+        places = self._places(fact)
+        return not any(self._fails(s, e, fact, at) for s, e in self._expanded for at in places)
+
+    def _places(self, fact: Fact) -> list[dict[str, int]]:
+        """Values of the symbols that choose a rank: all of them if few, else some."""
+        axes = len(self._plan.mesh.axes)
+        chosen = {s for ref, index in ((fact.lhs, fact.lhs_index), (fact.rhs, fact.rhs_index))
+                  for f in index[: axes if _of_plan(ref) else 0] for s in f.symbols}  # fmt: skip
+        ranges = {s: r for s, r in fact.ranges.items() if s in chosen}
+        if math.prod(hi - lo for lo, hi in ranges.values()) <= _RANKS:
+            values = itertools.product(*(range(*r) for r in ranges.values()))
+            return [dict(zip(ranges, v, strict=True)) for v in values]
+        rng = random.Random(0)
+        return [{s: rng.randrange(*r) for s, r in ranges.items()} for _ in range(_RANKS)]
+
+    def _fails(self, scenario: Scenario, expansion: Expansion, fact: Fact, at: Mapping[str, int]) -> bool:
+        free = [s for s in fact.ranges if s not in at]
+        variable = {s: i for i, s in enumerate(free)}
+        sizes = [fact.ranges[s][1] - fact.ranges[s][0] for s in free]
+        start = {s: fact.ranges[s][0] for s in free}
+
+        def form(affine: Affine) -> Form:
+            const, terms = affine.const, []
+            for symbol, coef in affine.terms:
+                const += coef * (at[symbol] if symbol in at else start[symbol])
+                if symbol in variable:
+                    terms.append((variable[symbol], coef))
+            return const, tuple(sorted(terms))
+
+        try:
+            sides = [self._side(expansion, fact.lhs, [form(f) for f in fact.lhs_index])]
+            literal = _literal(fact.rhs)
+            if literal is None:
+                sides.append(self._side(expansion, fact.rhs, [form(f) for f in fact.rhs_index]))
+            for _, new, grids in scenario.evaluator.parts(sides, sizes):
+                flat = [flattened(g, new) for g in grids]
+                axes = common_axes(flat)
+                values = [refined(g, axes) for g in flat]
+                if _differ(values[0], values[1] if literal is None else np.asarray(literal), fact.coef):
+                    return True
+        except EvaluationError:
+            return False
+        return False
+
+    def _side(self, expansion: Expansion, ref: Ref, index: Sequence[Form]) -> tuple[int, list[Form]]:
+        """The node behind a REF at the ranks that the index names, and the forms of its dimensions."""
+        mesh = self._plan.mesh
+        if isinstance(ref, str) and not _of_plan(ref):
+            return expansion.value(-1, split_ref(ref)[1]), list(index)
+        reduced = ref.axes if isinstance(ref, Reduced) else ()
+        fixed = [a for a in mesh.axes if a not in reduced]
+        here = {a: const for a, (const, _) in zip(fixed, index, strict=False)}
+        members = dict(map(split_ref, ref.of if isinstance(ref, Reduced) else (ref,)))
+        nodes = []
+        for moving in itertools.product(*(range(mesh.axes[a]) for a in reduced)):
+            rank = mesh.rank(here | dict(zip(reduced, moving, strict=True)))
+            nodes.append(expansion.value(rank, members[expansion.class_of(rank)]))
+        if isinstance(ref, Reduced):
+            first = expansion.network.nodes[nodes[0]]
+            merged = Node("merge", tuple(sorted(nodes)), (ref.kind,), first.sort, first.shape)
+            return expansion.network.add(merged), list(index[len(fixed) :])
+        return nodes[0], list(index[len(fixed) :])
+
+
+def _of_plan(ref: Ref) -> bool:
+    return isinstance(ref, Reduced) or not ref.startswith(("s:", "#"))
+
+
+def _literal(ref: Ref) -> float | int | bool | None:
+    if isinstance(ref, Reduced) or not ref.startswith("#"):
+        return None
+    kind, text = ref[:3], ref[3:]
+    if kind == "#b:":
+        return text == "true"
+    return float(rational(text)) if kind == "#f:" else int(text)
+
+
+def _differ(left: Array, right: Array, coef: Fraction) -> bool:
+    """Do the sides differ where both are defined, visibly at the scale of the tensor?"""
+    if left.dtype != np.float64 or right.dtype != np.float64:
+        return bool(np.any(left != right))
+    scaled = right * float(coef)
+    with np.errstate(all="ignore"):
+        gap = np.abs(left - scaled)
+        scale = np.maximum(np.abs(left), np.abs(scaled))
+        floor = VISIBLE * np.max(scale, initial=0.0, where=np.isfinite(scale))
+        return bool(np.any(np.isfinite(gap) & (gap > VISIBLE * scale) & (gap > 1e-6 * floor)))
