@@ -113,7 +113,8 @@ def verify_main(
         except _Stop as stop:
             code, lines, document = stop.code, [stop.line], {}
         else:
-            code, lines = checked.exit_code, list(checked.lines)
+            diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.verdicts if v.verdict == "REFUTED"]
+            code, lines = checked.exit_code, [*checked.lines[:-1], *diagnosis, *checked.lines[-1:]]
             document = {"emit": done.to_json(), "check": checked.document, "seconds": progress.seconds}
     _finish(code, lines, document, as_json)
 

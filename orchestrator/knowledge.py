@@ -233,7 +233,9 @@ class Knowledge:
             extra |= {f"{owner}.{a}": model.plan.by_class[owner].box[a] for a in ref.axes}
         start = Cell.whole(dict(whole.ranges) | extra)
 
-        def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...], list[tuple[Fraction, Ref, list[Affine]]]]:
+        def compute(
+            cell: Cell,
+        ) -> tuple[Fraction, Ref, tuple[Affine, ...], list[tuple[Fraction, Ref, list[Affine]]]] | None:
             sources: list[tuple[Fraction, Ref, list[Affine]]] = []
             index = [cell.at[s] for s in whole.ranges]
             kept: list[Affine] | None = None
@@ -260,13 +262,19 @@ class Knowledge:
             coef = sources[0][0]
             family = {split_ref(g)[0]: g for _, g, _ in sources if isinstance(g, str)}
             inner = model.reduced_of(next(iter(family)), family, ref.axes, ref.kind)
-            if inner != ref and (inner in self.by_lhs or self.facts_for(inner)):
-                reading = self.read(inner, kept, cell.ranges)
-                return coef * reading.coef, reading.target, reading.at, sources
-            return *self._replicated(ref, coef, sources, cell), sources
+            try:
+                if inner != ref and (inner in self.by_lhs or self.facts_for(inner)):
+                    reading = self.read(inner, kept, cell.ranges)
+                    return coef * reading.coef, reading.target, reading.at, sources
+                return *self._replicated(ref, coef, sources, cell), sources
+            except Unrelated:
+                return None
 
         pieces: list[tuple[Fact, Cell, list[tuple[Fraction, Ref, list[Affine]]]]] = []
-        for cell, (coef, target, at, sources) in explore(start, compute):
+        for cell, found in explore(start, compute):
+            if found is None:
+                continue
+            coef, target, at, sources = found
             if ref.kind != "add" and coef <= 0:
                 raise Unfollowable(f"{ref}: {ref.kind} under a negative factor")
             left = tuple(cell.at[s] for s in whole.ranges)
