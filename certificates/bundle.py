@@ -25,7 +25,7 @@ MANIFEST = "manifest.json"
 Status = Literal["unsat", "unknown"]
 Word = Literal["PROVED", "REFUTED", "UNKNOWN"]
 
-#: Runs one solver over all obligations with nothing but a shell; any other output than an answer is ``error``.
+#: Runs one solver over all obligations with nothing but a shell; output that is no answer is ``error``.
 RUN_SH = """\
 #!/bin/sh
 # Usage: sh run.sh [SOLVER [OPTION...]]     (default: z3; for example: sh run.sh cvc5 --lang smt2)
@@ -90,7 +90,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A certificate. ``obligations`` maps file numbers such as ``0001`` to texts; ``report`` is for people."""
+    """A certificate. ``obligations`` maps file numbers (``0001``) to texts; ``report`` is for people."""
 
     plan: Plan
     proof: Proof
@@ -117,7 +117,7 @@ def _obligation(number: str) -> str:
 
 
 def write(bundle: Bundle, folder: Path) -> None:
-    """Write or replace a bundle; a kill leaves the old one, the new one, or (for a moment) none, never a mixture."""
+    """Write or replace a bundle. A kill leaves the old one, the new one or none, never a mixture."""
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "old"))
@@ -138,7 +138,7 @@ def write(bundle: Bundle, folder: Path) -> None:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise :class:`NotABundle` unless nothing is lost by writing to ``folder``: absent, empty, or a bundle."""
+    """Raise :class:`NotABundle` unless ``folder`` is absent, empty, or a bundle and nothing else."""
     if not folder.is_symlink() and not folder.exists():
         return
     if folder.is_symlink() or not folder.is_dir():

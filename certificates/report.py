@@ -1,4 +1,4 @@
-"""``report.txt``: a bundle's verdict, claim, conditions and origin in words. Informative; ``tv-check`` decides."""
+"""``report.txt``: a bundle's verdict, claim, conditions and origin in words; ``tv-check`` decides."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def report(
         *(f"  {v.verdict:8} {_names(v)}{': ' + v.reason if v.reason else ''}" for v in verdicts),
         "",
         "Claim",
-        "  For every real-valued input that satisfies the input relation, every output called PROVED stands in",
-        "  its output relation to the specification's output. tv-check decides whether this bundle shows it.",
+        "  For every real-valued input that satisfies the input relation, every output called PROVED stands",
+        "  in its output relation to the specification's output. tv-check decides if this bundle shows it.",
         *_invariant(plan, verdicts),
         "",
         "Assumptions",
@@ -66,14 +66,12 @@ def summary(verdicts: Sequence[OutputVerdict]) -> str:
     words = [v.verdict for v in verdicts]
     total = len(words)
     if "REFUTED" in words:
-        return f"REFUTED: {words.count('REFUTED')} of {total} outputs differ on a concrete input; {_proved(words)}"
+        differ = f"{words.count('REFUTED')} of {total} outputs differ on a concrete input"
+        return f"REFUTED: {differ}; {words.count('PROVED')} proved"
     if "UNKNOWN" in words or not words:
-        return f"UNKNOWN: {words.count('UNKNOWN')} of {total} outputs without a verdict; {_proved(words)}"
+        without = f"{words.count('UNKNOWN')} of {total} outputs without a verdict"
+        return f"UNKNOWN: {without}; {words.count('PROVED')} proved"
     return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
-
-
-def _proved(words: Sequence[str]) -> str:
-    return f"{words.count('PROVED')} proved"
 
 
 def _names(verdict: OutputVerdict) -> str:

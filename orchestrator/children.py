@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +50,10 @@ def _checked(code: int, out: bytes, err: bytes) -> Checked:
         document = json.loads(out)
     except ValueError:
         document = None
-    if isinstance(document, dict) and isinstance(document.get("lines"), list):
-        if document.get("exit_code") == code:
-            return Checked(code, tuple(map(str, document["lines"])), document)
-    lines: Sequence[str] = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+    if isinstance(document, dict) and document.get("exit_code") == code:
+        said = document.get("lines")
+        if isinstance(said, list) and said:
+            return Checked(code, tuple(map(str, said)), document)
+    lines = err.decode("utf-8", "replace").strip().splitlines()[-1:]
     last = f"UNKNOWN: tv-check ended with code {code}: {lines[0] if lines else 'no message'}"
     return Checked(code if code not in (0, 1) else 3, (last,), {})

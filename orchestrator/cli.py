@@ -27,7 +27,7 @@ from .progress import Progress
 
 _OPTIONS = (
     click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path)),
-    click.option("--jobs", type=click.IntRange(1, 256), help="Solver processes at a time; default: all cores."),
+    click.option("--jobs", type=click.IntRange(1, 256), help="Solver processes at a time [default: cores]."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     click.option("--quiet", is_flag=True, help="No progress on standard error."),
     click.option(
@@ -139,6 +139,10 @@ def _emit(
         )
     except NotABundle as error:
         raise click.UsageError(str(error)) from error
+    except OSError as error:
+        raise click.UsageError(f"cannot write {out}: {error}") from error
+    except KeyboardInterrupt:
+        raise _Stop(3, "UNKNOWN: interrupted; the next run continues from the journal") from None
     except SolverMissing as error:
         raise _Stop(4, f"SOLVER MISSING: {one_line(error)}") from error
     except Exception as error:

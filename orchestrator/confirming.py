@@ -1,6 +1,6 @@
 """Finished files are confirmed by z3 and by cvc5 in child processes, several at a time.
 
-A solver that crashes or hangs takes only its child with it; whatever is not a clean ``unsat`` stays what it was.
+A solver that crashes or hangs takes only its child with it; what is not a clean ``unsat`` stays what it was.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ UNSOLVED = "all of its obligations are written, none is solved (--no-solve)"
 
 @dataclass(frozen=True)
 class Emission:
-    """A written bundle: its verdicts, and what it took. ``peak_mib`` is the largest resident set of one process."""
+    """A written bundle: its verdicts, and what it took. ``peak_mib``: largest resident set of one process."""
 
     bundle: Path
     verdicts: tuple[OutputVerdict, ...]
@@ -106,7 +107,7 @@ def emit(
     witness_seconds: float = 30.0,
     progress: Progress | None = None,
 ) -> Emission:
-    """Write the bundle of ``plan`` to the folder ``out``; may raise ``NotABundle`` or :class:`SolverMissing`."""
+    """Write the bundle of ``plan`` to the folder ``out``, or raise ``NotABundle`` or :class:`SolverMissing`."""
     out = Path(os.path.abspath(out))
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -134,13 +135,13 @@ def emit(
     answers = len(journal) - resumed
     journal.delete()
     return Emission(
-        out, verdicts, solve, len(plan.outputs) - len(run.why), len(proof.facts), len(proof.stages), len(files),
-        canonical, resumed, answers, run.progress.seconds, _peak_mib(),
+        out, verdicts, solve, len(plan.outputs) - len(run.why), len(proof.facts), len(proof.stages),
+        len(files), canonical, resumed, answers, run.progress.seconds, _peak_mib(),
     )  # fmt: skip
 
 
 def _solvers(journal: Journal) -> tuple[str, CoreFinder]:
-    """Versions and core finder. The solvers are loaded here only: without solving none needs to be installed."""
+    """Versions and core finder. Solvers are loaded here only: without solving none needs to be there."""
     try:
         from .solving import VERSIONS, Cores
     except ImportError as error:
@@ -224,7 +225,7 @@ class _Run:
 
 
 def _attempt(task: Callable[[], None]) -> str:
-    """Why a task failed, or nothing. Whatever goes wrong inside, all that follows is that nothing is proved."""
+    """Why a task failed, or nothing. Whatever goes wrong inside, it follows that nothing is proved."""
     try:
         task()
     except Unproved as error:
@@ -232,7 +233,8 @@ def _attempt(task: Callable[[], None]) -> str:
     except RecursionError:
         return "the proof is nested too deeply"
     except Exception as error:
-        return f"internal error {type(error).__name__}: {error}"
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return f"internal error {type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error}"
     return ""
 
 
@@ -261,4 +263,5 @@ def _deep_recursion() -> Iterator[None]:
 def _peak_mib() -> float:
     """Largest resident set so far, of this process or of one of its children."""
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return max(resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * unit / (1 << 20)
+    sets = [resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(sets) * unit / (1 << 20)

@@ -245,7 +245,9 @@ class LayoutBuilder:
         value = self.element(indices, where)
         full = (*at[:mesh], *body[:axis], value, *body[axis + free :])
         self.premises.append(Def(ref, at, full))
-        self.unfold(operand, full)
+        # A looked-up table is read through its relation: regrouping at an integer element costs solvers much.
+        if not self.use_facts(operand, full):
+            self.unfold(operand, full)
 
     def element(self, ref: str, at: Index) -> Affine:
         """The symbol that stands for an integer element."""

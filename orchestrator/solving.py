@@ -22,7 +22,7 @@ VERSIONS = f"z3 {z3.get_version_string()} {Z3_RLIMIT}, cvc5 {cvc5.__version__} {
 
 @dataclass
 class Cores:
-    """Minimised cores by obligation text. What the journal holds is a guess: finished files are solved again."""
+    """Minimised cores by obligation text. What the journal holds is a guess: files are solved again."""
 
     journal: Journal = field(default_factory=Journal)
 

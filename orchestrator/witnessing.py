@@ -1,4 +1,4 @@
-"""Refutations that hold: a witness is searched in floating point and replayed by the checker, as a child process."""
+"""Refutations that hold: a witness is searched in floating point and replayed by the checker, a child process."""
 
 from __future__ import annotations
 
