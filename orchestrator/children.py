@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from certificates.bundle import OutputVerdict
+
 _ROOT = str(Path(__file__).parents[1])
 _CODE = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
@@ -23,18 +25,15 @@ def command(module: str, function: str, *arguments: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Checked:
-    """What ``tv-check`` said. Only its exit code decides; the rest is for people."""
+    """What ``tv-check`` said. Only its exit code decides; the rest is for people.
+
+    ``outputs`` is empty if the bundle is invalid, malformed, or lacks solvers.
+    """
 
     exit_code: int
     lines: tuple[str, ...]
+    outputs: tuple[OutputVerdict, ...]
     document: dict[str, object]
-
-    def output(self, number: int) -> tuple[str, str]:
-        """Verdict and reason of an output relation; ``UNKNOWN`` if there is none in the answer."""
-        outputs = self.document.get("outputs")
-        if not isinstance(outputs, list) or number >= len(outputs) or not isinstance(outputs[number], dict):
-            return "UNKNOWN", "the checker gave no verdict"
-        return str(outputs[number].get("verdict")), str(outputs[number].get("reason"))
 
 
 def run_checker(bundle: Path, *options: str) -> Checked:
@@ -51,9 +50,9 @@ def _checked(code: int, out: bytes, err: bytes) -> Checked:
     except ValueError:
         document = None
     if isinstance(document, dict) and document.get("exit_code") == code:
-        said = document.get("lines")
+        said, outputs = document.get("lines"), document.get("outputs", [])
         if isinstance(said, list) and said:
-            return Checked(code, tuple(map(str, said)), document)
+            return Checked(code, tuple(map(str, said)), tuple(OutputVerdict(**o) for o in outputs), document)
     lines = err.decode("utf-8", "replace").strip().splitlines()[-1:]
     last = f"UNKNOWN: tv-check ended with code {code}: {lines[0] if lines else 'no message'}"
-    return Checked(code if code not in (0, 1) else 3, (last,), {})
+    return Checked(code if code not in (0, 1) else 3, (last,), (), {})

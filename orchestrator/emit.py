@@ -100,14 +100,14 @@ class Emission:
 
 def emit(
     plan: Plan,
-    out: Path,
+    out: Path | str,
     *,
     solve: bool = True,
     jobs: int | None = None,
     witness_seconds: float = 30.0,
     progress: Progress | None = None,
 ) -> Emission:
-    """Write the bundle of ``plan`` to the folder ``out``, or raise ``NotABundle`` or :class:`SolverMissing`."""
+    """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`."""
     out = Path(os.path.abspath(out))
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ class _Run:
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
                     hint = first_unrelated(self.plan, self.engine.knowledge, self.plan.outputs[i])
-                    self.why[i] = f"{reason}; {hint}" if hint else reason
+                    self.why[i] = f"{hint}; {reason}" if hint else reason
                 self.progress.step(i + 1, len(self.claims))
 
     def _prover(self, number: int) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Refutations that hold: a witness is searched in floating point and replayed by the checker, a child process."""
+"""Refutations that hold: a witness is searched in floating point and replayed by the checker as a child."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def replayed(plan: Plan, witness: Witness) -> str | None:
             Path(scratch, name).write_text("", encoding="ascii")
             options += ["--answers", str(Path(scratch, name))]
         checked = run_checker(Path(scratch, "bundle"), *options)
-    verdict, reason = checked.output(witness.output)
-    return reason if checked.exit_code == 1 and verdict == "REFUTED" else None
+    if checked.exit_code != 1 or not checked.outputs:
+        return None
+    said = checked.outputs[witness.output]
+    return said.reason if said.verdict == "REFUTED" else None
 
 
 def _suspect(plan: Plan, witness: Witness) -> str:
