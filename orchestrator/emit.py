@@ -26,7 +26,7 @@ from .confirming import Answers, confirm
 from .cores import AllPremises, CoreFinder
 from .engine import Engine, Obligation, Unproved, dependencies
 from .errors import SolverMissing
-from .hint import first_unrelated
+from .hint import hint
 from .journal import Journal
 from .plausible import Plausible
 from .progress import Progress
@@ -168,8 +168,8 @@ class _Run:
             for i, facts in enumerate(self.claims):
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
-                    hint = first_unrelated(self.plan, self.engine.knowledge, self.plan.outputs[i])
-                    self.why[i] = f"{hint}; {reason}" if hint else reason
+                    where = hint(self.plan, self.engine.knowledge, self.plan.outputs[i])
+                    self.why[i] = f"{where}; {reason}" if where else reason
                 self.progress.step(i + 1, len(self.claims))
 
     def _prover(self, number: int) -> Callable[[], None]:

@@ -164,7 +164,7 @@ def solver(path: Path, script: str) -> Path:
 def test_run_sh_needs_nothing_but_a_shell_and_a_solver(bundle: Bundle, tmp_path: Path, shell: str) -> None:
     """PATH is empty; the solver sees its options, then the file; every strange answer is an error."""
     write(bundle, tmp_path / "a b")
-    script = 'case $3 in *0001*) echo unsat;; *2.smt2) echo unsat; exit 3;; *) echo "(error)"; echo unsat;; esac'
+    script = 'case $3 in *0001*) echo unsat;; *2.smt2) echo unsat; exit 3;; *) echo "(x)"; echo unsat;; esac'
     fake = solver(tmp_path / "fake", f'[ "$1 $2" = "--lang smt2" ] || exit 1; {script}')
     words = [str(shutil.which(shell)), str(tmp_path / "a b" / "run.sh"), str(fake), "--lang", "smt2"]
     done = subprocess.run(words, env={"PATH": ""}, capture_output=True, text=True, check=False)
