@@ -19,6 +19,8 @@ from .journal import Journal, key
 
 #: Wall-clock limit per file; the solvers' own step limits strike long before it.
 SECONDS = 300
+#: What a solver may say; only this is worth remembering.
+_CLEAN = {"unsat", "sat", "unknown"}
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,21 @@ def confirm(
 ) -> list[Answers]:
     """Answers to all texts, in order. Journal keys hold the whole text and the solvers' versions."""
     names = [key("confirm", versions, text) for text in texts]
-    open_ = [i for i, name in enumerate(names) if _read(journal.get(name)) is None]
+    found = {i: answers for i, name in enumerate(names) if (answers := _read(journal.get(name)))}
+    open_ = [i for i in range(len(texts)) if i not in found]
     pool, threads = _Pool(), ThreadPoolExecutor(jobs)
     try:
         tasks = {threads.submit(pool.ask, texts[i]): i for i in open_}
         for done, task in enumerate(as_completed(tasks), 1):
-            answers = task.result()
-            journal.put(names[tasks[task]], [answers.z3, answers.cvc5])
+            i = tasks[task]
+            answers = found[i] = task.result()
+            if {answers.z3, answers.cvc5} <= _CLEAN:
+                journal.put(names[i], [answers.z3, answers.cvc5])
             step(len(texts) - len(open_) + done, len(texts))
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         pool.close()
-    return [_read(journal.get(name)) or Answers("nothing", "nothing") for name in names]
+    return [found[i] for i in range(len(texts))]
 
 
 def _read(entry: object) -> Answers | None:

@@ -70,6 +70,7 @@ class Knowledge:
     deep: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
+    _asking: set[Ref] = field(default_factory=set)
     _links: dict[str, list[int] | None] = field(default_factory=dict)
 
     def declare_inputs(self) -> None:
@@ -111,6 +112,8 @@ class Knowledge:
         if ref in self.by_lhs:
             return self.by_lhs[ref]
         if ref not in self._movement:
+            outermost = not self._asking
+            self._asking.add(ref)
             self._movement[ref] = []
             try:
                 if isinstance(ref, Reduced):
@@ -123,6 +126,11 @@ class Knowledge:
                 found = []
             if not found and isinstance(ref, Reduced):
                 found = self.deep(ref)
+            self._asking.discard(ref)
+            if not found and not outermost:
+                # Not known while something else is being asked: that something may be what it needs.
+                del self._movement[ref]
+                return []
             self._movement[ref] = found
         return self._movement[ref]
 
@@ -248,7 +256,8 @@ class Knowledge:
                 for a in ref.axes:
                     at.insert(axes.index(a), Affine.symbol(f"{owner}.{a}"))
                 coef, current, source = self.source(m, at, cell.ranges, across=False)
-                if isinstance(current, Reduced) or source[: len(axes)] != at[: len(axes)]:
+                same = [source[i] == at[i] for i, a in enumerate(axes) if a in ref.axes]
+                if isinstance(current, Reduced) or not all(same):
                     raise Unfollowable(f"{ref}: {m} crosses ranks")
                 rest = [f for i, f in enumerate(source) if i >= len(axes) or axes[i] not in ref.axes]
                 if any(s in mine for f in rest for s in f.symbols):

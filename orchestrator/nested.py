@@ -1,72 +1,130 @@
-"""Sums of sums over ranks: a reduced tensor whose members are all-reduced themselves, over other axes."""
+"""Sums of sums over ranks: a reduced tensor whose members are themselves sums over other axes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from certificates.affine import Affine
-from certificates.facts import Fact, Reduced, Ref, split_ref
+from certificates.facts import Reduced, split_ref
+from smtlib_emit.errors import NoDefinition
 
-from .knowledge import Knowledge
+from .cells import Cell, Unfollowable, explore
+from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, solve
 from .matching import AlgebraRecipe, Instance, Use
+from .trace import step
+
+Forms = tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One member, at ``at``, is the reduced tensor ``inner`` at ``source``."""
+
+    member: str
+    at: Forms
+    inner: Reduced
+    source: Forms
 
 
 class Nested:
-    """Relates ``add over A of all_reduce over B of x`` through ``add over A and B of x``."""
+    """Relates ``add over A of (all_reduce or reduce_scatter over B of x)`` through ``add over A and B of x``."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.k, self.model = knowledge, knowledge.model
+        self.mesh = list(self.model.plan.mesh.axes)
 
     def relate(self, ref: Reduced) -> list[int]:
-        """Facts about a reduced tensor with all-reduced members; empty if it is none or nothing is known."""
+        """Facts about a reduced tensor with reduced members; empty if it is none or nothing is known."""
         ops = [self.model.op(m) for m in ref.of]
-        if ref.kind != "add" or any(o is None or o.name != "all_reduce" or o.text("kind") != "add" for o in ops):
+        if ref.kind != "add" or any(
+            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add" for o in ops
+        ):
             return []
-        inner = [self.model.reduced(m, "add") for m in ref.of]
-        axes = inner[0].axes
-        if any(i.axes != axes for i in inner) or set(axes) & set(ref.axes):
+        whole = self.k.full_index(ref)
+        start = Cell.whole(dict(whole.ranges) | self._ranks(ref, ref.axes))
+
+        def compute(cell: Cell) -> tuple[Reduced, Forms, Reading, list[Layer]]:
+            layers = [self._layer(ref, m, [cell.at[s] for s in whole.ranges], cell) for m in ref.of]
+            wide, kept = self._wide(ref, layers)
+            return wide, kept, self.k.read(wide, kept, cell.ranges), layers
+
+        try:
+            found = explore(start, compute)
+        except (Unrelated, Unfollowable, NoDefinition):
             return []
-        order = tuple(a for a in self.model.plan.mesh.axes if a in (*axes, *ref.axes))
-        family = {split_ref(m)[0]: m for i in inner for m in i.of}
-        wide = self.model.reduced_of(next(iter(family)), family, order, "add")
-        return [self._fact(ref, inner, wide, number) for number in self.k.facts_for(wide)]
+        return [self._fact(ref, cell, tuple(cell.at[s] for s in whole.ranges), *parts) for cell, parts in found]
 
-    def _fact(self, ref: Reduced, inner: Sequence[Reduced], wide: Reduced, number: int) -> int:
-        known = self.k.facts[number]
-        mesh = list(self.model.plan.mesh.axes)
-        axes = inner[0].axes
-        here = {a: self.model.tensors.ranges(ref)[self.model.tensors.mesh_axes(ref).index(a)] for a in axes}
-        free = [a for a in mesh if a not in ref.axes]
-        body = list(known.lhs_index)[len(mesh) - len(wide.axes) :]
-        outer = dict(
-            zip(self.model.tensors.mesh_axes(wide), known.lhs_index[: len(mesh) - len(wide.axes)], strict=True)
-        )
-        left = tuple(outer.get(a, Affine.symbol(a)) for a in free) + tuple(body)
-        head = tuple((a, *here[a]) for a in axes)
-        symbols = tuple(
-            sorted((*head, *known.symbols), key=lambda s: mesh.index(s[0]) if s[0] in mesh else len(mesh))
-        )
-        fact = Fact(ref, known.rhs, symbols, left, known.rhs_index, known.coef)
+    def _ranks(self, ref: Reduced, axes: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Rank symbols of the members along ``axes``, with the box of the member's class."""
+        owners = [split_ref(m)[0] for m in ref.of]
+        return {f"{o}.{a}": self.model.plan.by_class[o].box[a] for o in owners for a in axes}
 
-        def place(tensor: Ref, own: dict[str, Affine]) -> Use:
-            at = [own.get(a, outer.get(a, Affine.symbol(a))) for a in self.model.tensors.mesh_axes(tensor)]
-            return Use(tensor, (*at, *body))
+    def _layer(self, ref: Reduced, member: str, index: Sequence[Affine], cell: Cell) -> Layer:
+        at = self._inserted(index, member, ref.axes)
+        _, inner, source = step(self.model, member, at, cell.ranges)
+        if not isinstance(inner, Reduced) or set(inner.axes) & set(ref.axes):
+            raise Unfollowable(f"{ref}: {member} is reduced over the same axes")
+        return Layer(member, at, inner, tuple(source))
 
-        uses = [Use(ref, left), Use(known.rhs, known.rhs_index), place(wide, {})]
-        ranges = dict(fact.ranges)
-        for member, red in zip(ref.of, inner, strict=True):
-            owner = split_ref(member)[0]
-            box = self.model.plan.by_class[owner].box
-            ranges |= {f"{owner}.{a}": box[a] for a in wide.axes}
-            reduced = {a: Affine.symbol(f"{owner}.{a}") for a in ref.axes}
-            uses += [place(member, reduced), place(red, reduced)]
-        for member in wide.of:
-            owner = split_ref(member)[0]
-            box = self.model.plan.by_class[owner].box
-            ranges |= {f"{owner}.{a}": box[a] for a in wide.axes}
-            uses.append(place(member, {a: Affine.symbol(f"{owner}.{a}") for a in wide.axes}))
-        expand = frozenset((ref, wide, *inner, *ref.of))
-        values = tuple(Affine.symbol(s) for s, _, _ in known.symbols)
-        goal = {s: Affine.symbol(s) for s, _, _ in fact.symbols}
-        recipe = AlgebraRecipe(expand, (Instance(number, values, "rhs"),), tuple(uses), ranges, goal)
-        return self.k.add(fact, recipe)
+    def _inserted(self, index: Sequence[Affine], member: str, axes: Sequence[str]) -> Forms:
+        """The full index of a member: rank symbols of its own class along ``axes``."""
+        out = list(index)
+        for a in sorted(axes, key=self.mesh.index):
+            out.insert(self.mesh.index(a), Affine.symbol(f"{split_ref(member)[0]}.{a}"))
+        return tuple(out)
+
+    def _wide(self, ref: Reduced, layers: Sequence[Layer]) -> tuple[Reduced, Forms]:
+        """The sum over all axes at once, and where the members read it."""
+        axes = layers[0].inner.axes
+        kept = set()
+        for layer in layers:
+            own = {f"{split_ref(layer.member)[0]}.{a}" for a in ref.axes}
+            outer = self.model.tensors.mesh_axes(layer.inner)
+            rest = [f for i, f in enumerate(layer.source) if i >= len(outer) or outer[i] not in ref.axes]
+            if layer.inner.axes != axes or any(s in own for f in rest for s in f.symbols):
+                raise Unfollowable(f"{ref}: members are reduced differently")
+            kept.add(tuple(rest))
+        if len(kept) != 1:
+            raise Unfollowable(f"{ref}: members move differently")
+        family = {split_ref(m)[0]: m for layer in layers for m in layer.inner.of}
+        order = tuple(a for a in self.mesh if a in (*axes, *ref.axes))
+        return self.model.reduced_of(next(iter(family)), family, order, "add"), kept.pop()
+
+    def _fact(
+        self,
+        ref: Reduced,
+        cell: Cell,
+        left: Forms,
+        wide: Reduced,
+        kept: Forms,
+        reading: Reading,
+        layers: Sequence[Layer],
+    ) -> int:
+        fact = make_fact(self.model, cell, ref, left, reading.target, reading.at, reading.coef)
+        uses = [Use(ref, left), Use(reading.target, reading.at), Use(wide, kept)]
+        uses += [Use(m, self._inserted(kept, m, wide.axes)) for m in wide.of]
+        instances = [] if reading.fact is None else [Instance(reading.fact, reading.values, "rhs")]
+        expand: set[Reduced | str] = {ref, wide}
+        for layer in layers:
+            uses += [Use(layer.member, layer.at), Use(layer.inner, layer.source)]
+            expand.add(layer.inner)
+            if self.model.ops[layer.member].name == "all_reduce":
+                expand.add(layer.member)
+                continue
+            link = make_fact(self.model, cell, layer.member, layer.at, layer.inner, layer.source, Fraction(1))
+            number = self.k.add(link, LayoutRecipe(), relates=False)
+            instances.append(self._instance(number, layer.at, cell))
+        ranges = dict(cell.ranges) | self._ranks(wide, wide.axes)
+        goal = solve(fact.lhs_index, fact.ranges, left, ranges)
+        if goal is None:
+            raise Unfollowable(f"{ref}: goal does not cover its own cell")
+        return self.k.add(fact, AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), ranges, goal))
+
+    def _instance(self, number: int, at: Forms, cell: Cell) -> Instance:
+        fact = self.k.facts[number]
+        values = solve(fact.lhs_index, fact.ranges, at, cell.ranges)
+        if values is None:
+            raise Unfollowable(f"{fact.lhs}: a fact does not cover its own cell")
+        return Instance(number, tuple(values[s] for s, _, _ in fact.symbols))
