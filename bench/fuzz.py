@@ -1,0 +1,37 @@
+"""Fuzzer of the reduction theorem: random pairs of programs, the checker's verdict against exact evaluation.
+
+python bench/fuzz.py --pairs 200000
+python bench/fuzz.py --pairs 20000 --weaken width      must find a pair that is accepted and differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.fuzz import run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--weaken",
+        choices=("width", "weights", "max", "collapse"),
+        default="",
+        help="w less one; weights dropped; a maximum over one representative; widths before ADR 0010",
+    )
+    options = parser.parse_args()
+    tally = run.run(options.pairs, options.seed, options.weaken, first=bool(options.weaken), every=10)
+    print(tally.table())
+    sys.exit(bool(tally.false) != bool(options.weaken))
+
+
+if __name__ == "__main__":
+    main()
