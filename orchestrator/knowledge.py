@@ -39,10 +39,14 @@ class Lift:
 
 @dataclass(frozen=True)
 class LayoutRecipe:
-    """Prove by unfolding: ``expand`` lists tensors whose definitions are used besides data movement."""
+    """Prove by unfolding: ``expand`` lists tensors whose definitions are used besides data movement.
+
+    ``parts`` are facts about pieces of the same tensors, which prove the whole.
+    """
 
     expand: frozenset[Ref] = frozenset()
     lifts: tuple[Lift, ...] = ()
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ class LayoutBuilder:
                 at = tuple(Affine.symbol(s) for s in free)
                 self.premises.append(Hyp(lift.facts, at, lift.axes, lift.kind))
                 self._lifted(lift.facts, lift.axes, lift.kind, at)
+        if self.recipe.parts:
+            self._instances(self.recipe.parts, self.goal.lhs_index)
+            bounds = [BoundSymbol(s) for s in self.ranges]
+            return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
         for ref, index in ((self.goal.lhs, self.goal.lhs_index), (self.goal.rhs, self.goal.rhs_index)):
             self.unfold(ref, [fold(f, self.ranges) for f in index], self.number)
         bounds = [BoundSymbol(s) for s in self.ranges]
@@ -125,8 +129,11 @@ class LayoutBuilder:
 
     def use_facts(self, ref: Ref, at: Index) -> bool:
         """Add instances of the facts about a tensor; whether there were any."""
+        return self._instances(self.k.facts_for(ref), at)
+
+    def _instances(self, numbers: Sequence[int], at: Index) -> bool:
         used = False
-        for number in self.k.facts_for(ref):
+        for number in numbers:
             if number == self.number:
                 continue
             fact = self.k.facts[number]

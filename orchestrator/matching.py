@@ -180,7 +180,7 @@ class Matcher:
             groups.setdefault(left, []).append((cell, operands, candidates))
         self._pending.clear()
         done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
-        self._settle(pattern)
+        self._settle()
         return done or self._reordered(ref, pattern, whole)
 
     def _reordered(self, ref: str, pattern: Access, whole: Cell) -> bool:
@@ -231,19 +231,17 @@ class Matcher:
                 done = self._partial(share, "add") and done
             else:
                 self._pointwise(share)
-        self._settle(pattern)
+        self._settle()
         return done
 
-    def _settle(self, pattern: Access) -> None:
-        """Record the pieces found; a pointwise result in pieces that join is one fact, proved at true sizes."""
-        joined = merge([fact for fact, _ in self._pending])
-        opened: frozenset[Ref] = frozenset().union(*(r.expand for _, r in self._pending))
-        if not pattern.summed and len(joined) < len(self._pending):
-            for fact in joined:
-                self.k.add(fact, LayoutRecipe(opened))
-        else:
-            for fact, recipe in self._pending:
-                self.k.add(fact, recipe)
+    def _settle(self) -> None:
+        """Record the pieces found; pieces that join make one fact, proved from theirs."""
+        pieces = [fact for fact, _ in self._pending]
+        joined = merge(pieces)
+        numbers = [self.k.add(fact, recipe, relates=fact in joined) for fact, recipe in self._pending]
+        for fact in joined:
+            if fact not in pieces:
+                self.k.add(fact, LayoutRecipe(parts=tuple(numbers)))
 
     def _operand(self, ref: str, index: list[Affine], ranges: Mapping[str, Range]) -> Operand:
         use = Use(ref, tuple(index))

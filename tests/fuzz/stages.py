@@ -271,7 +271,7 @@ class Direct(Algebra):
 
 
 class Counts(Width):
-    """The checker's count without its search for circles; `hidden`: maxima hide products (before ADR 0010)."""
+    """The checker's count without its search for circles; `hidden`: maxima hide products (ADR 0010)."""
 
     def __init__(self, stage: Algebra, keys: Mapping[Any, Any], hidden: bool) -> None:
         self.stage, self.keys, self.hidden = stage, keys, hidden

@@ -5,7 +5,7 @@ A term is a tuple; index variables are names whose first letter is their kind:
     i j r k u v   an index class            p   the product of the classes r and k (a reshape, a shard)
                                             s   pieces u and v, one after the other (an uneven split)
 
-    ("L", letter, (entry, ...))     element of an input; an entry is a variable, ("p", r, k) or ("s", piece, u)
+    ("L", letter, (entry, ...))     element of an input; an entry: a variable, ("p", r, k) or ("s", piece, u)
     ("#", q, e, class, c)           the literal q * (n / c)^e, n the size of the class
     ("+", x, y)  ("*", x, y)  ("/", x, y)  ("F", function, x)  ("C", x, y)  ("?", p, x, y)
     ("S", variable, x)  ("M", variable, x)  ("m", x, y)          sum; maximum over a variable, of two terms
