@@ -1,8 +1,9 @@
 """Sums and products in another order: ops matched by their polynomials over non-ring tensors.
 
-Frameworks add gradients, and multiply scales, in an order of their own. An op made of ``add subtract multiply`` and
-scalings is written as a polynomial over elements of tensors that are none of these; a plan op whose polynomial is a
-multiple of a specification op's is matched with it, however both are bracketed.
+Frameworks add gradients, and multiply scales, in an order of their own. An op made of ``add subtract multiply``,
+scalings and quotients is written as a polynomial over elements of tensors that are none of these, and over
+reciprocals of elements; a plan op whose polynomial is a multiple of a specification op's is matched with it, however
+both are bracketed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ from smtlib_emit.errors import NoDefinition
 from .cells import Cut, Digits, Unfollowable
 from .knowledge import Knowledge, Unrelated, solve
 
-RING = frozenset(("add", "subtract", "multiply"))
+RING = frozenset(("add", "subtract", "multiply", "divide"))
 MAX_MONOMIALS = 24
 #: Tensors opened on the way to one polynomial, and specification ops compared with it.
 MAX_OPENED = 48
 
-Leaf = tuple[Ref, tuple[Affine, ...]]
+
+@dataclass(frozen=True)
+class Inverse:
+    """The reciprocal of a tensor's elements."""
+
+    ref: Ref
+
+
+Leaf = tuple[Ref | Inverse, tuple[Affine, ...]]
 Monomial = tuple[Leaf, ...]
 Polynomial = dict[Monomial, Fraction]
 
@@ -76,7 +85,7 @@ class Rings:
         at: Sequence[Affine],
         ranges: Mapping[str, Range],
         trail: Trail,
-        leaves: Collection[Ref],
+        leaves: Collection[Ref | Inverse],
     ) -> Polynomial:
         """The polynomial of a specification op, opened down to ``leaves``."""
         trail.uses.append((ref, tuple(at)))
@@ -146,9 +155,14 @@ class Rings:
         if len(trail.opened) > MAX_OPENED:
             raise TooLarge(ref)
         op = self.model.ops[ref]
-        left, right = (self._element(v, at, ranges, trail, leaf) for v in self.model.operands(ref))
+        first, second = self.model.operands(ref)
+        left = self._element(first, at, ranges, trail, leaf)
+        if op.name == "divide":
+            right = _inverse(self._element(second, at, ranges, trail, lambda _: True))
+        else:
+            right = self._element(second, at, ranges, trail, leaf)
         out: Polynomial = {}
-        if op.name == "multiply":
+        if op.name in ("multiply", "divide"):
             for m, c in left.items():
                 for n, d in right.items():
                     key = tuple(sorted((*m, *n), key=str))
@@ -172,7 +186,8 @@ class Rings:
         leaves = {leaf for m in poly for leaf, _ in m}
         if not leaves:
             return
-        reached = list(min((self._readers.get(leaf, []) for leaf in leaves), key=len))
+        tensors = {leaf.ref if isinstance(leaf, Inverse) else leaf for leaf in leaves}
+        reached = list(min((self._readers.get(t, []) for t in tensors), key=len))
         seen = set(reached)
         for spec in reached:
             if len(seen) > MAX_OPENED:
@@ -186,7 +201,7 @@ class Rings:
             reached += above
 
     def _partner(
-        self, spec: str, poly: Polynomial, leaves: Collection[Ref], ranges: Mapping[str, Range], trail: Trail
+        self, spec: str, poly: Polynomial, leaves: Collection[Ref | Inverse], ranges: Mapping[str, Range], trail: Trail
     ) -> tuple[tuple[Affine, ...], Fraction] | None:
         cell = self.k.full_index(spec)
         own = {f"y{s}": r for s, r in cell.ranges.items()}
@@ -225,9 +240,21 @@ class Rings:
         return (tuple(out), ratios.pop()) if len(ratios) == 1 else None
 
 
-def _single(poly: Polynomial) -> dict[Ref, tuple[Affine, ...]]:
+def _inverse(poly: Polynomial) -> Polynomial:
+    """The reciprocal of a number or of an element; of nothing else, as ``recip`` distributes over no factor."""
+    if len(poly) == 1:
+        ((monomial, coef),) = poly.items()
+        if not monomial:
+            return {(): 1 / coef}
+        if len(monomial) == 1 and coef == 1 and not isinstance(monomial[0][0], Inverse):
+            ref, at = monomial[0]
+            return {((Inverse(ref), at),): Fraction(1)}
+    raise Unfollowable("a divisor that is no single element")
+
+
+def _single(poly: Polynomial) -> dict[Ref | Inverse, tuple[Affine, ...]]:
     """Leaves that occur at one index only."""
-    found: dict[Ref, set[tuple[Affine, ...]]] = {}
+    found: dict[Ref | Inverse, set[tuple[Affine, ...]]] = {}
     for m in poly:
         for leaf, at in m:
             found.setdefault(leaf, set()).add(at)
