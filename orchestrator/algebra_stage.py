@@ -17,14 +17,13 @@ from certificates.proof import (
     Elem,
     ElemDef,
     ElemHyp,
-    Law,
     Piece,
-    Term,
     Tree,
 )
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
 
+from .access import access
 from .knowledge import Knowledge
 from .matching import AlgebraRecipe, Instance
 from .polynomial import Polynomials
@@ -94,7 +93,9 @@ class AlgebraBuilder:
         return total
 
     def _trees(self) -> None:
-        """Trees per coordinate: used pieces, aligned over the coordinates that ops tie together, gaps filled."""
+        """Trees per coordinate: used pieces, aligned over the coordinates that ops tie together, gaps
+        filled.
+        """
         used: dict[Coordinate, set[tuple[int, tuple[str, ...]]]] = {}
         for use in self.recipe.uses:
             for c, form in enumerate(use.at):
@@ -163,8 +164,6 @@ class AlgebraBuilder:
 
     def _aligned(self, refs: set[Ref]) -> Iterator[tuple[Coordinate, Coordinate]]:
         """Pairs of coordinates that the definition of an expanded tensor runs over together."""
-        from .access import access
-
         axes = list(self.model.plan.mesh.axes)
         for ref in refs & self.recipe.expand:
             if isinstance(ref, Reduced):
@@ -231,7 +230,8 @@ class AlgebraBuilder:
             )
             if consistent:
                 values = {
-                    s: Affine(lo) + (Affine.symbol(f"{self._name(s)}.{reps.get(s, 0)}") if s in self.variables else 0)
+                    s: Affine(lo)
+                    + (Affine.symbol(f"{self._name(s)}.{reps.get(s, 0)}") if s in self.variables else 0)
                     for s, (lo, _) in self.recipe.ranges.items()
                 }
                 at = tuple(form.substitute(values) for form in instance.values)
@@ -342,7 +342,9 @@ def _first_reps(goal_at: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], ...]
 def patterns(
     goal_at: Sequence[Sequence[str]], classes: Mapping[str, tuple[int, int]]
 ) -> list[tuple[tuple[int, ...], ...]]:
-    """Representatives of the free indices: distinct if the class is reduced, else every coincidence pattern."""
+    """Representatives of the free indices: distinct if the class is reduced, else every coincidence
+    pattern.
+    """
     occurrences = Counter(c for group in goal_at for c in group)
     choices: dict[str, list[tuple[int, ...]]] = {}
     for c, count in occurrences.items():
@@ -367,5 +369,3 @@ def _growth(count: int, limit: int) -> Iterator[tuple[int, ...]]:
 
     return extend(())
 
-
-__all__ = ["AlgebraBuilder", "Term", "patterns", "Law"]

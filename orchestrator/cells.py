@@ -1,8 +1,11 @@
 """Boxes of index symbols, split on demand.
 
-Following a tensor element to its source is straight-line code over affine forms; where a branch or a division is
-not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore` splits the box there and
-runs the code again on every part. Names of split symbols depend on the split only, so equal code gives equal names.
+Following a tensor element to its source is straight-line code over affine forms; where a branch or a
+division is
+not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore` splits the
+box there and
+runs the code again on every part. Names of split symbols depend on the split only, so equal code gives
+equal names.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ MAX_CELLS = 256
 
 
 class Unfollowable(Exception):
-    """The element cannot be described by affine pieces; the message says why. Never success, just no guess."""
+    """The element cannot be described by affine pieces; the message says why.
+
+    Never success, just no guess.
+    """
 
 
 class Cut(Exception):
@@ -69,7 +75,9 @@ class Cell:
             raise Unfollowable(f"{symbol} in {lo}..{hi} is not aligned to {base}")
         high, low = f"{symbol}#{base}", f"{symbol}#m{base}"
         form = Affine.of(-shift, {high: base, low: 1})
-        return [self._replace(symbol, form, {high: ((lo + shift) // base, (hi + shift) // base), low: (0, base)})]
+        return [
+            self._replace(symbol, form, {high: ((lo + shift) // base, (hi + shift) // base), low: (0, base)})
+        ]
 
 
 def explore(cell: Cell, compute: Callable[[Cell], T]) -> list[tuple[Cell, T]]:

@@ -1,6 +1,7 @@
 """Relations that one op does not show: masked look-ups, offsets and masks, proved in one layout stage.
 
-A vocabulary-parallel embedding, say, subtracts an offset, masks, gathers, masks again and sums over ranks: none of its
+A vocabulary-parallel embedding, say, subtracts an offset, masks, gathers, masks again and sums over ranks:
+none of its
 tensors but the last is related to the specification. The cone of such a tensor, down to related ones, is
 compared with every specification op that reads the same atoms; a guess is kept only if its stage is proved.
 """
@@ -10,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 from certificates.affine import Affine, Range
 from certificates.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.algebra import ELEMENTWISE
 from smtlib_emit.errors import NoDefinition
-from smtlib_emit.model import Model
 
 from .cells import Cell, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Unrelated, make_fact
@@ -85,7 +86,7 @@ class DeepMatcher:
         try:
             for fact in facts:
                 opened: set[Ref] = set()
-                for _, (mine, theirs) in explore(Cell.whole(fact.ranges), lambda c, f=fact: self._both(f, c)):
+                for _, (mine, theirs) in explore(Cell.whole(fact.ranges), partial(self._both, fact)):
                     if not {t for t, _ in theirs.reads} <= {t for t, _ in mine.reads}:
                         return False
                     opened |= mine.opened | theirs.opened
@@ -100,7 +101,9 @@ class DeepMatcher:
         return True
 
     def _both(self, fact: Fact, cell: Cell) -> tuple[Cone, Cone]:
-        """Cones of both sides of a fact on a part of its range; the right one ends where the left one does."""
+        """Cones of both sides of a fact on a part of its range;
+        the right one ends where the left one does.
+        """
         mine, theirs = Cone(), Cone()
         left = tuple(f.substitute(cell.at) for f in fact.lhs_index)
         right = tuple(f.substitute(cell.at) for f in fact.rhs_index)
@@ -159,8 +162,12 @@ class DeepMatcher:
             axis, batch = op.integer("axis"), op.integer("batch_dims")
             free = len(self.model.tensors.type(ins[1]).shape) - batch
             body = at[mesh:]
-            self._open(ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone, stop=stop)
-            self._open(ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop)
+            self._open(
+                ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone, stop=stop
+            )
+            self._open(
+                ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
+            )
         elif op.name in ELEMENTWISE:
             for v in ins:
                 self._open(v, at, ranges, cone, stop=stop)
@@ -172,7 +179,7 @@ class DeepMatcher:
         work = [ref]
         while work:
             v = work.pop()
-            if v in cone.opened and v != ref or v in self.k.by_lhs or self.model.op(v) is None:
+            if (v in cone.opened and v != ref) or v in self.k.by_lhs or self.model.op(v) is None:
                 continue
             cone.opened.add(v)
             if len(cone.opened) > MAX_CONE:
@@ -184,10 +191,11 @@ class DeepMatcher:
     ) -> None:
         if any(f is None for f in at):
             raise Unfollowable(f"{ref}: data movement of an element at an integer index")
-        coef, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
+        if isinstance(ref, Reduced):
+            raise Unrelated(ref)
+        _, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
         if current == ref:
             raise Unrelated(ref)
-        del coef
         self._open(current, tuple(index), ranges, cone, stop=stop)
 
     def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
@@ -208,7 +216,8 @@ class DeepMatcher:
                 if target is not None and len(form.terms) == 1 and form.terms[0][1] == 1
             }
             loose = tuple(
-                form.substitute(values) if set(form.symbols) <= set(values) else None for form in fact.rhs_index
+                form.substitute(values) if set(form.symbols) <= set(values) else None
+                for form in fact.rhs_index
             )
             return fact.rhs, loose
         return None
@@ -233,7 +242,9 @@ class DeepMatcher:
                             known.append(ref)
         return self._readers.get(target, [])
 
-    def _solve(self, spec: str, atoms: set[Ref], cone: Cone, ranges: Mapping[str, Range]) -> tuple[Affine, ...] | None:
+    def _solve(
+        self, spec: str, atoms: set[Ref], cone: Cone, ranges: Mapping[str, Range]
+    ) -> tuple[Affine, ...] | None:
         """The index at which a specification op reads the same elements as a cone."""
         whole = self.k.full_index(spec)
 
@@ -258,7 +269,9 @@ class DeepMatcher:
                 continue
             out = tuple(f.substitute(known) for f in cell.at.values())
             if all(
-                all(s in ranges for s in f.symbols) and 0 <= f.interval(ranges)[0] and f.interval(ranges)[1] < hi
+                all(s in ranges for s in f.symbols)
+                and f.interval(ranges)[0] >= 0
+                and f.interval(ranges)[1] < hi
                 for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
             ):
                 return out
@@ -292,5 +305,3 @@ def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
             return False
     return True
 
-
-__all__ = ["DeepMatcher", "Model"]

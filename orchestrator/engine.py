@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from certificates.affine import Affine
-from certificates.facts import Fact, Ref, relation_facts, split_ref
+from certificates.facts import Fact, Ref, relation_facts
 from certificates.ir import COLLECTIVES
 from certificates.plan import Plan
 from certificates.proof import (
@@ -60,7 +60,10 @@ class Obligation:
 
 @dataclass
 class Engine:
-    """Relates, stages and solves one plan. A guess that is not ``plausible`` is dropped before it is proved."""
+    """Relates, stages and solves one plan.
+
+    A guess that is not ``plausible`` is dropped before it is proved.
+    """
 
     plan: Plan
     cores: CoreFinder
@@ -92,11 +95,18 @@ class Engine:
         for segment in segments(self.plan):
             waiting = self._settle(segment)
             for ref in waiting:
-                if ref not in self.knowledge.by_lhs and not self.knowledge.moves(ref) and self.knowledge.deep(ref):
+                if (
+                    ref not in self.knowledge.by_lhs
+                    and not self.knowledge.moves(ref)
+                    and self.knowledge.deep(ref)
+                ):
                     waiting = self._settle(waiting)
 
     def _settle(self, refs: Sequence[str]) -> list[str]:
-        """Relate what can be related, until nothing changes; the others. A sum needs the summands of all classes."""
+        """Relate what can be related, until nothing changes; the others.
+
+        A sum needs the summands of all classes.
+        """
         while True:
             self.knowledge.forget_failures()
             left = [ref for ref in refs if not self._relate(ref)]
@@ -108,7 +118,9 @@ class Engine:
         return ref in self.knowledge.by_lhs or self.folder.fold(ref) or self.matcher.relate(ref)
 
     def _relate_iotas(self) -> None:
-        """Positions along a dimension of one size are one vector: the specification's first such iota, at 0 elsewhere."""
+        """Positions along a dimension of one size are one vector: the specification's first such iota, at
+        0 elsewhere.
+        """
         first: dict[tuple[str, int], str] = {}
         for ref, op in self.model.ops.items():
             if op.name != "iota":
@@ -207,7 +219,9 @@ class Engine:
         for case in stage.cases:
             core = self.cores.core(without_comments(text.text(case, "unknown")))
             if core is None:
-                raise Unproved(f"no proof of {self.knowledge.facts[stage.goal]} from {len(case.premises)} premises")
+                raise Unproved(
+                    f"no proof of {self.knowledge.facts[stage.goal]} from {len(case.premises)} premises"
+                )
             cases.append(Case(case.reps, tuple(case.premises[i] for i in core)))
         return replace(stage, cases=tuple(cases))
 
@@ -223,7 +237,9 @@ class Engine:
     def proof(
         self, wanted: list[int], status: str = "unknown"
     ) -> tuple[Proof, list[Obligation], dict[int, int]]:
-        """The proved facts in dependency order, their files (``:status`` as given), new numbers of the facts."""
+        """The proved facts in dependency order, their files (``:status`` as given), new numbers of the
+        facts.
+        """
         numbers: dict[int, int] = {}
         facts: list[Fact] = []
 
@@ -285,7 +301,8 @@ def renumber(stage: Stage, number_of: Callable[[int], int]) -> Stage:
     """The stage with new fact numbers."""
     if isinstance(stage, LayoutStage):
         premises = tuple(
-            replace(p, facts=tuple(map(number_of, p.facts))) if isinstance(p, Hyp) else p for p in stage.premises
+            replace(p, facts=tuple(map(number_of, p.facts))) if isinstance(p, Hyp) else p
+            for p in stage.premises
         )
         return replace(stage, goal=number_of(stage.goal), premises=premises)
     cases = tuple(
@@ -324,11 +341,11 @@ def _symbols(p: LayoutPremise) -> Iterator[str]:
         yield from f.symbols
 
 
-def segments(plan: Plan) -> Iterator[list[Ref]]:
+def segments(plan: Plan) -> Iterator[list[str]]:
     """Ops of all classes from one collective to the next; each segment needs earlier ones only."""
     position = {c.name: 0 for c in plan.classes}
     while True:
-        segment: list[Ref] = []
+        segment: list[str] = []
         arrived: dict[int, set[str]] = {}
         for cls in plan.classes:
             ops = cls.program.ops
@@ -340,7 +357,9 @@ def segments(plan: Plan) -> Iterator[list[Ref]]:
                 segment.append(f"{cls.name}:{op.out}")
                 position[cls.name] += 1
         yield segment
-        complete = [c for seq, classes in arrived.items() if classes == set(plan.rendezvous(seq)) for c in classes]
+        complete = [
+            c for seq, classes in arrived.items() if classes == set(plan.rendezvous(seq)) for c in classes
+        ]
         for name in complete:
             position[name] += 1
         if not complete:

@@ -156,7 +156,9 @@ class Knowledge:
         raise Unrelated(ref)
 
     def full_index(self, ref: Ref) -> Cell:
-        """The box of all coordinates of a REF: mesh axes by name, dimensions ``o0, o1, …`` (0 if of size 1)."""
+        """The box of all coordinates of a REF: mesh axes by name, dimensions ``o0, o1, …`` (0 if of size
+        1).
+        """
         axes = self.model.tensors.mesh_axes(ref)
         ranges = self.model.tensors.ranges(ref)
         names = [*axes, *(f"o{d}" for d in range(len(ranges) - len(axes)))]
@@ -299,10 +301,10 @@ class Knowledge:
                 if g == m:
                     continue
                 owner = split_ref(m)[0]
-                left = [cell.at[s] for s in whole.ranges]
+                here = [cell.at[s] for s in whole.ranges]
                 for a in ref.axes:
-                    left.insert(axes.index(a), Affine.symbol(f"{owner}.{a}"))
-                link = make_fact(model, cell, m, tuple(left), g, tuple(source), factor)
+                    here.insert(axes.index(a), Affine.symbol(f"{owner}.{a}"))
+                link = make_fact(model, cell, m, here, g, source, factor)
                 lifts.append(self.add(link, LayoutRecipe(), relates=False))
             if not lifts and sources[0][1] in ref.of:
                 lifts = self._replica_facts(sources)
@@ -315,8 +317,8 @@ class Knowledge:
     ) -> tuple[Fraction, Ref, tuple[Affine, ...]]:
         """Members that all equal one specification tensor: ``n`` times it (sums), or it (max, min)."""
         found: set[tuple[Fraction, Ref, tuple[Affine, ...]]] = set()
-        for _, g, at in sources:
-            reading = self.read(g, at, cell.ranges)
+        for _, g, place in sources:
+            reading = self.read(g, place, cell.ranges)
             if any("." in s for f in reading.at for s in f.symbols):
                 raise Unrelated(ref)
             found.add((reading.coef, reading.target, reading.at))
@@ -337,11 +339,14 @@ class Knowledge:
         return out
 
 
-# --- solving and normal forms ----------------------------------------------------------------------------------
+# --- solving and normal forms ------------------------------------------------------------------------
 
 
 def solve(
-    forms: Sequence[Affine], symbols: Mapping[str, Range], index: Sequence[Affine], ranges: Mapping[str, Range]
+    forms: Sequence[Affine],
+    symbols: Mapping[str, Range],
+    index: Sequence[Affine],
+    ranges: Mapping[str, Range],
 ) -> dict[str, Affine] | None:
     """Values of ``symbols`` (in range) with ``forms = index`` on the whole box; ``None`` if there are none.
 
@@ -394,10 +399,14 @@ def make_fact(
     right: Sequence[Affine],
     coef: Fraction,
 ) -> Fact:
-    """A fact over a cell, in normal form: digits joined where they can be, mesh axes by name, then ``z0, z1, …``."""
+    """A fact over a cell, in normal form: digits joined where they can be, mesh axes by name, then ``z0,
+    z1, …``.
+    """
     axes = model.tensors.mesh_axes(lhs)
     forms, ranges = [*left, *right], dict(cell.ranges)
-    mesh = {f.symbols[0]: a for f, a in zip(left, axes, strict=False) if len(f.terms) == 1 and f.terms[0][1] == 1}
+    mesh = {
+        f.symbols[0]: a for f, a in zip(left, axes, strict=False) if len(f.terms) == 1 and f.terms[0][1] == 1
+    }
     used = {s for f in forms for s in f.symbols}
     fixed = {s: Affine(ranges[s][0]) for s in used if ranges[s][1] - ranges[s][0] == 1 and s not in mesh}
     forms = [f.substitute(fixed) for f in forms]
@@ -423,7 +432,12 @@ def make_fact(
     forms = [f.substitute(renaming) for f in forms]
     symbols = sorted(names, key=lambda s: (names[s].startswith("z"), list(names).index(s)))
     return Fact(
-        lhs, rhs, tuple((names[s], *ranges[s]) for s in symbols), tuple(forms[:count]), tuple(forms[count:]), coef
+        lhs,
+        rhs,
+        tuple((names[s], *ranges[s]) for s in symbols),
+        tuple(forms[:count]),
+        tuple(forms[count:]),
+        coef,
     )
 
 
@@ -488,7 +502,9 @@ def _joined(a: Fact, b: Fact) -> Fact | None:
 
 
 def _line(name: str, f: Affine, here: Range, g: Affine, there: Range) -> Affine | None:
-    """One form that is ``f`` on a range of a symbol and ``g`` on another; a single position fits any slope."""
+    """One form that is ``f`` on a range of a symbol and ``g`` on another;
+    a single position fits any slope.
+    """
     if f == g:
         return f
     if here[1] - here[0] > 1 and there[1] - there[0] > 1:

@@ -18,8 +18,9 @@ from certificates.proof import (
 )
 from smtlib_emit import regroup
 from smtlib_emit.errors import NoDefinition
-from smtlib_emit.layout import LayoutText
+from smtlib_emit.layout import LayoutText, lift
 from smtlib_emit.model import Model
+from smtlib_emit.sexp import Sexp
 
 from .knowledge import Knowledge, LayoutRecipe, fold
 
@@ -28,7 +29,9 @@ MAX_PREMISES = 3000
 
 
 class LayoutBuilder:
-    """Unfolds one goal. Fresh symbols come from regroupings that do not resolve, and from integer elements."""
+    """Unfolds one goal. Fresh symbols come from regroupings that do not resolve, and from integer
+    elements.
+    """
 
     def __init__(self, knowledge: Knowledge, number: int, recipe: LayoutRecipe) -> None:
         self.k, self.model, self.goal = knowledge, knowledge.model, knowledge.facts[number]
@@ -41,13 +44,13 @@ class LayoutBuilder:
 
     def build(self, title: str) -> LayoutStage:
         """All premises that may be needed, symbol ranges last; minimisation removes the others."""
-        for lift in self.recipe.lifts:
-            fact = self.k.facts[lift.facts[0]]
-            free = [s for s, _, _ in fact.symbols if s not in lift.axes]
+        for sums in self.recipe.lifts:
+            fact = self.k.facts[sums.facts[0]]
+            free = [s for s, _, _ in fact.symbols if s not in sums.axes]
             if all(s in self.goal.ranges for s in free):
                 at = tuple(Affine.symbol(s) for s in free)
-                self.premises.append(Hyp(lift.facts, at, lift.axes, lift.kind))
-                self._lifted(lift.facts, lift.axes, lift.kind, at)
+                self.premises.append(Hyp(sums.facts, at, sums.axes, sums.kind))
+                self._lifted(sums.facts, sums.axes, sums.kind, at)
         if self.recipe.parts:
             self._instances(self.recipe.parts, self.goal.lhs_index)
             bounds = [BoundSymbol(s) for s in self.ranges]
@@ -58,8 +61,6 @@ class LayoutBuilder:
         return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
 
     def _lifted(self, facts: Sequence[int], axes: Sequence[str], kind: str, at: Index) -> None:
-        from smtlib_emit.layout import lift
-
         fact, _, rhs, _ = lift(self.model, [self.k.facts[i] for i in facts], axes, kind)
         if rhs != fact.rhs:
             mesh = self.model.tensors.mesh_axes(fact.rhs)
@@ -149,7 +150,9 @@ class LayoutBuilder:
     def resolve(
         self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index
     ) -> dict[str, Affine] | None:
-        """Fact symbols as affine forms of the index, guarded later where not evident; ``None`` if not affine."""
+        """Fact symbols as affine forms of the index, guarded later where not evident;
+        ``None`` if not affine.
+        """
         values: dict[str, Affine] = {}
         for form, target in zip(forms, at, strict=True):
             rest = target - form.const
@@ -281,6 +284,6 @@ class _Recorder(LayoutText):
         super().__init__(model, facts, stage)
         self.found: list[tuple[Ref, Index]] = []
 
-    def read(self, ref: Ref, index: Sequence[Affine]):  # type: ignore[no-untyped-def]
+    def read(self, ref: Ref, index: Sequence[Affine]) -> Sexp:
         self.found.append((ref, tuple(index)))
         return super().read(ref, index)

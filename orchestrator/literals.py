@@ -1,6 +1,7 @@
 """Tensors that are one number everywhere, and ops that therefore only scale or pass on an operand.
 
-Counts of valid tokens, masks that the declared ranges make constant, and quotients by such counts would otherwise
+Counts of valid tokens, masks that the declared ranges make constant, and quotients by such counts would
+otherwise
 hide the structure that the plan shares with the specification. Everything found here is a fact with a stage.
 """
 
@@ -44,7 +45,13 @@ class Folder:
     def fold(self, ref: str) -> bool:
         """Record what is known of an op because of literals; whether anything was."""
         op = self.model.op(ref)
-        if op is None or ref in self.k.by_lhs or ref in self.k.hops or self.k.moves(ref) or op.name == "constant":
+        if (
+            op is None
+            or ref in self.k.by_lhs
+            or ref in self.k.hops
+            or self.k.moves(ref)
+            or op.name == "constant"
+        ):
             return False
         pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
         if pattern is None or op.name == "dot_general":
@@ -88,7 +95,8 @@ class Folder:
         mesh = len(self.model.tensors.mesh_axes(ref))
         head = [cell.at[a] for a in list(cell.at)[:mesh]]
         indices = tuple(
-            (*head, *(cell.at[n if n in cell.at else f"{owner}.{n}"] for n in names)) for names in pattern.operands
+            (*head, *(cell.at[n if n in cell.at else f"{owner}.{n}"] for n in names))
+            for names in pattern.operands
         )
         return replace(view, indices=indices)
 
@@ -104,7 +112,9 @@ class Folder:
         values = [self._value(r) for r in readings]
         literal = self._literal(op, pattern, values, readings)
         position, coef = self._passed(op, values)
-        used = tuple(r if literal is not None or values[i] is not None else None for i, r in enumerate(readings))
+        used = tuple(
+            r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
+        )
         return replace(view, readings=used, literal=literal, position=position, coef=coef)
 
     def _value(self, reading: Reading | None) -> Literal | None:
@@ -136,7 +146,11 @@ class Folder:
             case "select":
                 return values[1] if a else values[2]
             case "add" | "subtract" | "multiply" | "divide":
-                if not isinstance(a, Fraction) or not isinstance(b, Fraction) or (op.name == "divide" and not b):
+                if (
+                    not isinstance(a, Fraction)
+                    or not isinstance(b, Fraction)
+                    or (op.name == "divide" and not b)
+                ):
                     return None
                 return a + b if op.name == "add" else a - b if op.name == "subtract" else (
                     a * b if op.name == "multiply" else a / b

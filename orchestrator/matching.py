@@ -1,7 +1,7 @@
 """Matching arithmetic ops of the plan with ops of the specification that read related elements.
 
-For every op the matcher reads its operands at a symbolic index, looks for a specification op of the same kind that
-reads the same atoms, and solves for the specification's index. A sum that covers only a part of the
+For every op the matcher reads its operands at a symbolic index, looks for a specification op of the same
+kind that reads the same atoms, and solves for the specification's index. A sum that covers only a part of the
 specification's sum makes a *partial* fact over the mesh axes that supply the other parts. All of it is a
 guess: a fact counts when its stage is proved.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -46,7 +46,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Pair:
-    """Operands of both sides that correspond, with the facts and atoms by which they do: ``plan = coef * spec``."""
+    """Operands of both sides that correspond, with the facts and atoms by which they do: ``plan = coef *
+    spec``.
+    """
 
     plan: Use
     spec: Use
@@ -149,7 +151,7 @@ class Matcher:
     def relate(self, ref: str) -> bool:
         """Try to relate one arithmetic op; whether it is now related (or partial)."""
         pattern = self._access(ref)
-        if pattern is None or self.k.is_atom(ref) and not ref.startswith("s:"):
+        if pattern is None or (self.k.is_atom(ref) and not ref.startswith("s:")):
             return False
         owner, _ = split_ref(ref)
         whole = self.k.full_index(ref)
@@ -427,7 +429,7 @@ class Matcher:
                 return None
         ordered: list[Fraction | None] = []
         literals = iter(factors)
-        for v, _, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
+        for operand in operands:
             literal_pair = self.model.literal(operand.reading.target) is not None
             ordered.append(next(literals) if literal_pair else ratio[id(operand)])
         coef = combine(op.name, ordered)
@@ -508,7 +510,9 @@ class Matcher:
         for first in group[0][2]:
             chosen = []
             for _, _, candidates in group:
-                same = [c for c in candidates if (c.spec, c.out, c.coef) == (first.spec, first.out, first.coef)]
+                same = [
+                    c for c in candidates if (c.spec, c.out, c.coef) == (first.spec, first.out, first.coef)
+                ]
                 if not same:
                     break
                 chosen.append(same[0])
@@ -586,7 +590,9 @@ class Matcher:
                     made = self._join(share, pool, axes, kind)
         return True
 
-    def _join(self, share: Contribution, pool: Sequence[Contribution], axes: tuple[str, ...], kind: str) -> bool:
+    def _join(
+        self, share: Contribution, pool: Sequence[Contribution], axes: tuple[str, ...], kind: str
+    ) -> bool:
         mesh = list(self.model.plan.mesh.axes)
 
         def rest(forms: Forms) -> Forms:
@@ -657,7 +663,8 @@ class Matcher:
         )
         operands = tuple(
             tuple(
-                Operand(o.reading, o.coef, o.partial, tuple(map(instance, o.instances)), uses(o.uses)) for o in group
+                Operand(o.reading, o.coef, o.partial, tuple(map(instance, o.instances)), uses(o.uses))
+                for o in group
             )
             for group in share.operands
         )
@@ -679,18 +686,23 @@ class Matcher:
                 ranges.update(cell.ranges)
                 uses[Use(share.ref, share.left)] = None
                 pairs.update(dict.fromkeys(candidate.pairs))
-                for part in (candidate, *operands):
+                parts: list[Candidate | Operand] = [candidate, *operands]
+                for part in parts:
                     instances.update(dict.fromkeys(part.instances))
                     uses.update(dict.fromkeys(part.uses))
         goal = solve(fact.lhs_index, fact.ranges, left, ranges)
         if goal is None:
             raise Unfollowable(f"{fact.lhs}: goal does not cover its own cell")
-        return AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), dict(ranges), goal, tuple(pairs))
+        return AlgebraRecipe(
+            frozenset(expand), tuple(instances), tuple(uses), dict(ranges), goal, tuple(pairs)
+        )
 
     def direct(self, recipe: AlgebraRecipe) -> AlgebraRecipe:
-        """The recipe with operands tied to operands by facts of their own, not through the tensors both come from.
+        """The recipe with operands tied to operands by facts of their own, not through the tensors both
+        come from.
 
-        Trees of an algebra stage cannot cut the axes of a common source and join others of it; its layout stage can.
+        Trees of an algebra stage cannot cut the axes of a common source and join others of it; its layout
+        stage can.
         """
         instances, uses = dict.fromkeys(recipe.instances), dict.fromkeys(recipe.uses)
         for pair in recipe.pairs:
@@ -701,7 +713,9 @@ class Matcher:
         cell = Cell(recipe.ranges, {})
         for pair in recipe.pairs:
             uses |= {pair.plan: None, pair.spec: None}
-            fact = make_fact(self.model, cell, pair.plan.ref, pair.plan.at, pair.spec.ref, pair.spec.at, pair.coef)
+            fact = make_fact(
+                self.model, cell, pair.plan.ref, pair.plan.at, pair.spec.ref, pair.spec.at, pair.coef
+            )
             number = self.k.add(fact, LayoutRecipe(), relates=False)
             values = solve(fact.lhs_index, fact.ranges, pair.plan.at, recipe.ranges)
             if values is None:
@@ -711,7 +725,9 @@ class Matcher:
 
 
 def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
-    """Factor of a result whose operands are ``factor`` times the specification's (``None``: zero or fixed)."""
+    """Factor of a result whose operands are ``factor`` times the specification's (``None``: zero or
+    fixed).
+    """
     given = [f for f in factors if f is not None]
     equal = given[0] if given and all(f == given[0] for f in given) else None
     match name:
@@ -736,11 +752,8 @@ def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
             return Fraction(1) if all(f in (None, Fraction(1)) for f in factors) else None
 
 
-def _assign(known: dict[str, Affine], pairs: object) -> bool:
-    for name, form in pairs:  # type: ignore[attr-defined]
-        if known.setdefault(name, form) != form:
-            return False
-    return True
+def _assign(known: dict[str, Affine], pairs: Iterable[tuple[str, Affine]]) -> bool:
+    return all(known.setdefault(name, form) == form for name, form in pairs)
 
 
 def _same_attributes(a: Op, b: Op) -> bool:

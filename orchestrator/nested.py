@@ -29,7 +29,9 @@ class Layer:
 
 
 class Nested:
-    """Relates ``add over A of (all_reduce or reduce_scatter over B of x)`` through ``add over A and B of x``."""
+    """Relates ``add over A of (all_reduce or reduce_scatter over B of x)`` through ``add over A and B of
+    x``.
+    """
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.k, self.model = knowledge, knowledge.model
@@ -39,7 +41,8 @@ class Nested:
         """Facts about a reduced tensor with reduced members; empty if it is none or nothing is known."""
         ops = [self.model.op(m) for m in ref.of]
         if ref.kind != "add" or any(
-            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add" for o in ops
+            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add"
+            for o in ops
         ):
             return []
         whole = self.k.full_index(ref)
@@ -54,7 +57,9 @@ class Nested:
             found = explore(start, compute)
         except (Unrelated, Unfollowable, NoDefinition):
             return []
-        return [self._fact(ref, cell, tuple(cell.at[s] for s in whole.ranges), *parts) for cell, parts in found]
+        return [
+            self._fact(ref, cell, tuple(cell.at[s] for s in whole.ranges), *parts) for cell, parts in found
+        ]
 
     def _ranks(self, ref: Reduced, axes: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Rank symbols of the members along ``axes``, with the box of the member's class."""

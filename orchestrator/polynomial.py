@@ -13,7 +13,7 @@ from certificates.facts import Reduced
 from certificates.proof import Elem, Law, Term
 from smtlib_emit.algebra import AlgebraText
 
-Atom = Elem | str
+Atom = Elem | Fraction | tuple[object, ...] | str
 Monomial = tuple[Atom, ...]
 Polynomial = frozenset[tuple[Monomial, Fraction]]
 ONE: Polynomial = frozenset({((), Fraction(1))})
@@ -24,13 +24,16 @@ class Polynomials:
     """Normal forms of elements under the definitions and substitutions of one stage case."""
 
     def __init__(
-        self, text: AlgebraText, defined: Callable[[Elem], bool], replaced: Mapping[Elem, tuple[Fraction, Elem]]
+        self,
+        text: AlgebraText,
+        defined: Callable[[Elem], bool],
+        replaced: Mapping[Elem, tuple[Fraction, Elem]],
     ) -> None:
         self.text, self.model = text, text.model
         self.defined, self.replaced = defined, replaced
         self.laws: list[Law] = []
         self._memo: dict[Elem, Polynomial] = {}
-        self._applications: dict[object, Elem | tuple[object, ...]] = {}
+        self._applications: dict[object, Atom] = {}
         self._order: dict[object, int] = {}
         self._seen: set[tuple[Term, Term]] = set()
 
@@ -79,7 +82,9 @@ class Polynomials:
         if op.name == "reduce":
             return self._reduction(e, op.text("kind"), text.expand_reduce(e))
         if op.name == "dot_general":
-            return self.sum([self.scaled(w, self._mul(self.of(x), self.of(y))) for w, (x, y) in text.expand_dot(e)])
+            return self.sum(
+                [self.scaled(w, self._mul(self.of(x), self.of(y))) for w, (x, y) in text.expand_dot(e)]
+            )
         elements = text.operand_elements(e)
         parts = [self.of(x) for x in elements]
         scale = self.model.scale(e.ref)
@@ -163,7 +168,7 @@ class Polynomials:
         if key not in self._applications:
             self._applications[key] = e if e is not None else (term or ())
         atom = self._applications[key]
-        return self._atom(atom)  # type: ignore[arg-type]
+        return self._atom(atom)
 
     def _mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Product, with the law instance that a solver needs to see it."""

@@ -1,9 +1,10 @@
 """Sums and products in another order: ops matched by their polynomials over non-ring tensors.
 
-Frameworks add gradients, and multiply scales, in an order of their own. An op made of ``add subtract multiply``,
+Frameworks add gradients, and multiply scales, in an order of their own. An op made of ``add subtract
+multiply``,
 scalings and quotients is written as a polynomial over elements of tensors that are none of these, and over
-reciprocals of elements; a plan op whose polynomial is a multiple of a specification op's is matched with it, however
-both are bracketed.
+reciprocals of elements; a plan op whose polynomial is a multiple of a specification op's is matched with
+it, however both are bracketed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Polynomial = dict[Monomial, Fraction]
 
 @dataclass
 class Trail:
-    """What was opened and used on the way to a polynomial; ``partial`` are reduced tensors of its summands."""
+    """What was opened and used on the way to a polynomial;
+    ``partial`` are reduced tensors of its summands.
+    """
 
     opened: set[Ref] = field(default_factory=set)
     instances: list[tuple[int, tuple[Affine, ...], str]] = field(default_factory=list)
@@ -66,7 +69,12 @@ class Rings:
 
     def _opens(self, ref: Ref) -> bool:
         """A specification tensor that is a sum or a product."""
-        if not isinstance(ref, str) or not ref.startswith("s:") or ref in self.k.by_lhs or not self.k.is_atom(ref):
+        if (
+            not isinstance(ref, str)
+            or not ref.startswith("s:")
+            or ref in self.k.by_lhs
+            or not self.k.is_atom(ref)
+        ):
             return False
         op = self.model.op(ref)
         return op is not None and op.name in RING and op.type.sort == "Real"
@@ -74,10 +82,14 @@ class Rings:
     def of_plan(
         self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, *, deep: bool
     ) -> Polynomial:
-        """The polynomial of a plan op over specification tensors; ``deep`` opens sums and products among these too."""
+        """The polynomial of a plan op over specification tensors;
+        ``deep`` opens sums and products among these too.
+        """
         trail.uses.append((ref, tuple(at)))
         trail.opened.add(ref)
-        return self._operands(ref, at, ranges, trail, (lambda r: not self._opens(r)) if deep else (lambda _: True))
+        return self._operands(
+            ref, at, ranges, trail, (lambda r: not self._opens(r)) if deep else (lambda _: True)
+        )
 
     def of_specification(
         self,
@@ -93,7 +105,12 @@ class Rings:
         return self._operands(ref, at, ranges, trail, lambda r: r in leaves or not self._opens(r))
 
     def _element(
-        self, ref: Ref, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, leaf: Callable[[Ref], bool]
+        self,
+        ref: Ref,
+        at: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
     ) -> Polynomial:
         at = tuple(at)
         value = self.model.literal(ref)
@@ -117,7 +134,12 @@ class Rings:
         return {m: reading.coef * c for m, c in inner.items()}
 
     def _unrelated(
-        self, ref: Ref, at: tuple[Affine, ...], ranges: Mapping[str, Range], trail: Trail, leaf: Callable[[Ref], bool]
+        self,
+        ref: Ref,
+        at: tuple[Affine, ...],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
     ) -> Polynomial:
         if not isinstance(ref, str) or ref.startswith("s:"):
             raise Unrelated(ref)
@@ -150,7 +172,12 @@ class Rings:
         raise Unrelated(ref)
 
     def _operands(
-        self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, leaf: Callable[[Ref], bool]
+        self,
+        ref: str,
+        at: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
     ) -> Polynomial:
         if len(trail.opened) > MAX_OPENED:
             raise TooLarge(ref)
@@ -182,12 +209,15 @@ class Rings:
     def partners(
         self, poly: Polynomial, ranges: Mapping[str, Range]
     ) -> Iterator[tuple[str, tuple[Affine, ...], Fraction, Trail]]:
-        """Specification ops, where to read them, the factor by which ``poly`` is a multiple of theirs, their trail."""
+        """Specification ops, where to read them, the factor by which ``poly`` is a multiple of theirs,
+        their trail.
+        """
         leaves = {leaf for m in poly for leaf, _ in m}
         if not leaves:
             return
         tensors = {leaf.ref if isinstance(leaf, Inverse) else leaf for leaf in leaves}
-        reached = list(min((self._readers.get(t, []) for t in tensors), key=len))
+        rarest = min(tensors, key=lambda t: len(self._readers.get(t, [])))
+        reached = list(self._readers.get(rarest, []))
         seen = set(reached)
         for spec in reached:
             if len(seen) > MAX_OPENED:
@@ -201,7 +231,12 @@ class Rings:
             reached += above
 
     def _partner(
-        self, spec: str, poly: Polynomial, leaves: Collection[Ref | Inverse], ranges: Mapping[str, Range], trail: Trail
+        self,
+        spec: str,
+        poly: Polynomial,
+        leaves: Collection[Ref | Inverse],
+        ranges: Mapping[str, Range],
+        trail: Trail,
     ) -> tuple[tuple[Affine, ...], Fraction] | None:
         cell = self.k.full_index(spec)
         own = {f"y{s}": r for s, r in cell.ranges.items()}
@@ -241,13 +276,15 @@ class Rings:
 
 
 def _inverse(poly: Polynomial) -> Polynomial:
-    """The reciprocal of a number or of an element; of nothing else, as ``recip`` distributes over no factor."""
+    """The reciprocal of a number or of an element;
+    of nothing else, as ``recip`` distributes over no factor.
+    """
     if len(poly) == 1:
         ((monomial, coef),) = poly.items()
         if not monomial:
             return {(): 1 / coef}
-        if len(monomial) == 1 and coef == 1 and not isinstance(monomial[0][0], Inverse):
-            ref, at = monomial[0]
+        ref, at = monomial[0]
+        if len(monomial) == 1 and coef == 1 and not isinstance(ref, Inverse):
             return {((Inverse(ref), at),): Fraction(1)}
     raise Unfollowable("a divisor that is no single element")
 

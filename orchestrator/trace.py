@@ -13,8 +13,10 @@ from smtlib_emit.regroup import linear
 from .cells import Unfollowable, divide, unlinear, within
 
 MOVEMENT = frozenset(
-    "broadcast_in_dim reshape transpose slice pad concatenate "
-    "all_reduce all_gather reduce_scatter all_to_all".split()
+    (
+        *("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate"),
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    )
 )
 Step = tuple[Fraction, Ref, list[Affine]]
 
@@ -26,7 +28,9 @@ def moves(model: Model, ref: Ref) -> bool:
 
 
 def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Step:
-    """``ref[index] = coef * source[source index]`` on the whole box; may raise a split or ``Unfollowable``."""
+    """``ref[index] = coef * source[source index]`` on the whole box;
+    may raise a split or ``Unfollowable``.
+    """
     op = model.ops[ref]
     ins = model.operands(ref)
     mesh = len(model.tensors.mesh_axes(ref))
@@ -38,7 +42,9 @@ def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, R
     shapes = [model.tensors.type(v).shape for v in ins]
     match op.name:
         case "broadcast_in_dim":
-            source = [ZERO if n == 1 else at[mesh + d] for n, d in zip(shapes[0], op.ints("dims"), strict=True)]
+            source = [
+                ZERO if n == 1 else at[mesh + d] for n, d in zip(shapes[0], op.ints("dims"), strict=True)
+            ]
             return one, ins[0], at[:mesh] + source
         case "transpose":
             source = [ZERO] * len(shapes[0])

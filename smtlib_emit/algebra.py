@@ -20,9 +20,25 @@ from .model import Model
 from .sexp import Sexp, Symbol
 
 TRIVIAL: Tree = ((0, ()),)
-NO_ALGEBRA = frozenset(["iota", "reshape", "slice", "pad", "concatenate", "gather", "all_gather", "reduce_scatter", "all_to_all"])
+NO_ALGEBRA = frozenset(
+    ["iota", "reshape", "slice", "pad", "concatenate", "gather", "all_gather", "reduce_scatter", "all_to_all"]
+)
 ELEMENTWISE = UNARY_FLOAT | frozenset(
-    ["add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "not", "and", "or", "compare", "select", "convert"]
+    [
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "power",
+        "maximum",
+        "minimum",
+        "not",
+        "and",
+        "or",
+        "compare",
+        "select",
+        "convert",
+    ]
 )
 
 
@@ -167,10 +183,7 @@ class AlgebraText:
         match op.name:
             case "dot_general":
                 return sexp.plus(
-                    [
-                        sexp.times(w, ("mul", self.read(x), self.read(y)))
-                        for w, (x, y) in self.expand_dot(e)
-                    ]
+                    [sexp.times(w, ("mul", self.read(x), self.read(y))) for w, (x, y) in self.expand_dot(e)]
                 )
             case "reduce":
                 return self._reduce(op.text("kind"), [(w, x) for w, x in self.expand_reduce(e)])
@@ -210,7 +223,9 @@ class AlgebraText:
         mesh = len(self.model.tensors.mesh_axes(e.ref))
         lb, rb, lc, rc = (op.ints(k) for k in ("lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract"))
         ranks = [len(self.model.tensors.type(v).shape) for v in (x, y)]
-        free = [[d for d in range(r) if d not in b + c] for r, b, c in zip(ranks, (lb, rb), (lc, rc), strict=True)]
+        free = [
+            [d for d in range(r) if d not in b + c] for r, b, c in zip(ranks, (lb, rb), (lc, rc), strict=True)
+        ]
         head, rest = e.index[:mesh], e.index[mesh:]
         out = []
         for weight, places in self._sums([self.stage.trees[x][mesh + d] for d in lc]):

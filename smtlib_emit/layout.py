@@ -27,8 +27,8 @@ from .regroup import linear
 from .sexp import Sexp, Symbol
 
 UNARY = {
-    "exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin", "cosine": "fcos",
-    "tanh": "ftanh", "logistic": "flogistic",
+    "exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin", "cosine":
+    "fcos", "tanh": "ftanh", "logistic": "flogistic",
 }  # fmt: skip
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 MAX_LISTED = 128
@@ -178,7 +178,9 @@ class LayoutText:
                 here = dict(zip(self.model.plan.mesh.axes, index, strict=False)) if mesh else {}
                 source = [
                     start.substitute(here) + f.scale(step)
-                    for start, f, step in zip(op.affines("start"), index[mesh:], op.ints("stride"), strict=True)
+                    for start, f, step in zip(
+                        op.affines("start"), index[mesh:], op.ints("stride"), strict=True
+                    )
                 ]
                 return self.read(ins[0], index[:mesh] + source)
             case "pad":
@@ -378,9 +380,7 @@ def kind_of(p: LayoutPremise) -> str:
             assert_never(p)
 
 
-def lift(
-    model: Model, facts: Sequence[Fact], axes: Sequence[str], kind: str
-) -> tuple[Fact, Ref, Ref, int]:
+def lift(model: Model, facts: Sequence[Fact], axes: Sequence[str], kind: str) -> tuple[Fact, Ref, Ref, int]:
     """Sum congruence: the first fact, the reduced tensors of both sides, and the number of equal summands."""
     fact = facts[0]
     if not axes:

@@ -1,4 +1,6 @@
-"""A plan as the emitter sees it: the op behind every REF, families of collective operands, reduced tensors."""
+"""A plan as the emitter sees it: the op behind every REF, families of collective operands, reduced
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ class Model:
         for a in axes:
             total *= self.plan.mesh.axes[a]
         if volume != total:
-            raise NoDefinition(f"reduction over {','.join(axes)} through class {cls}: its classes do not tile the axes")
+            raise NoDefinition(
+                f"reduction over {','.join(axes)} through class {cls}: its classes do not tile the axes"
+            )
         order = tuple(a for a in self.plan.mesh.axes if a in axes)
         return Reduced(kind, order, tuple(family[c.name] for c in members))
 
@@ -111,7 +115,9 @@ class Model:
         ]
 
     def literal(self, ref: Ref) -> Fraction | str | Affine | None:
-        """Value of a ``constant`` result: a rational, ``true false inf -inf``, or an affine form of mesh axes."""
+        """Value of a ``constant`` result: a rational, ``true false inf -inf``, or an affine form of mesh
+        axes.
+        """
         if isinstance(ref, str) and ref.startswith("#"):
             text = ref[3:]
             return text if text in ("true", "false") else Fraction(text)
@@ -151,7 +157,7 @@ class Model:
         """One line for people: REF, op, type, ranks and source line."""
         if isinstance(ref, Reduced):
             return f"{ref.kind} over {' '.join(ref.axes)} of ({'; '.join(self.describe(m) for m in ref.of)})"
-        owner, value = split_ref(ref)
+        owner, _ = split_ref(ref)
         op = self.ops.get(ref)
         words = [ref, op.name if op else "input", str(self.tensors.type(ref))]
         if owner != "s":

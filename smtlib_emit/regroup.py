@@ -42,7 +42,8 @@ def reshape_parts(operand: Sequence[int], result: Sequence[int]) -> list[Part]:
     groups = []
     for side, shape in ((0, operand), (1, result)):
         owner = {d: p for p, cut in enumerate(cuts) for d in cut[side]}
-        current, members = 0, [[] for _ in cuts]
+        current = 0
+        members: list[list[int]] = [[] for _ in cuts]
         for d in range(len(shape)):
             current = owner.get(d, current)
             members[current].append(d)

@@ -16,7 +16,20 @@ from certificates.proof import Elem
 
 # The prefix f keeps clear of what solvers build in: z3 takes exp, say, for the real function.
 FUNCTIONS = (
-    *("mul", "recip", "fexp", "flog", "fsqrt", "frsqrt", "fsin", "fcos", "ftanh", "flogistic", "fabs", "fpow"),
+    *(
+        "mul",
+        "recip",
+        "fexp",
+        "flog",
+        "fsqrt",
+        "frsqrt",
+        "fsin",
+        "fcos",
+        "ftanh",
+        "flogistic",
+        "fabs",
+        "fpow",
+    ),
     *("max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge"),
     *("nonzero", "neg_inf", "pos_inf"),
 )
@@ -97,7 +110,9 @@ def script(
     symbols: Iterable[str],
     declare: Callable[[Symbol], tuple[str, str]],
 ) -> str:
-    """The whole file. ``premises`` are (kind, assertion); ``declare`` gives signature and comment of a symbol."""
+    """The whole file. ``premises`` are (kind, assertion);
+    ``declare`` gives signature and comment of a symbol.
+    """
     assertions = [(f"{kind}.{i}", body) for i, (kind, body) in enumerate(premises, 1)] + [("goal", goal)]
     names: dict[Symbol, str] = {}
     words: set[str] = set()
