@@ -1,0 +1,178 @@
+"""Forged stages: what a malicious generator would have to claim, and the obligation that stops it.
+
+Each forged reduction is a true accident: with so few representatives the two sides have one normal form, so
+that every solver would confirm them. Only the checker's own widths, patterns and laws stand in between.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from checker.algebra import Algebra
+from checker.errors import Rejected
+from checker.model import Model
+from checker.normalise import Normaliser
+from checker.records import Element, ElementDef, ElementHyp, Law, Tensor
+from tests.fuzz.families import product, total
+from tests.fuzz.stages import Direct, Pair
+from tests.fuzz.terms import CLASSES, Term, differ, number
+
+A, B, I, J, K = (("L", "a", (v,)) for v in ("i0", "i1", "i2", "i3", "i4"))
+
+
+def s(v: str, t: Term) -> Term:
+    return ("S", v, t)
+
+
+def f(t: Term) -> Term:
+    return ("F", "exponential", t)
+
+
+def times(c: int | Fraction, t: Term) -> Term:
+    return ("*", number(c), t)
+
+
+def minus(x: Term, y: Term) -> Term:
+    return ("+", x, times(-1, y))
+
+
+def mean(v: str, t: Term, n: int) -> Term:
+    return times(Fraction(1, n), s(v, t))
+
+
+def power(t: Term, e: int) -> Term:
+    return product([t] * e)
+
+
+def rms(n: int) -> Term:
+    return ("*", A, ("F", "rsqrt", mean("i1", ("*", B, B), n)))
+
+
+def hidden(e: int, m: int, n: int) -> Term:
+    """A power sum of ten variables, scaled to three, inside a maximum."""
+    t = times(Fraction(m, n), s("i0", power(A, e)))
+    return ("m", t, t)
+
+
+P = [None, *(hidden(e, 3, 10) for e in range(1, 5))]
+HIDDEN = total([
+    product([P[1]] * 4), times(-6, product([P[1], P[1], P[2]])), times(3, ("*", P[2], P[2])),
+    times(8, ("*", P[1], P[3])), times(-6, P[4]),
+])  # fmt: skip
+
+#: name: left, right, true size of class i, forged number of representatives
+FORGED: dict[str, tuple[Term, Term, int, int]] = {
+    "mean of f against f of mean": (mean("i0", f(A), 64), f(mean("i0", A, 64)), 64, 1),
+    "maximum against mean": (("M", "i0", A), mean("i0", A, 64), 64, 1),
+    "square of a sum against n times a sum of squares": (
+        ("*", s("i0", A), s("i1", B)), times(64, s("i0", ("*", A, A))), 64, 1,
+    ),
+    "sum of f(sum a - 2 a_i)": (
+        s("i0", f(minus(s("i1", B), times(2, A)))), s("i0", f(times(2, A))), 4, 2,
+    ),
+    "maximum of sum a - 2 a_i": (
+        ("M", "i0", minus(s("i1", B), times(2, A))), ("M", "i0", times(2, A)), 4, 2,
+    ),
+    "8 exp(sum a), as a free function": (
+        times(8, f(s("i0", A))),
+        minus(s("i0", s("i1", f(("+", times(2, A), times(2, B))))), times(2, s("i0", f(times(4, A))))), 4, 2,
+    ),
+    "RMSNorm without its mean": (rms(1), rms(8), 8, 1),
+    "power sums hidden in maxima": (HIDDEN, number(0), 10, 3),
+}  # fmt: skip
+
+
+def sizes(n: int) -> dict[str, int]:
+    return {"i": n, "j": 2, "r": 2, "k": 2, "u": 2, "v": 2}
+
+
+def forged(left: Term, right: Term, n: int, m: int) -> tuple[Pair, dict[str, int], Direct]:
+    pair = Pair(left, right, sizes(n))
+    least = pair.representatives(pair.width()) | {"i": m}
+    return pair, least, Direct(pair.sides, pair.stage(least))
+
+
+@pytest.mark.parametrize("name", [n for n in FORGED if n != "RMSNorm without its mean"])
+def test_too_few_representatives(name: str) -> None:
+    left, right, n, m = FORGED[name]
+    assert differ(left, right, sizes(n))
+    pair, least, stage = forged(left, right, n, m)
+    assert all(Normaliser(defs).equal(x, y) for _, _, defs, x, y in stage.cases), "this is no accident"
+    with pytest.raises(Rejected, match="obligation 9 .*class i of size"):
+        pair.confirm(least, stage.premises)
+    assert not pair.accepted()
+
+
+def test_literals_keep_their_true_value() -> None:
+    """The mean of RMSNorm is a literal: no number of representatives makes it disappear."""
+    left, right, n, m = FORGED["RMSNorm without its mean"]
+    for few in (m, 2, 4):
+        _, _, stage = forged(left, right, n, few)
+        assert not any(Normaliser(defs).equal(x, y) for _, _, defs, x, y in stage.cases)
+
+
+def test_every_coincidence_of_a_small_class() -> None:
+    """a_i + a_j = sum a at n = 2 holds for i and j distinct, which is one of two cases."""
+    pair = Pair(("+", A, B), s("i2", I), sizes(2))
+    stage = pair.stage({c: sizes(2)[c] for c in CLASSES})
+    distinct = [c for c in stage.cases if len({r[0] for r in c.reps[1:]}) == 2]
+    assert len(stage.cases) == 2 and len(distinct) == 1
+    direct = Direct(pair.sides, stage)
+    holds = [Normaliser(defs).equal(x, y) for _, _, defs, x, y in direct.cases]
+    assert [c in distinct for c in stage.cases] == holds
+    alone = type(stage)(stage.goal, stage.title, stage.classes, stage.trees, stage.goal_at, tuple(distinct))
+    with pytest.raises(Rejected, match="obligation 10 .*2 coincidence patterns"):
+        Algebra(Model(pair.sides.plan()), pair.sides.facts, alone, "forged")
+
+
+X = Element(Tensor("s", "a"), ((0, 0),))
+Y = Element(Tensor("s", "a"), ((0, 1),))
+ONE, ZERO = ("lit", Fraction(1)), ("lit", Fraction(0))
+LAWS = {
+    "p recip(p) = 1": ("mul", X, ("recip", X)),
+    "mul(p, p) = p": ("+", ("-", ("mul", X, X), X), ONE),
+    "p_ij p_ji = 0": ("+", ("mul", X, Y), ONE),
+    "sqrt(p)^2 = p": ("+", ("-", ("mul", ("fsqrt", X), ("fsqrt", X)), X), ONE),
+    "exp(a) exp(b) = exp(a + b)": (
+        "+", ("-", ("mul", ("fexp", X), ("fexp", Y)), ("fexp", ("+", X, Y))), ONE,
+    ),
+    "exp(-inf) = 0": ("+", ("fexp", ("neg_inf",)), ONE),
+    "max(x, y) = x": ("+", ("-", ("max2", X, Y), X), ONE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", ["ring", "lattice", "recip"])
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_that_is_not_listed(name: str, schema: str) -> None:
+    pair = Pair(s("i0", f(A)), s("i0", f(A)), sizes(9))
+    m = pair.representatives(pair.width())
+    premises = Direct(pair.sides, pair.stage(m)).premises
+    law = Law(schema, LAWS[name], ONE)
+    with pytest.raises(Rejected, match="obligation 7 "):
+        pair.confirm(m, [(*premises[0], law)])
+
+
+def test_two_hypotheses_on_one_tensor() -> None:
+    """A second fact about a tensor that one fact defines already would equate what they say."""
+    pair = Pair(s("i0", A), s("i0", A), sizes(9))
+    m = pair.representatives(pair.width())
+    (premises,) = Direct(pair.sides, pair.stage(m)).premises
+    hyp = next(p for p in premises if isinstance(p, ElementHyp))
+    fact = pair.sides.facts[hyp.fact]
+    other = type(fact)(fact.lhs, Tensor("s", "b"), fact.coef, fact.symbols, fact.lhs_index, fact.rhs_index)
+    pair.sides.facts.insert(0, other)
+    shifted = [ElementHyp(p.fact + 1, p.at, p.defines) if isinstance(p, ElementHyp) else p for p in premises]
+    with pytest.raises(Rejected, match="obligation 4 .*defined twice"):
+        pair.confirm(m, [(*shifted, ElementHyp(0, hyp.at, hyp.defines))])
+
+
+def test_positions_have_no_meaning_in_an_algebra_stage() -> None:
+    """A count of mask positions or a one-hot total would need the definition of an iota."""
+    pair = Pair(s("i0", A), s("i0", A), sizes(9))
+    m = pair.representatives(pair.width())
+    pair.sides.op("s", "iota", (), ("i0",), "i64", dim=0)
+    iota = Element(Tensor("s", pair.sides.ops["s"][-1].result), ((0, 0),))
+    with pytest.raises(Rejected, match="obligation 5 .*iota of .* has no algebra def"):
+        pair.confirm(m, [(ElementDef(iota),)])

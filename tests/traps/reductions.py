@@ -1,0 +1,215 @@
+"""Mistakes that tests at tiny or equal sizes overlook, each with its correct twin."""
+
+from __future__ import annotations
+
+from certificates.build import ProgramBuilder, Value, build_plan
+from certificates.plan import Group, Plan
+from certificates.relation import Shard
+
+from .plans import Body, Trap, plan, trap
+
+B = ProgramBuilder
+ROWS, COLUMNS = {"dp": Shard(0)}, {"dp": Shard(1)}
+SQUARE = {"x": ("f32[4,4]", {}), "w": ("f32[4,4]", COLUMNS)}
+
+
+def _softmax(b: B, x: Value, dim: int) -> Value:
+    kept = 1 - dim
+    e = b.exponential(x - b.reduce(x, (dim,), "max").like(x, kept))
+    return e / e.sum(dim).like(x, kept)
+
+
+def _heads(b: B, x: Value, perm: tuple[int, ...]) -> Value:
+    """Heads split off and moved to the front, as before attention: [row, head, unit]."""
+    return b.tanh(x.reshape(x.shape[0], 4, 4).transpose(*perm))
+
+
+def _rotated(b: B, q: Value, angle: Value, swapped: bool) -> Value:
+    """Rotary embedding of pairs (first half, second half)."""
+    half = q.shape[1] // 2
+    cosine, sine = b.cosine(angle), b.sine(angle)
+    if swapped:
+        cosine, sine = sine, cosine
+    one, two = q[:, :half], q[:, half:]
+    return b.concatenate([one * cosine - two * sine, two * cosine + one * sine], 1)
+
+
+def _masked(b: B, x: Value, v: Value, direction: str) -> Value:
+    rows, columns = b.iota("i64[4,4]", 0), b.iota("i64[4,4]", 1)
+    kept = b.select(b.compare(rows, columns, direction), x, b.constant("-inf", x.type))
+    return _softmax(b, kept, 1) @ v
+
+
+def _lookup(b: B, table: Value, tokens: Value, late: int) -> Value:
+    """A vocabulary-parallel lookup; rank r holds the rows from 5 r, and believes from 5 (r + late)."""
+    first = b.constant(b.axis_index("dp").scale(5) + 5 * late, tokens.type)
+    own = tokens - first
+    inside = b.logical_and(b.compare(own, 0, "GE"), b.compare(own, 5, "LT"))
+    rows = b.gather(table, b.select(inside, own, b.constant(0, own.type)))
+    kept = b.select(b.broadcast(inside, rows.shape, (0,)), rows, b.constant(0, rows.type))
+    return b.all_reduce(kept, "dp")
+
+
+def _unequal(weighted: bool) -> Plan:
+    """The mean over ten rows, of which three ranks hold 4, 4 and 2."""
+    mesh = {"dp": 3}
+    specification = B()
+    specification.output("y", specification.input("x", "f32[10,3]").sum(0) / 10)
+    classes = {}
+    for name, box, rows in (("full", (0, 2), 4), ("last", (2, 3), 2)):
+        b = B(mesh, box={"dp": box})
+        total = b.input("x", f"f32[{rows},3]").sum(0)
+        part = total / 10 if weighted else total / rows / 3
+        b.output("y", b.all_reduce(part, "dp"))
+        classes[name] = ({"dp": box}, b.build())
+    return build_plan(name="trap", mesh=mesh, specification=specification.build(), classes=classes,
+                      inputs={"x": ROWS}, outputs={"y": {}})  # fmt: skip
+
+
+def _gathered(group: Group) -> Plan:
+    return plan(
+        {"x": ("f32[4,3]", ROWS)},
+        lambda b, x: b.tanh(x),
+        lambda b, x: b.tanh(b.all_gather(x, "g")),
+        groups={"g": group},
+    )
+
+
+def _twice_sharded(groups: dict[str, Group | tuple[str, ...]]) -> Plan:
+    """Rows over dp, then over tp; gathered back over one group of all ranks."""
+    return plan(
+        {"x": ("f32[8,3]", {"dp": Shard(0), "tp": Shard(0)})},
+        lambda b, x: b.tanh(x),
+        lambda b, x: b.tanh(b.all_gather(x, "g")),
+        mesh={"dp": 2, "tp": 2},
+        groups=groups,
+    )
+
+
+def _summed(group: Group | tuple[str, ...]) -> Plan:
+    """A sum over tp; one group is wrong at a single rank of each list."""
+    return plan(
+        {"x": ("f32[8,3]", {"dp": Shard(0), "tp": Shard(0)})},
+        lambda b, x: b.tanh(x).reshape(2, 4, 3).sum(1),
+        lambda b, x: b.all_reduce(b.tanh(x).sum(0), "g").reshape(1, 3),
+        mesh={"dp": 2, "tp": 2},
+        out={"dp": Shard(0)},
+        groups={"g": group},
+    )
+
+
+def _commutator(x: Value, y: Value) -> Value:
+    z = x @ y - y @ x
+    return z @ z
+
+
+def _rms(b: B, x: Value, divisor: int) -> Value:
+    return x * b.rsqrt((x * x).sum(1) / divisor + 0.001).like(x, 0)
+
+
+def _column(b: B, bias: Value, dim: int) -> Value:
+    """A bias of shape [1, 4] added to a square: along its columns, or squeezed and along its rows."""
+    if dim == 1:
+        return b.broadcast(bias, (4, 4), (0, 1))
+    return b.broadcast(bias.reshape(4), (4, 4), (0,))
+
+
+def _matmul(b: B, x: Value, w: Value) -> Value:
+    return x @ w
+
+
+HALL: dict[str, Body] = {
+    "left": lambda b, x, y, z: _commutator(x, y) @ z,
+    "right": lambda b, x, y, z: b.all_gather(z, "dp") @ _commutator(x, y),
+}
+
+TRAPS: dict[str, Trap] = {
+    "a dropped transpose": trap(
+        SQUARE,
+        lambda b, x, w: x.T @ w,
+        lambda b, x, w: x @ w,
+        lambda b, x, w: x.T @ w,
+        out=COLUMNS,
+    ),
+    "a wrong pair of transposed axes": trap(
+        {"x": ("f32[4,16]", ROWS)},
+        lambda b, x: _heads(b, x, (0, 2, 1)),
+        lambda b, x: _heads(b, x, (0, 1, 2)),
+        lambda b, x: _heads(b, x, (0, 2, 1)),
+        out=ROWS,
+    ),
+    "a bias along the wrong axis": trap(
+        {"x": ("f32[4,4]", {}), "c": ("f32[4]", {})},
+        lambda b, x, c: b.tanh(x + c.like(x, 1)),
+        lambda b, x, c: b.tanh(x + c.like(x, 0)),
+        lambda b, x, c: b.tanh(x + c.like(x, 1)),
+    ),
+    "factors in the wrong order": trap(
+        {"x": ("f32[4,4]", {}), "w": ("f32[4,4]", {})},
+        lambda b, x, w: x @ w,
+        lambda b, x, w: w @ x,
+        lambda b, x, w: x @ w,
+    ),
+    "a transposed square weight": trap(
+        {"x": ("f32[8,4]", ROWS), "w": ("f32[4,4]", {})},
+        _matmul,
+        lambda b, x, w: x @ w.T,
+        _matmul,
+        out=ROWS,
+    ),
+    "softmax over the wrong axis": trap(
+        {"x": ("f32[4,4]", {})},
+        lambda b, x: _softmax(b, x, 1),
+        lambda b, x: _softmax(b, x, 0),
+        lambda b, x: _softmax(b, x, 1),
+    ),
+    "mean of means over unequal shards": Trap(lambda: _unequal(False), lambda: _unequal(True)),
+    "a literal that equals a reduced size": trap(
+        {"x": ("f32[4,8]", ROWS)},
+        lambda b, x: _rms(b, x, 8),
+        lambda b, x: _rms(b, x, 2),
+        lambda b, x: _rms(b, x, 8),
+        out=ROWS,
+    ),
+    "sine and cosine swapped": trap(
+        {"q": ("f32[4,8]", {}), "angle": ("f32[4,4]", {})},
+        lambda b, q, angle: _rotated(b, q, angle, False),
+        lambda b, q, angle: _rotated(b, q, angle, True),
+        lambda b, q, angle: _rotated(b, q, angle, False),
+    ),
+    "a mask off by one": trap(
+        {"x": ("f32[4,4]", {}), "v": ("f32[4,6]", COLUMNS)},
+        lambda b, x, v: _masked(b, x, v, "GE"),
+        lambda b, x, v: _masked(b, x, v, "GT"),
+        lambda b, x, v: _masked(b, x, v, "GE"),
+        out=COLUMNS,
+    ),
+    "vocabulary offsets off by one rank": trap(
+        {"e": ("f32[10,3]", ROWS), "t": ("i64[6]", {})},
+        lambda b, e, t: b.gather(e, t),
+        lambda b, e, t: _lookup(b, e, t, 1),
+        lambda b, e, t: _lookup(b, e, t, 0),
+        ranges={"t": (0, 10)},
+    ),
+    "shards gathered in the wrong order": Trap(
+        lambda: _gathered(Group((), ((1, 0),))), lambda: _gathered(Group(("dp",), ((0, 1),)))
+    ),
+    "a process group that is a permutation": Trap(
+        lambda: _twice_sharded({"g": ("tp", "dp")}), lambda: _twice_sharded({"g": ("dp", "tp")})
+    ),
+    "a process group wrong at a single rank": Trap(
+        lambda: _summed(Group((), ((0, 3), (2, 1)))), lambda: _summed(("tp",))
+    ),
+    "dimensions of size one": trap(
+        {"x": ("f32[4,4]", {}), "c": ("f32[1,4]", {})},
+        lambda b, x, c: b.tanh(x * _column(b, c, 1)),
+        lambda b, x, c: b.tanh(x * _column(b, c, 0)),
+        lambda b, x, c: b.tanh(x * _column(b, c, 1)),
+    ),
+    "an identity of two by two matrices": trap(
+        {"x": ("f32[4,4]", {}), "y": ("f32[4,4]", {}), "z": ("f32[4,4]", ROWS)},
+        HALL["left"],
+        HALL["right"],
+        lambda b, x, y, z: _commutator(x, y) @ b.all_gather(z, "dp"),
+    ),
+}
