@@ -7,7 +7,7 @@ from certificates.build import ProgramBuilder, Value, build_plan
 from certificates.plan import Plan
 from certificates.relation import Shard
 
-from .plans import MESH, Trap, trap
+from .plans import Inputs, Trap, trap
 
 ROWS = {"dp": Shard(0)}
 B = ProgramBuilder
@@ -117,8 +117,8 @@ def _indefinite(b: B, x: Value) -> Value:
     return x * b.exponential(low - low)
 
 
-VECTOR = {"a": ("f32[4]", {})}
-SQUARE = {"x": ("f32[4,4]", {})}
+VECTOR: Inputs = {"a": ("f32[4]", {})}
+SQUARE: Inputs = {"x": ("f32[4,4]", {})}
 
 COUNTEREXAMPLES: dict[str, Trap] = {
     "clip per rank, then average": trap(
@@ -242,5 +242,3 @@ COUNTEREXAMPLES: dict[str, Trap] = {
     "one rank class computes something else": Trap(_other_class),
     "offsets that fit the traced ranks": Trap(_offsets),
 }
-
-__all__ = ["COUNTEREXAMPLES", "MESH"]
