@@ -10,11 +10,29 @@ from fractions import Fraction
 
 import pytest
 
+from certificates.build import ProgramBuilder, build_plan
+from certificates.plan import dumps
+from checker.affine import Affine
 from checker.algebra import Algebra
 from checker.errors import Rejected
+from checker.kernel import relation_facts
+from checker.layout import Layout
 from checker.model import Model
 from checker.normalise import Normaliser
-from checker.records import Element, ElementDef, ElementHyp, Law, Tensor
+from checker.reader import read_plan
+from checker.records import (
+    BoundPart,
+    BoundSymbol,
+    Def,
+    Element,
+    ElementDef,
+    ElementHyp,
+    Hyp,
+    Law,
+    LayoutPremise,
+    LayoutStage,
+    Tensor,
+)
 from tests.fuzz.families import product, total
 from tests.fuzz.stages import Direct, Pair
 from tests.fuzz.terms import CLASSES, Term, differ, number
@@ -176,3 +194,36 @@ def test_positions_have_no_meaning_in_an_algebra_stage() -> None:
     iota = Element(Tensor("s", pair.sides.ops["s"][-1].result), ((0, 0),))
     with pytest.raises(Rejected, match=r"obligation 5 .*iota of .* has no algebra def"):
         pair.confirm(m, [(ElementDef(iota),)])
+
+
+def test_a_fresh_symbol_stands_for_one_coordinate() -> None:
+    """With q0 and q1 as both coordinates of one element, only the diagonal is left: z0 = 4 q0 + q1 = 4 q1 + q0.
+    There a flattened tensor equals its flattened transpose (ADR 0011)."""
+    specification, local = ProgramBuilder(), ProgramBuilder({"dp": 1})
+    specification.output("y", specification.input("x", "f32[4,4]").reshape(16))
+    local.output("y", local.input("x", "f32[4,4]").T.reshape(16))
+    plan = read_plan(dumps(build_plan(
+        name="forged", mesh={"dp": 1}, specification=specification.build(), classes=local.build(),
+        inputs={"x": {}}, outputs={"y": {}},
+    )))  # fmt: skip
+    (given,) = relation_facts(plan, plan.inputs[0], "inputs")
+    (goal,) = relation_facts(plan, plan.outputs[0], "outputs")
+    dp, z, q0, q1, q2, q3 = (Affine.symbol(v) for v in ("dp", "z0", "q0", "q1", "q2", "q3"))
+    moved = Tensor("c0", "%0")
+    honest = (
+        *(BoundSymbol(f"q{i}") for i in range(4)),
+        BoundPart(goal.rhs, (z,), (q0, q1), 0),
+        Def(goal.rhs, (z,), (q0, q1)),
+        BoundPart(goal.lhs, (dp, z), (dp, q2, q3), 0),
+        Def(goal.lhs, (dp, z), (dp, q2, q3)),
+        Def(moved, (dp, q2, q3), None),
+        Hyp((0,), (dp, q3, q2), (), "add"),
+    )
+
+    def stage(premises: tuple[LayoutPremise, ...]) -> Layout:
+        symbols = tuple((f"q{i}", 0, 4) for i in range(4))
+        return Layout(Model(plan), [given, goal], LayoutStage(1, "", "0001", symbols, premises), "forged")
+
+    assert stage(honest).assertions
+    with pytest.raises(Rejected, match=r"obligation 6 .*q1 is introduced twice"):
+        stage((*honest[:5], BoundPart(goal.rhs, (z,), (q1, q0), 0), *honest[5:]))
