@@ -197,7 +197,7 @@ def test_positions_have_no_meaning_in_an_algebra_stage() -> None:
 
 
 def test_a_fresh_symbol_stands_for_one_coordinate() -> None:
-    """With q0 and q1 as both coordinates of one element, only the diagonal is left: z0 = 4 q0 + q1 = 4 q1 + q0.
+    """Were q0 and q1 given both coordinates, only the diagonal would be left: z0 = 4 q0 + q1 = 4 q1 + q0.
     There a flattened tensor equals its flattened transpose (ADR 0011)."""
     specification, local = ProgramBuilder(), ProgramBuilder({"dp": 1})
     specification.output("y", specification.input("x", "f32[4,4]").reshape(16))
@@ -210,7 +210,7 @@ def test_a_fresh_symbol_stands_for_one_coordinate() -> None:
     (goal,) = relation_facts(plan, plan.outputs[0], "outputs")
     dp, z, q0, q1, q2, q3 = (Affine.symbol(v) for v in ("dp", "z0", "q0", "q1", "q2", "q3"))
     moved = Tensor("c0", "%0")
-    honest = (
+    honest: tuple[LayoutPremise, ...] = (
         *(BoundSymbol(f"q{i}") for i in range(4)),
         BoundPart(goal.rhs, (z,), (q0, q1), 0),
         Def(goal.rhs, (z,), (q0, q1)),
