@@ -4,7 +4,18 @@ Importing this package fills the table of :mod:`.table`; :class:`~.driver.Loweri
 through it.
 """
 
-from . import attention, collectives, creation, elementwise, indexing, linear, losses, optimizer, reductions
+from . import (
+    attention,
+    collectives,
+    creation,
+    elementwise,
+    indexing,
+    linear,
+    losses,
+    normalization,
+    optimizer,
+    reductions,
+)
 from .driver import Lowering, RankProgram
 
 __all__ = [
@@ -17,6 +28,7 @@ __all__ = [
     "indexing",
     "linear",
     "losses",
+    "normalization",
     "optimizer",
     "reductions",
 ]

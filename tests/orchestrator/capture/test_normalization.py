@@ -1,0 +1,41 @@
+"""Normalisation layers and GELU against the kernels, forward and backward."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from orchestrator.capture.errors import LoweringError
+
+x, g = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(2, 3, 4, dtype=torch.float64)
+w, b = torch.randn(4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+
+
+def gradients(function):
+    def run(*tensors):
+        *operands, grad = (t.detach() for t in tensors)
+        operands = [t.requires_grad_() for t in operands]
+        out = function(*operands)
+        return out.detach(), *torch.autograd.grad(out, operands, grad)
+
+    return run
+
+
+def test_layer_norm(agrees) -> None:
+    agrees(gradients(lambda x, w, b: F.layer_norm(x, (4,), w, b, 1e-5)), x, w, b, g)
+
+
+def test_layer_norm_without_parameters_over_two_dimensions(agrees) -> None:
+    agrees(gradients(lambda x: F.layer_norm(x, (3, 4), eps=1e-3)), x, g)
+
+
+def test_rms_norm(agrees) -> None:
+    agrees(gradients(lambda x, w: F.rms_norm(x, (4,), w, 1e-5)), x, w, g)
+
+
+def test_gelu(agrees) -> None:
+    agrees(gradients(lambda x: F.gelu(x, approximate="tanh")), x, g)
+
+
+def test_exact_gelu_is_refused_with_the_reason(lowered) -> None:
+    with pytest.raises(LoweringError, match="error function"):
+        lowered(F.gelu, x)
