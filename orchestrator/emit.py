@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, Word, check_replaceable, write
-from certificates.facts import Fact
 from certificates.plan import Plan, digest, dumps
 from certificates.proof import LayoutStage, Proof
 from certificates.report import report, summary
@@ -28,6 +27,7 @@ from .engine import Engine, Obligation, Unproved, dependencies
 from .errors import SolverMissing
 from .hint import hint
 from .journal import Journal
+from .knowledge import Knowledge
 from .plausible import Plausible
 from .progress import Progress
 from .witnessing import Refutation, refute
@@ -114,7 +114,7 @@ def emit(
     journal = Journal(out.with_name(f"{out.name}.journal") if solve else None)
     versions, cores = _solvers(journal) if solve else ("", AllPremises())
     resumed = len(journal)
-    run = _Run(plan, cores, (lambda _: True) if solve else Plausible(plan), progress or Progress())
+    run = _Run(plan, cores, (lambda _k, _n: True) if solve else Plausible(plan), progress or Progress())
     with _deep_recursion():
         run.relate_and_prove()
         proof, files = run.confirmed(journal, versions, jobs or os.cpu_count() or 1, solve)
@@ -155,7 +155,7 @@ class _Run:
 
     plan: Plan
     cores: CoreFinder
-    plausible: Callable[[Fact], bool]
+    plausible: Callable[[Knowledge, int], bool]
     progress: Progress
     why: dict[int, str] = field(default_factory=dict)
 
@@ -174,9 +174,9 @@ class _Run:
 
     def _prover(self, number: int) -> Callable[[], None]:
         def prove() -> None:
-            fact = self.engine.knowledge.facts[number]
-            if not self.plausible(fact):
-                raise Unproved(f"{fact} fails on some input, as far as floating point shows")
+            known = self.engine.knowledge
+            if not self.plausible(known, number):
+                raise Unproved(f"{known.facts[number]} fails on some input, as far as floating point shows")
             self.engine.prove(number)
 
         return prove

@@ -67,7 +67,7 @@ class Engine:
 
     plan: Plan
     cores: CoreFinder
-    plausible: Callable[[Fact], bool] = lambda _: True
+    plausible: Callable[[Knowledge, int], bool] = lambda _knowledge, _number: True
     model: Model = field(init=False)
     knowledge: Knowledge = field(init=False)
     built: dict[int, Stage] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Engine:
         self._order.append(number)
 
     def _proves(self, number: int) -> bool:
-        if not self.plausible(self.knowledge.facts[number]):
+        if not self.plausible(self.knowledge, number):
             return False
         try:
             self.prove(number)

@@ -171,6 +171,10 @@ class Expansion:
             self._group_of[group] = table
         return table[rank]
 
+    def op(self, rank: int, name: str) -> Op | None:
+        """The op behind a value, or ``None`` where the program takes it as given."""
+        return self._ops[self.class_of(rank)].get(name)
+
     def value(self, rank: int, name: str) -> int:
         """Node of a value at a rank (rank -1: of the specification). Iterative: programs are deep.
 
@@ -183,7 +187,7 @@ class Expansion:
                 stack.pop()
                 continue
             at, value = here
-            op = self._ops[self.class_of(at)].get(value)
+            op = self.op(at, value)
             if op is None:
                 made[here] = self._input(at, value)
                 continue

@@ -1,7 +1,8 @@
 """Is a guessed fact true on some inputs? Decides between guesses where no solver does.
 
-A fact is evaluated at true sizes, in floating point, on block-constant inputs. One that visibly fails is not
-pursued; one that does not is still only a guess, and its obligation says so to whoever solves it.
+A fact is evaluated at true sizes, in floating point, on block-constant inputs: with only the tensors opened
+that its stage opens (:class:`Opened`), and from the plan's inputs. One that visibly fails is not pursued; one
+that does not is still only a guess, and its obligation says so to whoever solves it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from certificates.plan import Plan
 from .errors import EvaluationError
 from .forms import Form
 from .grids import Array, common_axes, flattened, refined
+from .knowledge import Knowledge, LayoutRecipe
 from .network import Expansion, Node
+from .opened import Opened
 from .refute import Scenario, random_inputs
 
 #: Relative and absolute difference from which a fact counts as failed; below it may be rounding.
@@ -38,10 +41,15 @@ class Plausible:
         scenarios = [Scenario(random_inputs(plan, random.Random(seed))) for seed in range(_SEEDS)]
         self._expanded: list[tuple[Scenario, Expansion]] = [(s, s.expand(plan)) for s in scenarios]
 
-    def __call__(self, fact: Fact) -> bool:
+    def __call__(self, knowledge: Knowledge, number: int) -> bool:
         """False if the fact visibly fails somewhere; what cannot be evaluated is plausible."""
+        fact, recipe = knowledge.facts[number], knowledge.recipes.get(number)
+        views = list(self._expanded)
+        if isinstance(recipe, LayoutRecipe):
+            opened = [(s, Opened(knowledge, s, recipe.expand, seed)) for seed, (s, _) in enumerate(views)]
+            views = [*opened, *views]
         places = self._places(fact)
-        return not any(self._fails(s, e, fact, at) for s, e in self._expanded for at in places)
+        return not any(self._fails(s, e, fact, at) for s, e in views for at in places)
 
     def _places(self, fact: Fact) -> list[dict[str, int]]:
         """Values of the symbols that choose a rank: all of them if few, else some."""

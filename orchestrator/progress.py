@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """``report`` takes finished lines, one every ``every`` seconds; ``seconds`` has wall-clock time per phase."""
+    """``report`` takes finished lines, one every ``every`` seconds; ``seconds`` has the time per phase."""
 
     report: Callable[[str], None] = lambda _: None
     every: float = 5.0

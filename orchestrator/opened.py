@@ -1,0 +1,121 @@
+"""Values of a plan with only some tensors opened: what a layout stage sees, as numbers.
+
+Opened tensors, data movement, integers and booleans are computed. Every other tensor of the specification has
+free random values; every other tensor of a rank has the values that its relation to the specification gives.
+So a fact can be tried where its tensors, computed from the inputs, vary in more blocks than can be held.
+"""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+from certificates.affine import Affine
+from certificates.facts import Fact, Ref, split_ref
+from certificates.ir import Op, TensorType
+
+from .errors import EvaluationError
+from .forms import Form
+from .knowledge import Knowledge
+from .network import Expansion, Node
+from .refute import Scenario
+
+_CUTS = 4
+
+
+class Opened(Expansion):
+    """An expansion that takes tensors outside ``expand`` as given."""
+
+    def __init__(self, knowledge: Knowledge, scenario: Scenario, expand: frozenset[Ref], seed: int) -> None:
+        super().__init__(knowledge.model.plan, scenario.network, self._free, self._related)
+        self._knowledge, self._scenario, self._expand, self._seed = knowledge, scenario, expand, seed
+        self._types = knowledge.model.tensors.types
+
+    def op(self, rank: int, name: str) -> Op | None:
+        """The op of an opened tensor; ``None`` for a given one."""
+        ref = f"{self.class_of(rank)}:{name}"
+        op = super().op(rank, name)
+        if op is None or op.type.sort != "Real" or op.name in ("constant", "iota") or ref in self._expand:
+            return op
+        moved = self._knowledge.moves(ref)
+        return op if moved and (rank < 0 or not self._knowledge.facts_for(ref)) else None
+
+    def _input(self, rank: int, name: str) -> int:
+        owner = self.class_of(rank)
+        type_ = self._types[f"{owner}:{name}"]
+        return self._free(name, type_) if rank < 0 else self._related(owner, rank, name, type_)
+
+    def _free(self, name: str, type_: TensorType) -> int:
+        """Random values on random blocks; a function of the name, so that both sides see the same."""
+        given = self._scenario.inputs.get(name)
+        if given is not None and type_.sort != "Real":
+            values = tuple(int(v) if type_.sort == "Int" else bool(v) for v in given.values)
+            return self.network.add(Node("block", (), (given.cuts, values), type_.sort, type_.shape))
+        if type_.sort != "Real":
+            raise EvaluationError(f"{name} has no values")
+        rng = random.Random(f"{self._seed} {name}")
+        cuts = tuple(
+            (0, *sorted(rng.sample(range(1, n), min(_CUTS, n - 1))), n) for n in type_.shape
+        )
+        cells = 1
+        for c in cuts:
+            cells *= len(c) - 1
+        numbers = tuple(rng.uniform(0.5, 2.0) for _ in range(cells))
+        return self.network.add(Node("block", (), (cuts, numbers), "Real", type_.shape))
+
+    def _related(self, owner: str, rank: int, name: str, type_: TensorType) -> int:
+        """The values that facts about the tensor give at one rank."""
+        sources: list[int] = []
+        pieces = []
+        for number in self._knowledge.facts_for(f"{owner}:{name}"):
+            fact = self._knowledge.facts[number]
+            at = self._symbols(fact, rank)
+            if at is None:
+                continue
+            free = [s for s in fact.ranges if s not in at]
+            sizes = tuple(fact.ranges[s][1] - fact.ranges[s][0] for s in free)
+            axes = len(self.plan.mesh.axes)
+            pieces.append((
+                sizes, tuple(_form(f, fact, at, free) for f in fact.lhs_index[axes:]),
+                tuple(_form(f, fact, at, free) for f in fact.rhs_index), float(fact.coef), len(sources),
+            ))  # fmt: skip
+            sources.append(self._source(fact))
+        if not pieces:
+            raise EvaluationError(f"{owner}:{name} has no relation")
+        junk = {"Real": 3.0, "Int": 0, "Bool": False}[type_.sort]
+        return self.network.add(
+            Node("layout", tuple(sources), (junk, tuple(pieces)), type_.sort, type_.shape)
+        )
+
+    def _source(self, fact: Fact) -> int:
+        if not isinstance(fact.rhs, str) or not fact.rhs.startswith(("s:", "#f:")):
+            raise EvaluationError(f"{fact.rhs} is no tensor of the specification")
+        if fact.rhs.startswith("#"):
+            return self.network.add(Node("constant", (), (Fraction(fact.rhs[3:]),), "Real", ()))
+        return self.value(-1, split_ref(fact.rhs)[1])
+
+    def _symbols(self, fact: Fact, rank: int) -> dict[str, int] | None:
+        """Values of the symbols that choose the rank, or ``None`` if the fact is about other ranks."""
+        at: dict[str, int] = {}
+        for form, here in zip(fact.lhs_index, self.coordinates(rank).values(), strict=False):
+            if form.is_const:
+                if form.const != here:
+                    return None
+                continue
+            ((symbol, coef),) = form.terms if len(form.terms) == 1 else (("", 0),)
+            if coef != 1 or form.const:
+                raise EvaluationError(f"{fact.lhs}: a rank is chosen by {form}")
+            lo, hi = fact.ranges[symbol]
+            if not lo <= here < hi or at.setdefault(symbol, here) != here:
+                return None
+        return at
+
+
+def _form(affine: Affine, fact: Fact, at: dict[str, int], free: list[str]) -> Form:
+    """An index form over the free symbols as box variables, counted from the start of their ranges."""
+    const, terms = affine.const, []
+    for symbol, coef in affine.terms:
+        const += coef * (at[symbol] if symbol in at else fact.ranges[symbol][0])
+        if symbol not in at:
+            terms.append((free.index(symbol), coef))
+    return const, tuple(sorted(terms))
