@@ -2,6 +2,7 @@
 
 python bench/fuzz.py --pairs 200000
 python bench/fuzz.py --pairs 20000 --weaken width      must find a pair that is accepted and differs
+python bench/fuzz.py --pairs 2000 --engine             plans with reshapes, cuts, masks, lookups, shards
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ def main() -> None:
         default="",
         help="w less one; weights dropped; a maximum over one representative; widths before ADR 0010",
     )
+    parser.add_argument("--engine", action="store_true", help="whole plans: engine, solver, checker")
     options = parser.parse_args()
+    if options.engine:
+        tally = run.engine(options.pairs, options.seed)
+        print(tally.table())
+        sys.exit(bool(tally.false))
     tally = run.run(options.pairs, options.seed, options.weaken, first=bool(options.weaken), every=10)
     print(tally.table())
     sys.exit(bool(tally.false) != bool(options.weaken))

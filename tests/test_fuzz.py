@@ -18,3 +18,9 @@ def test_no_pair_is_accepted_that_differs() -> None:
 @pytest.mark.parametrize("weaken", ["width", "weights", "max", "collapse"])
 def test_a_weaker_rule_is_caught(weaken: str) -> None:
     assert run.run(3000, 0, weaken, first=True, every=3000).false
+
+
+def test_what_the_engine_proves_holds_and_passes_the_checker() -> None:
+    tally = run.engine(60, 1)
+    assert tally.false == []
+    assert tally.accepted.total() > 10
