@@ -9,15 +9,17 @@ and cross-entropy.  :func:`parallelize` adds tensor and sequence parallelism ove
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -155,7 +157,7 @@ def parallelize(
 ) -> nn.Module:
     """Tensor and sequence parallelism over ``tp``, then FSDP2 in mixed precision over ``dp``."""
     assert isinstance(model, Llama)
-    tp, dp = mesh["tp"], mesh["dp"]
+    tp, dp = mesh["tp"], mesh[tuple(a for a in mesh.mesh_dim_names or () if a != "tp")]
     parallelize_module(
         model,
         tp,
@@ -209,9 +211,102 @@ def train_step(
     return {"loss": loss}
 
 
+@dataclass(frozen=True)
+class Training:
+    """What a step does besides one backward pass and AdamW, in the manner of torchtitan's trainer.
+
+    Gradients of ``microbatches`` are accumulated. Each loss is a sum over the valid tokens, divided by the
+    number of valid tokens of all microbatches and ranks. ``max_norm`` clips the global norm of the gradient.
+    With ``whole`` the specification takes all microbatches as one batch.
+    """
+
+    microbatches: int = 1
+    max_norm: float = 1.0
+    weight_decay: float = 0.1
+    whole: bool = False
+
+
+IGNORED = -100
+
+
+def prepare(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """:func:`parallelize`, gradients summed instead of averaged; the model knows its data-parallel mesh."""
+    model = parallelize(model, mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+    data = mesh[tuple(a for a in mesh.mesh_dim_names or () if a != "tp")]
+    model.data_mesh = data if data.ndim == 1 else data._flatten("data")
+    return model
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """``torch.nn.utils.clip_grad_norm_``, the norm reduced over the mesh first, as torchtitan does."""
+    parameters = list(parameters)
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
+def full_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Mapping[str, Tensor],
+    *,
+    max_norm: float,
+    whole: bool = False,
+) -> dict[str, Tensor]:
+    """Batch tensors are [microbatch, sequence, position]; outputs are the loss and the norm of the gradient."""
+    data: DeviceMesh | None = getattr(model, "data_mesh", None)
+    labels = torch.where(batch["valid"], batch["labels"], IGNORED)
+    count = (labels != IGNORED).sum()
+    if data is not None:
+        count = all_reduce(count, "sum", data)
+    pairs = list(zip(batch["tokens"], labels, strict=True))
+    if whole:
+        pairs = [(batch["tokens"].flatten(0, 1), labels.flatten(0, 1))]
+    losses = []
+    for tokens, targets in pairs:
+        with contextlib.nullcontext() if data is None else loss_parallel():
+            logits = model(tokens).flatten(0, 1).float()
+            loss = F.cross_entropy(logits, targets.flatten(), reduction="sum", ignore_index=IGNORED) / count
+            loss.backward()
+        loss = loss.detach()
+        losses.append(loss.to_local() if isinstance(loss, DTensor) else loss)
+    norm = clip_gradients(model.parameters(), max_norm)
+    optimizer.step()
+    total = torch.stack(losses).sum()
+    return {"loss": total if data is None else all_reduce(total, "sum", data), "grad_norm": norm}
+
+
+def full_definition(
+    name: str, config: Config, mesh: Mapping[str, int], batch: int, length: int, training: Training
+) -> Definition:
+    """As :func:`definition`, with the step of ``training`` on microbatches of ``batch`` sequences each."""
+    shard = {axis: 1 for axis in mesh if axis != "tp"}
+    shape = (training.microbatches, batch, length)
+    rows = Batch(shape=shape, dtype=torch.int64, shard=shard, bounds=(0, config.vocab))
+    step = functools.partial(full_step, max_norm=training.max_norm)
+    return Definition(
+        name=name,
+        mesh=mesh,
+        build=lambda: Llama(config, length),
+        parallelize=prepare,
+        optimizer=lambda params: torch.optim.AdamW(
+            params, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=training.weight_decay
+        ),
+        step=functools.partial(step, whole=training.whole),
+        parallel_step=step,
+        batch={"tokens": rows, "labels": rows, "valid": Batch(shape=shape, dtype=torch.bool, shard=shard)},
+    )
+
+
 def definition(name: str, config: Config, mesh: Mapping[str, int], batch: int, length: int) -> Definition:
     """The training step of ``config`` on ``mesh`` with a global batch of ``batch`` sequences."""
-    rows = Batch(shape=(batch, length), dtype=torch.int64, shard={"dp": 0}, bounds=(0, config.vocab))
+    data = tuple(axis for axis in mesh if axis != "tp")
+    shard = dict.fromkeys(data, 0)
+    rows = Batch(shape=(batch, length), dtype=torch.int64, shard=shard, bounds=(0, config.vocab))
     return Definition(
         name=name,
         mesh=mesh,
@@ -221,5 +316,5 @@ def definition(name: str, config: Config, mesh: Mapping[str, int], batch: int, l
         step=lambda model, optimizer, batch: train_step(model, optimizer, batch, sharded_loss=False),
         parallel_step=lambda model, optimizer, batch: train_step(model, optimizer, batch, sharded_loss=True),
         batch={"tokens": rows, "labels": rows},
-        mean_over={"loss": ("dp",)},
+        mean_over={"loss": data},
     )

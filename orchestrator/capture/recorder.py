@@ -66,9 +66,10 @@ class GroupRef:
 
 @dataclass(frozen=True, slots=True)
 class ReduceRef:
-    """A reduction of a collective, such as ``SUM`` or ``AVG``."""
+    """A reduction of a collective, such as ``SUM`` or ``AVG``; ``factor`` is that of ``PREMUL_SUM``."""
 
     name: str
+    factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._alive: list[object] = []
         self._forward: dict[int, Frame] = {}
+        self.factor: float | None = None
 
     def __torch_dispatch__(
         self,
@@ -158,7 +160,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(item, torch.dtype):
             return DTYPES.get(item, str(item))
         if isinstance(item, torch.ScriptObject):
-            return _unbox(item)
+            return _unbox(item, self.factor)
         return item
 
     def _frame(self) -> Frame | None:
@@ -181,14 +183,49 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tup
     return tuple(found)
 
 
-def _unbox(item: torch.ScriptObject) -> Any:
+def _unbox(item: torch.ScriptObject, factor: float | None) -> Any:
     kind = item._type().name()
     if kind == "ProcessGroup":
         group = torch.distributed.ProcessGroup.unbox(item)
         return GroupRef(tuple(torch.distributed.get_process_group_ranks(group)))
     if kind == "ReduceOp":
-        return ReduceRef(torch.distributed.ReduceOp.RedOpType(item.op()).name)
+        name = torch.distributed.ReduceOp.RedOpType(item.op()).name
+        return ReduceRef(name, factor if name == "PREMUL_SUM" else None)
     return None
+
+
+def _factor(options: Any) -> float | None:
+    """The factor of a ``PREMUL_SUM``, which the dispatcher does not see; ``None`` for other reductions."""
+    kind, factor = options.reduceOp.__getstate__()
+    known = kind == torch.distributed.ReduceOp.PREMUL_SUM and isinstance(factor, int | float)
+    return float(factor) if known else None
+
+
+@contextmanager
+def _factors(recorder: Recorder) -> Iterator[None]:
+    """While a reduction runs, the recorder knows its factor."""
+    group = torch.distributed.ProcessGroup
+    names = [n for n in ("allreduce", "_reduce_scatter_base", "reduce_scatter_single") if hasattr(group, n)]
+    saved = {name: getattr(group, name) for name in names}
+
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            options = next((a for a in (*args, *kwargs.values()) if hasattr(a, "reduceOp")), None)
+            recorder.factor = None if options is None else _factor(options)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                recorder.factor = None
+
+        return call
+
+    for name, method in saved.items():
+        setattr(group, name, noting(method))
+    try:
+        yield
+    finally:
+        for name, method in saved.items():
+            setattr(group, name, method)
 
 
 @contextmanager
@@ -203,7 +240,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
 
     torch.UntypedStorage.resize_ = logged
     try:
-        with recorder:
+        with recorder, _factors(recorder):
             yield recorder
     finally:
         torch.UntypedStorage.resize_ = resize

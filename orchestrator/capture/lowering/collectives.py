@@ -29,6 +29,15 @@ def _kind(c: Context, reduction: ReduceRef | str) -> tuple[str, bool]:
     return _KINDS[name], name == "avg"
 
 
+def _scaled(c: Context, x: Value, reduction: ReduceRef | str) -> tuple[Value, ReduceRef | str]:
+    """``PREMUL_SUM`` is a factor before a sum."""
+    if not isinstance(reduction, ReduceRef) or reduction.name != "PREMUL_SUM":
+        return x, reduction
+    if reduction.factor is None:
+        raise c.refuse("a PREMUL_SUM of unknown factor")
+    return (x if reduction.factor == 1 else c.b.scale(x, reduction.factor)), ReduceRef("SUM")
+
+
 def _mean(c: Context, total: Value, group: GroupRef, average: bool) -> Value:
     return c.b.scale(total, Fraction(1, len(group.ranks))) if average else total
 
@@ -40,6 +49,7 @@ def _wait(c: Context, x: Value) -> Value:
 
 @lowers("_c10d_functional.all_reduce")
 def all_reduce(c: Context, x: Value, reduction: ReduceRef | str, group: GroupRef | str) -> Value:
+    x, reduction = _scaled(c, x, reduction)
     kind, average = _kind(c, reduction)
     ranks = _group(group)
     return _mean(c, c.collective("all_reduce", x, ranks, x.shape, kind=kind), ranks, average)
@@ -55,6 +65,7 @@ def all_gather(c: Context, x: Value, _size: int, group: GroupRef | str) -> Value
 def reduce_scatter(
     c: Context, x: Value, reduction: ReduceRef | str, _size: int, group: GroupRef | str
 ) -> Value:
+    x, reduction = _scaled(c, x, reduction)
     kind, average = _kind(c, reduction)
     if kind != "add":
         raise c.refuse(f"reduce_scatter of {kind}")

@@ -13,6 +13,7 @@ from ..builder import Builder, Draft, Value, renamed
 from ..errors import AliasingError, CaptureError, ClosureError, UnsupportedOpError
 from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
+from .foreach import single_ops
 from .table import EFFECTS, Context, find
 
 
@@ -72,6 +73,11 @@ class Lowering:
         effect = EFFECTS.get(node.op)
         if effect is not None:
             effect(self, node)
+            return
+        single = single_ops(node)
+        if single is not None:
+            for part in single:
+                self._step(part)
             return
         outs = _tensors(node.outs)
         sources = {t.storage for t in _tensors(node.args)}

@@ -63,7 +63,7 @@ def _layer_norm_backward(
     bias: Value | None,
     mask: Sequence[bool],
 ) -> tuple[Value, Value, Value]:
-    """``dx = rstd * (gw - mean(gw) - n * mean(gw * n))`` with ``n = (x - mean) * rstd`` and ``gw = g * weight``."""
+    """``dx = rstd * (gw - mean(gw) - n * mean(gw * n))``, ``n = (x - mean) * rstd``, ``gw = g * weight``."""
     dims = _last(x, normalized)
     g = c.b.convert(grad, mean.dtype)
     normal = _times(c, c.b.binary("subtract", c.b.convert(x, mean.dtype), mean), rstd)
