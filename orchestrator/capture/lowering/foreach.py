@@ -1,0 +1,33 @@
+"""``_foreach_*`` ops are the op of one tensor, once for each tensor of their lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..recorder import Node
+
+_PREFIX = "aten._foreach_"
+#: Elementwise ops whose arguments are those of the op of one tensor, by the name of the latter.
+_SINGLE = {name: name for name in ("add", "sub", "mul", "div", "sqrt", "neg", "exp", "abs", "zero")} | {
+    "norm": "linalg_vector_norm"
+}
+
+
+def single_ops(node: Node) -> Iterator[Node] | None:
+    """The ops of the single tensors, in order; ``None`` if ``node`` is no list op of this table."""
+    name, _, overload = node.op.removeprefix(_PREFIX).partition(".")
+    base = name.rstrip("_")
+    if not node.op.startswith(_PREFIX) or base not in _SINGLE:
+        return None
+    op = f"aten.{_SINGLE[base]}{name[len(base) :]}.{overload}"
+    return (_single(node, op, i) for i in range(len(node.args[0])))
+
+
+def _single(node: Node, op: str, i: int) -> Node:
+    def at(item: Any) -> Any:
+        return item[i] if isinstance(item, list | tuple) else item
+
+    written = (node.writes[i],) if node.writes else ()
+    return replace(node, op=op, args=tuple(at(a) for a in node.args), outs=at(node.outs), writes=written)
