@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -28,6 +30,7 @@ SHIMS = (
     "optimizers that can keep their step and learning rate in tensors do so on a CPU (capturable=True), "
     "one parameter at a time (foreach=False, fused=False)",
     "one warm-up step runs before the recorded one, its gradients are discarded",
+    "DTensor divides a replicated 2-norm by the exact root of the axis size, not by the double nearest to it",
 )
 
 
@@ -88,7 +91,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
             name: torch.zeros(_local_shape(definition, name, rank is not None), dtype=item.dtype)
             for name, item in definition.batch.items()
         }
-    with _capturable_on_cpu(), fake:
+    with _capturable_on_cpu(), _exact_norm_shares(), fake:
         step(model, optimizer, batch)
         optimizer.zero_grad(set_to_none=True)
         lowering = Lowering(lambda group: _axes_of(mesh, rank, group))
@@ -261,3 +264,23 @@ def _capturable_on_cpu() -> Iterator[None]:
     finally:
         for module, function in zip(modules, saved, strict=True):
             setattr(module, name, function)
+
+
+@contextmanager
+def _exact_norm_shares() -> Iterator[None]:
+    """DTensor turns a norm that is replicated over ``n`` ranks into ``n`` shares: the norm over root ``n``.
+
+    It divides by the double nearest to that root. With a root among the recorded ops the shares add up.
+    """
+    original = _NormPartial._partition_value
+
+    def partition(self: Any, tensor: torch.Tensor, mesh: Any, mesh_dim: int) -> torch.Tensor:
+        if self.norm_type != 2:
+            return cast(torch.Tensor, original(self, tensor, mesh, mesh_dim))
+        return tensor / torch.full((), float(mesh.size(mesh_dim)), dtype=tensor.dtype).sqrt()
+
+    _NormPartial._partition_value = partition
+    try:
+        yield
+    finally:
+        _NormPartial._partition_value = original
