@@ -9,8 +9,8 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -18,10 +18,10 @@ import click
 from certificates.bundle import NotABundle
 from certificates.cli import one_line
 from certificates.errors import FormatError
-from certificates.plan import Plan, dumps, load, read_bytes
+from certificates.plan import dumps, load, read_bytes
 
 from .children import run_checker
-from .emit import Emission, emit
+from .emit import emit
 from .errors import SolverMissing
 from .progress import Progress
 
@@ -76,8 +76,11 @@ def emit_main(
     2 usage; 3 an output is not proved; 4 solver missing; 5 malformed plan.
     """
     try:
-        progress = _progress("tv-emit", quiet)
-        done = _emit(_load(plan_path), out, not no_solve, jobs, witness_seconds, progress)
+        with _guarded():
+            plan, progress = load(plan_path), _progress("tv-emit", quiet)
+            done = emit(
+                plan, out, solve=not no_solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress
+            )
     except _Stop as stop:
         _finish(stop.code, [stop.line], {}, as_json)
     else:
@@ -97,58 +100,48 @@ def verify_main(
     The exit code is tv-check's: 0 valid, every output proved; 1 refuted or invalid; 2 usage; 3 unknown;
     4 solver missing; 5 malformed plan.
     """
-    with ExitStack() as stack:
-        try:
-            plan = _load(plan_path)
-            progress = _progress("tv-verify", quiet)
-            folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tv-")), "bundle")
-            done = _emit(plan, folder, True, jobs, witness_seconds, progress)
+    code, lines, document = 3, list[str](), dict[str, object]()
+    try:
+        with _guarded(), tempfile.TemporaryDirectory(prefix="trainverify-") as folder:
+            plan, progress, scratch = load(plan_path), _progress("tv-verify", quiet), Path(folder)
+            done = emit(
+                plan, out or scratch / "bundle", jobs=jobs, witness_seconds=witness_seconds, progress=progress
+            )
             options = ["--jobs", str(jobs)] if jobs else []
-            if plan_path.is_file() and read_bytes(plan_path) == dumps(plan):
-                own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tv-")), "plan.json")
-                own.write_bytes(read_bytes(plan_path))
-                options += ["--plan", str(own)]
+            given = read_bytes(plan_path) if plan_path.is_file() else b""
+            if given == dumps(plan):  # the digest of a plan file in another spelling differs
+                (scratch / "plan.json").write_bytes(given)
+                options += ["--plan", str(scratch / "plan.json")]
             with progress.phase("check"):
                 checked = run_checker(done.bundle, *options)
-        except _Stop as stop:
-            code, lines, document = stop.code, [stop.line], {}
-        else:
             diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.verdicts if v.verdict == "REFUTED"]
             code, lines = checked.exit_code, [*checked.lines[:-1], *diagnosis, *checked.lines[-1:]]
             document = {"emit": done.to_json(), "check": checked.document, "seconds": progress.seconds}
+    except _Stop as stop:
+        code, lines = stop.code, [stop.line]
     _finish(code, lines, document, as_json)
 
 
-def _load(path: Path) -> Plan:
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Every failure ends the command with its own code; Python's code 1 would say that it is refuted."""
     try:
-        return load(path)
+        yield
     except FormatError as error:
         raise _Stop(5, f"MALFORMED: {one_line(error)}") from error
+    except SolverMissing as error:
+        raise _Stop(4, f"SOLVER MISSING: {one_line(error)}") from error
+    except (NotABundle, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    except KeyboardInterrupt:
+        raise _Stop(3, "UNKNOWN: interrupted; with --out, the next run continues") from None
+    except Exception as error:
+        traceback.print_exc()
+        raise _Stop(3, f"UNKNOWN: internal error {type(error).__name__}: {one_line(error)}") from error
 
 
 def _progress(name: str, quiet: bool) -> Progress:
     return Progress() if quiet else Progress(lambda line: click.echo(f"{name}: {line}", err=True))
-
-
-def _emit(
-    plan: Plan, out: Path, solve: bool, jobs: int | None, witness_seconds: float, progress: Progress
-) -> Emission:
-    try:
-        return emit(
-            plan, out, solve=solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress
-        )
-    except NotABundle as error:
-        raise click.UsageError(str(error)) from error
-    except OSError as error:
-        raise click.UsageError(f"cannot write {out}: {error}") from error
-    except KeyboardInterrupt:
-        raise _Stop(3, "UNKNOWN: interrupted; the next run continues from the journal") from None
-    except SolverMissing as error:
-        raise _Stop(4, f"SOLVER MISSING: {one_line(error)}") from error
-    except Exception as error:
-        # Python would end with code 1, which says that the plan is refuted
-        traceback.print_exc()
-        raise _Stop(3, f"UNKNOWN: internal error {type(error).__name__}: {one_line(error)}") from error
 
 
 def _finish(code: int, lines: list[str], document: dict[str, object], as_json: bool) -> None:

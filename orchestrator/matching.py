@@ -193,6 +193,7 @@ class Matcher:
         def partner(cell: Cell, deep: bool) -> tuple[Trail, str, Forms, Fraction, Trail] | None:
             trail = Trail()
             poly = self.rings.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
+            poly = self.rings.over_ranks(poly, trail.partial)
             found = next(self.rings.partners(poly, cell.ranges), None)
             return None if found is None else (trail, *found)
 

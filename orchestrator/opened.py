@@ -7,6 +7,7 @@ So a fact can be tried where its tensors, computed from the inputs, vary in more
 
 from __future__ import annotations
 
+import math
 import random
 from fractions import Fraction
 
@@ -54,13 +55,8 @@ class Opened(Expansion):
         if type_.sort != "Real":
             raise EvaluationError(f"{name} has no values")
         rng = random.Random(f"{self._seed} {name}")
-        cuts = tuple(
-            (0, *sorted(rng.sample(range(1, n), min(_CUTS, n - 1))), n) for n in type_.shape
-        )
-        cells = 1
-        for c in cuts:
-            cells *= len(c) - 1
-        numbers = tuple(rng.uniform(0.5, 2.0) for _ in range(cells))
+        cuts = tuple((0, *sorted(rng.sample(range(1, n), min(_CUTS, n - 1))), n) for n in type_.shape)
+        numbers = tuple(rng.uniform(0.5, 2.0) for _ in range(math.prod(len(c) - 1 for c in cuts)))
         return self.network.add(Node("block", (), (cuts, numbers), "Real", type_.shape))
 
     def _related(self, owner: str, rank: int, name: str, type_: TensorType) -> int:

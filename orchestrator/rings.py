@@ -9,6 +9,8 @@ it, however both are bracketed.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -33,7 +35,14 @@ class Inverse:
     ref: Ref
 
 
-Leaf = tuple[Ref | Inverse, tuple[Affine, ...]]
+@dataclass(frozen=True)
+class Summand:
+    """What one rank adds to the elements of a tensor."""
+
+    ref: Ref
+
+
+Leaf = tuple[Ref | Inverse | Summand, tuple[Affine, ...]]
 Monomial = tuple[Leaf, ...]
 Polynomial = dict[Monomial, Fraction]
 
@@ -91,13 +100,35 @@ class Rings:
             ref, at, ranges, trail, (lambda r: not self._opens(r)) if deep else (lambda _: True)
         )
 
+    def over_ranks(self, poly: Polynomial, partial: Collection[Reduced]) -> Polynomial:
+        """The sum of a polynomial over the ranks that hold its summands.
+
+        Ranks agree on what is no summand, so a monomial without one counts as often as there are ranks.
+        """
+        if not partial:
+            return poly
+        axes = next(iter(partial)).axes
+        if any(r.axes != axes for r in partial):
+            raise Unfollowable("summands over different axes")
+        count = math.prod(self.model.plan.mesh.axes[a] for a in axes)
+        out: Polynomial = {}
+        for monomial, coef in poly.items():
+            summands = [leaf for leaf, _ in monomial if isinstance(leaf, Summand)]
+            symbols = {s for leaf, at in monomial if leaf not in summands for f in at for s in f.symbols}
+            if len(summands) > 1 or any(re.split("[~#]", s)[0] in axes for s in symbols):
+                raise Unfollowable("a product that depends on the rank")
+            whole = [(leaf.ref if isinstance(leaf, Summand) else leaf, at) for leaf, at in monomial]
+            key = tuple(sorted(whole, key=str))
+            out[key] = out.get(key, Fraction(0)) + coef * (1 if summands else count)
+        return {m: c for m, c in out.items() if c}
+
     def of_specification(
         self,
         ref: str,
         at: Sequence[Affine],
         ranges: Mapping[str, Range],
         trail: Trail,
-        leaves: Collection[Ref | Inverse],
+        leaves: Collection[object],
     ) -> Polynomial:
         """The polynomial of a specification op, opened down to ``leaves``."""
         trail.uses.append((ref, tuple(at)))
@@ -167,8 +198,7 @@ class Rings:
                 trail.partial.add(reduced)
                 trail.uses += [(reduced, rest), (reading.target, reading.at)]
                 trail.instances.append((reading.fact, reading.values, "rhs"))
-                # The summand stands for the whole: ring ops treat all summands of one sum alike.
-                return {((reading.target, reading.at),): reading.coef}
+                return {((Summand(reading.target), reading.at),): reading.coef}
         raise Unrelated(ref)
 
     def _operands(
@@ -215,7 +245,7 @@ class Rings:
         leaves = {leaf for m in poly for leaf, _ in m}
         if not leaves:
             return
-        tensors = {leaf.ref if isinstance(leaf, Inverse) else leaf for leaf in leaves}
+        tensors = {leaf.ref if isinstance(leaf, Inverse | Summand) else leaf for leaf in leaves}
         rarest = min(tensors, key=lambda t: len(self._readers.get(t, [])))
         reached = list(self._readers.get(rarest, []))
         seen = set(reached)
@@ -234,7 +264,7 @@ class Rings:
         self,
         spec: str,
         poly: Polynomial,
-        leaves: Collection[Ref | Inverse],
+        leaves: Collection[object],
         ranges: Mapping[str, Range],
         trail: Trail,
     ) -> tuple[tuple[Affine, ...], Fraction] | None:
@@ -284,14 +314,14 @@ def _inverse(poly: Polynomial) -> Polynomial:
         if not monomial:
             return {(): 1 / coef}
         ref, at = monomial[0]
-        if len(monomial) == 1 and coef == 1 and not isinstance(ref, Inverse):
+        if len(monomial) == 1 and coef == 1 and not isinstance(ref, Inverse | Summand):
             return {((Inverse(ref), at),): Fraction(1)}
     raise Unfollowable("a divisor that is no single element")
 
 
-def _single(poly: Polynomial) -> dict[Ref | Inverse, tuple[Affine, ...]]:
+def _single(poly: Polynomial) -> dict[object, tuple[Affine, ...]]:
     """Leaves that occur at one index only."""
-    found: dict[Ref | Inverse, set[tuple[Affine, ...]]] = {}
+    found: dict[object, set[tuple[Affine, ...]]] = {}
     for m in poly:
         for leaf, at in m:
             found.setdefault(leaf, set()).add(at)

@@ -71,7 +71,8 @@ def _layer_norm_backward(
     inner = c.b.binary("subtract", gw, _mean(c, gw, dims))
     inner = c.b.binary("subtract", inner, _times(c, normal, _mean(c, _times(c, gw, normal), dims)))
     dx = c.b.convert(_times(c, rstd, inner), x.dtype)
-    return dx, *_parameter_gradients(c, x, dims, [_times(c, g, normal), g], [weight, bias])
+    dw, db = _parameter_gradients(c, x, dims, [_times(c, g, normal), g], [weight, bias])
+    return dx, dw, db
 
 
 def _parameter_gradients(
