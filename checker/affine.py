@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-Interval = tuple[float, float]
-"""Closed integer interval; an end is an int or an infinity."""
+Ranges = Mapping[str, tuple[int, int] | None]
+"""Half-open range of every symbol; None is unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,6 @@ class Affine:
 
     const: int
     terms: tuple[tuple[str, int], ...] = ()
-
-    @staticmethod
-    def make(const: int, terms: Mapping[str, int]) -> Affine:
-        return Affine(const, tuple(sorted((s, c) for s, c in terms.items() if c)))
 
     @staticmethod
     def symbol(name: str) -> Affine:
@@ -33,7 +29,7 @@ class Affine:
             const += factor * form.const
             for name, c in form.terms:
                 terms[name] = terms.get(name, 0) + factor * c
-        return Affine.make(const, terms)
+        return Affine(const, tuple(sorted((s, c) for s, c in terms.items() if c)))
 
     def shift(self, offset: int) -> Affine:
         return Affine(self.const + offset, self.terms)
@@ -44,17 +40,16 @@ class Affine:
     def substitute(self, values: Mapping[str, Affine]) -> Affine:
         return Affine.total([(1, Affine(self.const))] + [(c, values[s]) for s, c in self.terms])
 
-    def interval(self, ranges: Mapping[str, tuple[int, int] | None]) -> Interval:
-        """Smallest interval that holds all values; ranges are half open, None is unbounded."""
+    def interval(self, ranges: Ranges) -> tuple[float, float]:
+        """Smallest closed interval that holds all values; the ends are integers or infinite."""
         low: float = self.const
         high: float = self.const
         for name, c in self.terms:
             bounds = ranges[name]
             if bounds is None:
                 return (-math.inf, math.inf)
-            first, last = c * bounds[0], c * (bounds[1] - 1)
-            low += min(first, last)
-            high += max(first, last)
+            ends = c * bounds[0], c * (bounds[1] - 1)
+            low, high = low + min(ends), high + max(ends)
         return (low, high)
 
 
@@ -64,3 +59,9 @@ def row_major(forms: Iterable[Affine], sizes: Iterable[int]) -> Affine:
     for form, size in zip(forms, sizes, strict=True):
         result = Affine.total([(size, result), (1, form)])
     return result
+
+
+def evident(form: Affine, low: int | None, high: int | None, ranges: Ranges) -> bool:
+    """`low <= form` and `form < high`, by interval arithmetic over the symbols' ranges (None: not asked)."""
+    first, last = form.interval(ranges)
+    return (low is None or low <= first) and (high is None or last < high)

@@ -1,25 +1,26 @@
-"""Algebra stages at reduced sizes (obligations 4, 5, 7 to 10).
+"""Algebra stages at reduced sizes (obligations 4, 5, 7, 8, 10; 9 in widths.py).
 
-One table of op semantics (`_define`) serves twice: with representatives it gives the terms of the file, with
+One definition of the ops (`define`) serves twice: with representatives it gives the terms of the file, with
 bound variables the symbolic expressions whose products and arguments are counted for the widths. A variable
-is an int (representative) or a string "class.g0" (free in the goal), "class.v0" (template), "class.b0"
-(bound).
+is
+an int (representative) or a string "class.g0" (free in the goal), "class.v0" (template), "class.b0" (bound).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
-from .affine import Affine, row_major
+from .affine import Affine, evident, row_major
 from .errors import Rejected, Undecided
-from .model import Model, evident
+from .model import Model
 from .normalise import Node, law_holds
-from .reader import ELEMENTWISE, UNARY, Op
+from .ops import ALGEBRA, Term, fill, scaling, wires
 from .records import (
+    MAX_REPS,
     AlgebraStage,
     Case,
     Element,
@@ -33,275 +34,255 @@ from .records import (
     Tensor,
     Tree,
 )
-from .terms import Term, real
+from .terms import literal
 
 Coord = tuple[Any, ...]
 Key = tuple[Ref, tuple[int, ...]]
 Choice = tuple[tuple[Coord, ...], Fraction, tuple[str, ...]]
-Counts = dict[str, int]
-Measure = tuple[frozenset[str], Counts, Counts]
+"""Coordinates chosen for the summed positions, their weight, and the variables that they bind."""
+Choose = Callable[[Sequence[Tree]], list[Choice]]
+FOLDS = {"max": "max2", "or": "max2", "min": "min2", "and": "min2"}
 TRIVIAL: Tree = ((0, ()),)
-MAX_PIECES, MAX_TERMS, MAX_STEPS = 64, 20_000, 200_000
+MAX_PIECES, MAX_TERMS, MAX_GUESSES = 64, 20_000, 4096
 
 
 def term_of(node: Node) -> Term:
     """The SMT-LIB term of a node."""
     if isinstance(node, Element):
         return node
-    match node[0]:
-        case "lit":
-            return real(node[1])
-        case "*":
-            return ("*", real(node[1]), term_of(node[2]))
-        case "neg_inf" | "pos_inf":
-            return node[0]
-        case head:
-            return ("-" if head == "neg" else head, *map(term_of, node[1:]))
+    match node:
+        case ("lit", q):
+            return literal(q)
+        case ("*", q, inner):
+            return ("*", literal(q), term_of(inner))
+        case (constant,):
+            return constant
+    return ("-" if node[0] == "neg" else node[0], *map(term_of, node[1:]))
+
+
+def times(factor: Fraction, node: Node) -> Node:
+    return node if factor == 1 else ("*", factor, node)
+
+
+class Solved(NamedTuple):
+    """One case: its file, what stands in it, what defines each element and, by piece, from where: None is the
+    tensor's op, else a fact and the side that it defines."""
+
+    file: str
+    assertions: list[tuple[str, Term]]
+    defs: dict[Element, Node]
+    left: Node
+    right: Node
+    sources: dict[Key, tuple[int, str] | None]
 
 
 class Algebra:
-    """One algebra stage. `cases` holds, per case, its file, assertions, definitions and goal."""
+    """One algebra stage with its cases, which rest on `widths.check_widths` besides."""
 
     def __init__(self, model: Model, facts: Sequence[Fact], stage: AlgebraStage, where: str) -> None:
         self.model, self.facts, self.stage, self.where = model, facts, stage, where
-        self.ranges = {f"{c}.{r}": (0, n) for c, (n, m) in stage.classes.items() for r in range(min(m, 1000))}
+        self.goal = facts[stage.goal]
+        self.ranges = {f"{c}.{r}": (0, n) for c,
+                       (n, m) in stage.classes.items() for r in range(min(m, MAX_REPS))}
         self.trees: dict[Ref, tuple[Tree, ...]] = {}
         for ref, trees in stage.trees:
             self._add_trees(ref, trees)
         self.templates: dict[tuple[Key, int, str], Element] = {}
         self.bound = 0
-        self.widths: dict[frozenset[Any], Counts] = {}
         self._check_goals()
         self.cases = [self._case(case, f"{where}, case {i}") for i, case in enumerate(stage.cases)]
 
-    def fail(self, number: int, detail: str) -> Rejected:
-        names = {4: "hypotheses", 5: "definitions", 7: "laws", 8: "trees and classes", 9: "widths",
-                 10: "goals"}
-        return Rejected(number, names[number], detail, self.where)
+    def need(self, good: bool, number: int, detail: str) -> None:
+        if not good:
+            raise Rejected(number, detail, self.where)
 
     # Trees and elements (obligation 8)
 
     def _add_trees(self, ref: Ref, trees: tuple[Tree, ...]) -> None:
         bounds = self.model.ranges(ref)
-        if ref in self.trees or len(trees) != len(bounds):
-            raise self.fail(8, f"{ref} has {len(bounds)} coordinates and one list of trees")
+        self.need(ref not in self.trees and len(trees) == len(bounds), 8,
+                  f"{ref} has {len(bounds)} coordinates and one list of trees")
         for tree, (low, high) in zip(trees, bounds, strict=True):
-            at = low
             for offset, classes in tree:
-                if offset != at or len(tree) > MAX_PIECES:
-                    raise self.fail(8, f"the pieces of {ref} do not tile [{low}, {high})")
-                at += math.prod(self._size(c) for c in classes)
-            if at != high:
-                raise self.fail(8, f"the pieces of {ref} do not tile [{low}, {high})")
+                self.need(offset == low and len(tree) <= MAX_PIECES, 8,
+                          f"the pieces of {ref} do not tile its range")
+                low += math.prod(map(self.size, classes))
+            self.need(low == high, 8, f"the pieces of {ref} do not tile its range")
         self.trees[ref] = trees
 
-    def _size(self, cls: str) -> int:
+    def size(self, cls: str) -> int:
         return self.stage.classes[cls][0]
 
-    def _tree(self, ref: Ref) -> tuple[Tree, ...]:
-        if ref not in self.trees and self.model.is_literal(ref):
+    def tree(self, ref: Ref) -> tuple[Tree, ...]:
+        if ref not in self.trees and isinstance(ref, Tensor) and ref.space.startswith("#"):
             return ()
-        if ref not in self.trees:
-            raise self.fail(8, f"{ref} has no trees")
+        self.need(ref in self.trees, 8, f"{ref} has no trees")
         return self.trees[ref]
 
     def _check(self, e: Element) -> Element:
         """An element with existing pieces and representatives."""
-        trees = self._tree(e.ref)
-        good = len(trees) == len(e.coords)
-        for tree, coord in zip(trees, e.coords, strict=False):
-            piece = tree[coord[0]] if coord and coord[0] < len(tree) else None
-            good = good and piece is not None and len(piece[1]) == len(coord) - 1 and all(
-                r < self.stage.classes[c][1] for c, r in zip(piece[1], coord[1:], strict=True))
-        if not good:
-            raise self.fail(8, f"{e.ref} has no element {list(map(list, e.coords))}")
+        trees = self.tree(e.ref)
+        good = len(trees) == len(e.coords) and all(
+            coord and coord[0] < len(tree) and len(tree[coord[0]][1]) == len(coord) - 1
+            and all(r < self.stage.classes[c][1] for c, r in zip(tree[coord[0]][1], coord[1:], strict=True))
+            for tree, coord in zip(trees, e.coords, strict=True))
+        self.need(good, 8, f"{e.ref} has no element {list(map(list, e.coords))}")
         return e
 
-    def _leaf(self, ref: Ref, coords: Sequence[Coord]) -> Node:
+    def leaf(self, e: Element) -> Node:
         """A read: the literal of a constant, else the element."""
-        value = self.model.constant(ref)
+        value = self.model.constant(e.ref)
         if isinstance(value, str):
             return ("pos_inf",) if value == "inf" else ("neg_inf",)
-        return ("lit", Fraction(value)) if isinstance(value, (bool, Fraction)) else Element(ref,
-            tuple(coords))
+        return ("lit", Fraction(value)) if isinstance(value, (bool, Fraction)) else e
 
     def _form(self, piece: Piece, names: Sequence[str]) -> Affine:
-        place = row_major([Affine.symbol(v) for v in names], [self._size(c) for c in piece[1]])
-        return place.shift(piece[0])
+        return row_major([Affine.symbol(v) for v in names], [self.size(c) for c in piece[1]]).shift(piece[0])
 
     def _decode(self, form: Affine, tree: Tree) -> Coord | None:
         """The piece and variables whose position is exactly this form."""
         for number, piece in enumerate(tree):
             options = [[v for v in sorted(form.names()) if v.partition(".")[0] == c] for c in piece[1]]
-            if piece[0] == form.const and math.prod(map(len, options)) <= 4096:
+            if piece[0] == form.const and math.prod(map(len, options)) <= MAX_GUESSES:
                 for names in product(*options):
                     if self._form(piece, names) == form:
-                        return (number, *names)
+                        tails = (v.partition(".")[2] for v in names)
+                        return (number,
+                                *(int(t) if t.isdigit() else v for t, v in zip(tails, names, strict=True)))
         return None
 
     def _locate(self, ref: Ref, index: Sequence[Affine], values: Mapping[str, Affine],
                 number: int) -> Element:
         """The element at index forms over the variables; each must be the position of a piece."""
-        coords: list[Coord] = []
-        for form, tree in zip(index, self._tree(ref), strict=True):
-            coord = self._decode(form.substitute(values), tree)
-            if coord is None:
-                raise self.fail(number, f"an index of {ref} is no position of a piece")
-            variables = [(v, v.partition(".")[2]) for v in coord[1:]]
-            coords.append((coord[0], *(int(tail) if tail.isdigit() else v for v, tail in variables)))
-        return Element(ref, tuple(coords))
+        coords = tuple(self._decode(form.substitute(values), tree)
+                       for form, tree in zip(index, self.tree(ref), strict=True))
+        self.need(None not in coords, number, f"an index of {ref} is no position of a piece")
+        return Element(ref, tuple(c for c in coords if c is not None))
 
     # Goals and patterns (obligation 10)
 
-    def _goal(self, label: Callable[[int, str], str]) -> tuple[Node, Node]:
-        """Both sides of the goal, the k-th free occurrence of a class named by `label`."""
-        goal, values, k = self.facts[self.stage.goal], dict[str, Affine](), 0
-        for (name, low, _), classes in zip(goal.symbols, self.stage.goal_at, strict=True):
-            names = [f"{c}.{label(k + j, c)}" for j, c in enumerate(classes)]
+    def sides(self, label: Callable[[int], str]) -> tuple[Node, Node]:
+        """Both sides of the goal, its k-th free occurrence of a class named by `label`."""
+        values, k = dict[str, Affine](), 0
+        for (name, low, _), classes in zip(self.goal.symbols, self.stage.goal_at, strict=True):
+            values[name] = self._form((low, classes), [f"{c}.{label(k + j)}" for j, c in enumerate(classes)])
             k += len(classes)
-            values[name] = self._form((low, classes), names)
-        left = self._locate(goal.lhs, goal.lhs_index, values, 10)
-        right = self._locate(goal.rhs, goal.rhs_index, values, 10)
-        node = self._leaf(right.ref, right.coords)
-        return self._leaf(left.ref, left.coords), node if goal.coef == 1 else ("*", goal.coef, node)
+        left = self._locate(self.goal.lhs, self.goal.lhs_index, values, 10)
+        right = self._locate(self.goal.rhs, self.goal.rhs_index, values, 10)
+        return self.leaf(left), times(self.goal.coef, self.leaf(right))
 
     def _check_goals(self) -> None:
-        goal, at = self.facts[self.stage.goal], self.stage.goal_at
-        if len(at) != len(goal.symbols):
-            raise self.fail(10, "goal_at must name the classes of every symbol")
-        for (name, low, high), classes in zip(goal.symbols, at, strict=True):
-            if math.prod(map(self._size, classes)) != high - low:
-                raise self.fail(10, f"the classes of {name} do not make up its range")
-        wanted, count = set(self._patterns()), 0
-        if not wanted:
-            raise self.fail(9, "a reduced class has fewer representatives than free occurrences")
-        for case in self.stage.cases:
-            if tuple(map(len, case.reps)) != tuple(map(len, at)):
-                raise self.fail(10, "a case must give one representative per class of each symbol")
-            count += tuple(r for reps in case.reps for r in reps) in wanted
-        if count != len(wanted) or count != len(self.stage.cases) or len({c.reps
-for c in self.stage.cases}) != count:
-            raise self.fail(10, f"{len(wanted)} coincidence patterns are needed, each exactly once")
+        at = self.stage.goal_at
+        self.need(len(at) == len(self.goal.symbols), 10, "goal_at must name the classes of every symbol")
+        for (name, low, high), classes in zip(self.goal.symbols, at, strict=True):
+            self.need(math.prod(map(self.size, classes)) == high - low, 10,
+                      f"the classes of {name} do not make up its range")
+        wanted = self._patterns()
+        self.need(bool(wanted), 9, "a reduced class has fewer representatives than free occurrences")
+        shapes = {tuple(map(len, case.reps)) for case in self.stage.cases}
+        self.need(shapes <= {tuple(map(len, at))}, 10,
+                  "a case must give one representative per class of each symbol")
+        given = [tuple(r for reps in case.reps for r in reps) for case in self.stage.cases]
+        self.need(set(given) == wanted and len(given) == len(wanted), 10,
+                  f"{len(wanted)} coincidence patterns are needed, each exactly once")
 
-    def _patterns(self) -> Iterator[tuple[int, ...]]:
+    def _patterns(self) -> set[tuple[int, ...]]:
         """Distinct representatives for a reduced class, restricted growth strings for an exact one."""
         flat = [c for classes in self.stage.goal_at for c in classes]
-
-        def extend(done: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-            if len(done) == len(flat):
-                yield done
-                return
-            cls = flat[len(done)]
+        found: list[tuple[int, ...]] = [()]
+        for k, cls in enumerate(flat):
             n, m = self.stage.classes[cls]
-            used = len({r for c, r in zip(flat, done, strict=False) if c == cls})
-            for rep in range(used if m < n else 0, min(used + 1, m)):
-                yield from extend((*done, rep))
-
-        for number, pattern in enumerate(extend(())):
-            if number >= MAX_TERMS:
+            longer = []
+            for done in found:
+                used = len({r for c, r in zip(flat[:k], done, strict=True) if c == cls})
+                longer += [(*done, rep) for rep in range(used if m < n else 0, min(used + 1, m))]
+            found = longer
+            if len(found) > MAX_TERMS:
                 raise Undecided(f"{self.where}: too many coincidence patterns")
-            yield pattern
+        return set(found)
 
     # One case
 
-    def _case(self, case: Case, where: str) -> tuple[str, list[tuple[str, Term]], dict[Element, Node], Node,
-                                                     Node]:
-        self.where = where
-        defs: dict[Element, Node] = {}
-        keys: dict[Key, Any] = {}
+    def _case(self, case: Case, where: str) -> Solved:
+        defs, sources = dict[Element, Node](), dict[Key, Any]()
         assertions: list[tuple[str, Term]] = []
         for number, premise in enumerate(case.premises, 1):
             self.where = f"{where}, premise {number}"
             match premise:
                 case ElementDef(e):
-                    rhs = self._define(self._check(e), self._representatives)
-                    self._claim(keys, e, None)
-                    kind, defs[e], left, right = "def", rhs, term_of(e), term_of(rhs)
+                    left, right = self._check(e), self.define(e, self._representatives)
+                    self._claim(sources, e, None)
+                    kind, defs[e] = "def", right
                 case ElementHyp():
-                    e, rhs, left, right = self._hyp(premise)
-                    self._claim(keys, e, (premise.fact, premise.defines))
-                    kind, defs[e] = "hyp", rhs
+                    kind, e, rhs, left, right = "hyp", *self._hyp(premise)
+                    self._claim(sources, e, (premise.fact, premise.defines))
+                    defs[e] = rhs
                 case Law(schema, lhs, rhs):
-                    sides = [self._read(lhs), self._read(rhs)]
-                    if not law_holds(schema, *sides):
-                        raise self.fail(7, f"this is no instance of the {schema} law")
-                    kind, left, right = "law", term_of(sides[0]), term_of(sides[1])
-            assertions.append((f"{kind}.{number}", ("=", left, right)))
+                    kind, left, right = "law", self._read(lhs), self._read(rhs)
+                    self.need(law_holds(schema, left, right), 7, f"this is no instance of the {schema} law")
+            assertions.append((f"{kind}.{number}", ("=", term_of(left), term_of(right))))
         self.where = where
-        flat = [r for reps in case.reps for r in reps]
-        sides = list(self._goal(lambda k, c: str(flat[k])))
-        assertions.append(("goal", ("not", ("=", term_of(sides[0]), term_of(sides[1])))))
-        self._check_widths(keys)
-        return case.file, assertions, defs, sides[0], sides[1]
+        flat = [str(r) for reps in case.reps for r in reps]
+        left, right = self.sides(lambda k: flat[k])
+        assertions.append(("goal", ("not", ("=", term_of(left), term_of(right)))))
+        return Solved(case.file, assertions, defs, left, right, sources)
 
-    def _claim(self, keys: dict[Key, Any], e: Element, source: Any) -> None:
+    def _claim(self, sources: dict[Key, Any], e: Element, source: Any) -> None:
         """Each (REF, pieces) has one definition; a reduced REF is defined by hyps or by defs, not by both."""
-        key = (e.ref, tuple(c[0] for c in e.coords))
-        others = [s for k, s in keys.items() if k == key or (isinstance(e.ref, Reduced) and k[0] == e.ref)]
-        if keys.setdefault(key, source) != source or any((s is None) != (source is None) for s in others):
-            raise self.fail(4, f"{e.ref} is defined twice")
+        same = sources.setdefault((e.ref, e.pieces()), source) == source
+        mixed = isinstance(e.ref, Reduced) and any(
+            (s is None) != (source is None) for (ref, _), s in sources.items() if ref == e.ref)
+        self.need(same and not mixed, 4, f"{e.ref} is defined twice")
 
     def _read(self, node: Node) -> Node:
         """A law's term with its elements checked and constants read."""
         if isinstance(node, Element):
-            self._check(node)
-            return self._leaf(node.ref, node.coords)
-        head, *rest = node
-        parts = (n if isinstance(n, Fraction) else self._read(n) for n in rest)
-        return node if head == "lit" else (head, *parts)
+            return self.leaf(self._check(node))
+        return (node[0], *(n if isinstance(n, Fraction) else self._read(n) for n in node[1:]))
 
     # Hypotheses (obligation 4)
 
-    def _hyp(self, premise: ElementHyp) -> tuple[Element, Node, Term, Term]:
+    def _hyp(self, premise: ElementHyp) -> tuple[Element, Node, Node, Node]:
         """Element defined, its definition, and both sides of the equation as written."""
         fact = self.facts[premise.fact]
-        if len(premise.at) != len(fact.symbols):
-            raise self.fail(4, f"{len(fact.symbols)} symbols, {len(premise.at)} forms")
-        values = {}
+        self.need(len(premise.at) == len(fact.symbols), 4,
+                  f"{len(fact.symbols)} symbols, {len(premise.at)} forms")
         for (name, low, high), form in zip(fact.symbols, premise.at, strict=True):
-            values[name] = form
-            if not evident(form, low, high, self.ranges):
-                raise self.fail(4, f"{name} leaves the range of fact {premise.fact}")
+            self.need(evident(form, low, high, self.ranges), 4,
+                      f"{name} leaves the range of fact {premise.fact}")
+        values = {s: form for (s, _, _), form in zip(fact.symbols, premise.at, strict=True)}
         left = self._locate(fact.lhs, fact.lhs_index, values, 4)
         right = self._locate(fact.rhs, fact.rhs_index, values, 4)
         forward = premise.defines == "lhs"
         here, there = (left, right) if forward else (right, left)
-        if self.model.constant(here.ref) is not None:
-            raise self.fail(4, f"{here.ref} is a constant and cannot be defined")
-        key = (here.ref, tuple(c[0] for c in here.coords))
-        if self._apply(key, premise.fact, premise.defines, here) != there:
-            raise self.fail(4, f"the other side does not follow from the element of {here.ref}")
-        rhs = self._hyp_node(fact, forward, there)
-        other = self._leaf(right.ref, right.coords)
-        equation = other if fact.coef == 1 else ("*", fact.coef, other)
-        return here, rhs, term_of(self._leaf(left.ref, left.coords)), term_of(equation)
+        self.need(self.model.constant(here.ref) is None, 4, f"{here.ref} is a constant and cannot be defined")
+        self.need(self.other_side(here, premise.fact, premise.defines) == there, 4,
+                  f"the other side does not follow from the element of {here.ref}")
+        rhs = times(fact.coef if forward else 1 / fact.coef, self.leaf(there))
+        return here, rhs, self.leaf(left), times(fact.coef, self.leaf(right))
 
-    def _hyp_node(self, fact: Fact, forward: bool, there: Element) -> Node:
-        factor = fact.coef if forward else 1 / fact.coef
-        node = self._leaf(there.ref, there.coords)
-        return node if factor == 1 else ("*", factor, node)
-
-    def _apply(self, key: Key, number: int, side: str, here: Element) -> Element:
+    def other_side(self, here: Element, number: int, side: str) -> Element:
         """The other side at an element, by the whole piece's template: fact symbols solved for positions."""
-        fact, (ref, pieces) = self.facts[number], key
-        known = self.templates.get((key, number, side))
-        names = [[f"{c}.v{j}_{k}" for k, c in enumerate(tree[p][1])]
-                 for j, (tree, p) in enumerate(zip(self._tree(ref), pieces, strict=True))]
-        if known is None:
-            ranges = {v: (0, self._size(v.partition(".")[0])) for line in names for v in line}
-            forms = [self._form(tree[p], line)
-                     for tree, p, line in zip(self._tree(ref), pieces, names, strict=True)]
-            index, other, there = ((fact.lhs_index, fact.rhs_index, fact.rhs) if side == "lhs" else
-                                   (fact.rhs_index, fact.lhs_index, fact.lhs))
+        fact, ref = self.facts[number], here.ref
+        key = (ref, here.pieces()), number, side
+        chosen = [tree[p] for tree, p in zip(self.tree(ref), here.pieces(), strict=True)]
+        names = [[f"{c}.v{j}_{k}" for k, c in enumerate(piece[1])] for j, piece in enumerate(chosen)]
+        if key not in self.templates:
+            ranges = {v: (0, self.size(v.partition(".")[0])) for line in names for v in line}
+            forms = [self._form(piece, line) for piece, line in zip(chosen, names, strict=True)]
+            index, there, other = fact.lhs_index, fact.rhs, fact.rhs_index
+            if side == "rhs":
+                index, there, other = fact.rhs_index, fact.lhs, fact.lhs_index
             values = solve(index, forms, fact)
-            if values is None or any(not evident(values[s], lo, hi, ranges) for s, lo, hi in fact.symbols):
-                raise self.fail(4, f"fact {number} does not define this piece of {ref}")
-            if any(f.substitute(values) != form for f, form in zip(index, forms, strict=True)):
-                raise self.fail(4, f"fact {number} does not define this piece of {ref}")
-            known = self.templates[key, number, side] = self._locate(there, other, values, 4)
+            self.need(all(s in values and evident(values[s], lo, hi, ranges) for s, lo, hi in fact.symbols)
+                      and all(
+                f.substitute(values) == form for f, form in zip(index, forms, strict=True)), 4,
+                f"fact {number} does not define this piece of {ref}")
+            self.templates[key] = self._locate(there, other, values, 4)
         actual = {v: r for line, coord in zip(names, here.coords, strict=True)
                   for v, r in zip(line, coord[1:], strict=True)}
-        return Element(known.ref, tuple((c[0], *(actual[v] for v in c[1:])) for c in known.coords))
+        found = self.templates[key]
+        return Element(found.ref, tuple((c[0], *(actual[v] for v in c[1:])) for c in found.coords))
 
     # Definitions (obligation 5)
 
@@ -309,20 +290,24 @@ for c in self.stage.cases}) != count:
         """All items (piece, representatives) of the trees, in order, with their weights n/m."""
         items = []
         for tree in trees:
-            row: list[tuple[Coord, Fraction]] = []
+            line: list[tuple[Coord, Fraction]] = []
             for number, (_, classes) in enumerate(tree):
-                weight = math.prod((Fraction(*self.stage.classes[c]) for c in classes), start=Fraction(1))
-                row += [((number, *reps), weight) for reps in product(*(range(self.stage.classes[c][1])
-                                                                        for c in classes))]
-            items.append(row)
+                sizes = [self.stage.classes[c] for c in classes]
+                weight = math.prod((Fraction(n, m) for n, m in sizes), start=Fraction(1))
+                if math.prod(m for _, m in sizes) > MAX_TERMS:
+                    raise Undecided(f"{self.where}: a sum has too many terms")
+                line += [((number, *reps), weight) for reps in product(*(range(m) for _, m in sizes))]
+            items.append(line)
         if math.prod(map(len, items)) > MAX_TERMS:
             raise Undecided(f"{self.where}: a sum has too many terms")
         return [(tuple(c for c, _ in pick), math.prod((w for _, w in pick), start=Fraction(1)), ())
                 for pick in product(*items)]
 
-    def _variables(self, trees: Sequence[Tree]) -> list[Choice]:
+    def variables(self, trees: Sequence[Tree]) -> list[Choice]:
         """All combinations of pieces, with fresh bound variables."""
         choices: list[Choice] = []
+        if math.prod(map(len, trees)) > MAX_TERMS:
+            raise Undecided(f"{self.where}: a sum has too many terms")
         for pick in product(*(enumerate(tree) for tree in trees)):
             coords: list[Coord] = []
             for number, (_, classes) in pick:
@@ -331,277 +316,89 @@ for c in self.stage.cases}) != count:
             choices.append((tuple(coords), Fraction(1), tuple(v for c in coords for v in c[1:])))
         return choices
 
-    @staticmethod
-    def _collect(kind: str, parts: list[tuple[Choice, Node]]) -> Node:
-        """A sum or an idempotent reduction over the chosen items."""
-        function = {"max": "max2", "or": "max2", "min": "min2", "and": "min2"}.get(kind)
-        if any(choice[2] for choice, _ in parts):
-            return ("fold" if function else "sum", function, *((choice[2], node) for choice, node in parts))
-        if function is None:
-            terms = [node if w == 1 else ("*", w, node) for (_, w, _), node in parts]
-            return ("+", *terms) if len(terms) > 1 else terms[0]
-        result = parts[-1][1]
-        for _, node in reversed(parts[:-1]):
-            result = (function, node, result)
-        return result
-
-    def _define(self, e: Element, choose: Callable[[Sequence[Tree]], list[Choice]]) -> Node:
+    def define(self, e: Element, choose: Choose) -> Node:
         """The right-hand side of an element: the op's StableHLO meaning, booleans as 0 and 1."""
         model, ref, coords = self.model, e.ref, e.coords
         if isinstance(ref, Reduced):
             return self._reduced(ref, coords, choose)
-        op = model.producer(ref)
+        op, trees, k = model.producer(ref), self.tree(ref), len(model.mesh_axes(ref))
         if op is None:
-            raise self.fail(5, f"{ref} is an input and has no def")
-        x = [Tensor(ref.space, o) for o in op.operands]
-        k, trees = len(model.mesh_axes(ref)), self._tree(ref)
+            raise Rejected(5, f"{ref} is an input and has no def", self.where)
+        if op.name == "all_reduce":
+            red = model.reduced_of(op, ref)
+            kept = [i for i in range(len(trees)) if i >= k or model.axes[i] not in red.axes]
+            return self._operand(red, [trees[i] for i in kept], [coords[i] for i in kept], ref)
+        wiring, x = wires(op), [Tensor(ref.space, o) for o in op.operands]
+        if wiring is None:
+            raise Rejected(5, f"{op.name} of {ref} has no algebra def", self.where)
+        constants = [model.constant(o) for o in x]
+        summed: dict[int, Tree] = {}
+        for o, wire in zip(x, wiring, strict=True):
+            inner = {-1 - d: k + i for i, d in enumerate(wire) if d is not None and d < 0}
+            if inner and (not summed or constants[0] is not None):
+                summed = {j: self.tree(o)[i] for j, i in inner.items()}
+        scale, parts = scaling(op, constants), []
+        for choice in choose([summed[i] for i in range(len(summed))]):
+            reads = []
+            for o, wire in zip(x, wiring, strict=True):
+                wanted = [TRIVIAL if d is None else trees[k + d] if d >= 0 else summed[-1 - d] for d in wire]
+                at = [(0,) if d is None else coords[k + d] if d >= 0 else choice[0][-1 - d] for d in wire]
+                reads.append(self._operand(o, [*trees[:k], *wanted], [*coords[:k], *at], ref))
+            values = dict(zip("abc", reads, strict=False)) | {"1": ("lit", Fraction(1))}
+            body = ("*", scale[0], reads[scale[1]]) if scale else fill(ALGEBRA[op.variant], values)
+            parts.append((choice, body))
+        sums = op.name in ("reduce", "dot_general")
+        return collect(op.attrs.get("kind", "add"), parts) if sums else parts[0][1]
 
-        def operand(i: int, wanted: Sequence[Tree], at: Sequence[Coord]) -> Node:
-            free = model.constant(x[i]) is None or isinstance(model.constant(x[i]), Affine)
-            if free and self._tree(x[i]) != tuple(wanted):
-                raise self.fail(8, f"{op.name}: {x[i]} and {ref} are cut differently")
-            return self._leaf(x[i], at)
+    def _operand(self, x: Ref, wanted: Sequence[Tree], at: Sequence[Coord], ref: Ref) -> Node:
+        """A read of an operand whose coordinates must be cut like the result's."""
+        literal = isinstance(self.model.constant(x), (bool, Fraction, str))
+        self.need(literal or self.tree(x) == tuple(wanted), 8, f"{x} and {ref} are cut differently")
+        return self.leaf(Element(x, tuple(at)))
 
-        match op.name:
-            case "broadcast_in_dim":
-                sizes = model.type(x[0]).shape
-                where = [k + d if n > 1 else -1 for d, n in zip(op.attrs["dims"], sizes, strict=True)]
-                return operand(0, [*trees[:k], *(trees[i] if i >= 0 else TRIVIAL for i in where)],
-                               [*coords[:k], *(coords[i] if i >= 0 else (0,) for i in where)])
-            case "transpose":
-                back = sorted(range(len(trees) - k), key=lambda i: int(op.attrs["perm"][i]))
-                return operand(0, [*trees[:k], *(trees[k + i] for i in back)],
-                               [*coords[:k], *(coords[k + i] for i in back)])
-            case "reduce":
-                dims = [k + d for d in op.attrs["dims"]]
-                inner, parts = self._tree(x[0]), []
-                for choice in choose([inner[d] for d in dims]):
-                    summed = dict(zip(dims, choice[0], strict=True))
-                    places, outer = iter(coords), iter(trees)
-                    whole = [summed[i] if i in summed else next(places) for i in range(len(inner))]
-                    wanted = [inner[i] if i in summed else next(outer) for i in range(len(inner))]
-                    parts.append((choice, operand(0, wanted, whole)))
-                return self._collect(op.attrs["kind"], parts)
-            case "dot_general":
-                return self._dot(op, x, operand, trees, coords, k, choose)
-            case "all_reduce":
-                red = model.reduced_of(op, ref, op.attrs["kind"])
-                kept = [i for i in range(len(trees)) if i >= k or model.axes[i] not in red.axes]
-                model.type(red)
-                if self._tree(red) != tuple(trees[i] for i in kept):
-                    raise self.fail(8, f"all_reduce: {red} and {ref} are cut differently")
-                return self._leaf(red, [coords[i] for i in kept])
-            case _ if op.name not in ELEMENTWISE:
-                raise self.fail(5, f"{op.name} of {ref} has no algebra def")
-            case _:
-                return self._elementwise(op, x, [operand(i, trees, coords) for i in range(len(x))])
-
-    def _reduced(self, ref: Reduced, coords: Sequence[Coord], choose: Callable[[Sequence[Tree]], list[Choice]]
-                 ) -> Node:
-        parts = []
-        inner = [i for i, a in enumerate(self.model.axes) if a in ref.axes]
+    def _reduced(self, ref: Reduced, coords: Sequence[Coord], choose: Choose) -> Node:
+        """A reduced tensor: its members read over the trees of the reduced mesh axes."""
+        parts, inner = [], [i for i, a in enumerate(self.model.axes) if a in ref.axes]
         for member in ref.of:
-            trees = self._tree(member)
-            if tuple(t for i, t in enumerate(trees) if i not in inner) != self._tree(ref):
-                raise self.fail(8, f"{ref} and its member {member} are cut differently")
+            trees = self.tree(member)
+            self.need(tuple(t for i, t in enumerate(trees) if i not in inner) == self.tree(ref), 8,
+                      f"{ref} and its member {member} are cut differently")
             for choice in choose([trees[i] for i in inner]):
                 own, rest = iter(choice[0]), iter(coords)
-                full = [next(own) if i in inner else next(rest) for i in range(len(trees))]
-                parts.append((choice, self._leaf(member, full)))
-        return self._collect(ref.kind, parts)
-
-    def _dot(self, op: Op, x: list[Tensor], operand: Callable[..., Node], trees: Sequence[Tree],
-             coords: Sequence[Coord], k: int, choose: Callable[[Sequence[Tree]], list[Choice]]) -> Node:
-        first = 0 if self.model.constant(x[0]) is None else 1
-        names = ("lhs_batch", "lhs_contract"), ("rhs_batch", "rhs_contract")
-        inner = [self._tree(x[first])[k + d] for d in op.attrs[names[first][1]]]
-        parts = []
-        for choice in choose(inner):
-            place, sides = k + len(op.attrs["lhs_batch"]), []
-            for i, (batch, contract) in enumerate(names):
-                wanted, at = list(trees[:k]), list(coords[:k])
-                for d in range(len(self.model.type(x[i]).shape)):
-                    if d in op.attrs[contract]:
-                        c = op.attrs[contract].index(d)
-                        wanted.append(inner[c])
-                        at.append(choice[0][c])
-                        continue
-                    source = k + op.attrs[batch].index(d) if d in op.attrs[batch] else place
-                    place += d not in op.attrs[batch]
-                    wanted.append(trees[source])
-                    at.append(coords[source])
-                sides.append(operand(i, wanted, at))
-            parts.append((choice, ("mul", *sides)))
-        return self._collect("add", parts)
-
-    def _elementwise(self, op: Op, x: list[Tensor], reads: list[Node]) -> Node:
-        constants = [self.model.constant(o) for o in x]
-        match op.name:
-            case "add":
-                return ("+", *reads)
-            case "subtract":
-                return ("-", *reads)
-            case "negate":
-                return ("neg", *reads)
-            case "not":
-                return ("-", ("lit", Fraction(1)), *reads)
-            case "multiply":
-                for c, other in ((constants[0], 1), (constants[1], 0)):
-                    if isinstance(c, Fraction):
-                        return ("*", c, reads[other])
-                return ("mul", *reads)
-            case "divide":
-                c = constants[1]
-                return ("*", 1 / c, reads[0]) if isinstance(c, Fraction) and c else (
-                    "mul", reads[0], ("recip", reads[1]))
-            case "maximum" | "minimum":
-                return (op.name[:3] + "2", *reads)
-            case "and":
-                return ("mul", *reads)
-            case "or":
-                return ("-", ("+", *reads), ("mul", *reads))
-            case "select":
-                return ("+", reads[2], ("mul", reads[0], ("-", reads[1], reads[2])))
-            case "compare":
-                return (f"cmp_{op.attrs['direction'].lower()}", *reads)
-            case "convert":
-                free = op.type.sort == "Bool" and self.model.type(x[0]).sort == "Int"
-                return ("nonzero", *reads) if free else reads[0]
-            case "power":
-                return ("fpow", *reads)
-            case name:
-                return (UNARY[name], *reads)
-
-    # Widths (obligation 9)
-
-    def _check_widths(self, keys: Mapping[Key, Any]) -> None:
-        """m >= min(n, w) for the checker's own w, from the expressions that these definitions give."""
-        index = frozenset(keys.items())
-        if index not in self.widths:
-            self.widths[index] = Width(self, keys).result(self._goal(lambda k, c: f"g{k}"), [
-                c for classes in self.stage.goal_at for c in classes])
-        for cls, (n, m) in self.stage.classes.items():
-            if m < min(n, self.widths[index].get(cls, 1)):
-                w = self.widths[index][cls]
-                raise self.fail(9, f"class {cls} of size {n} has {m} representatives, {w}"
-                                " are needed")
+                at = [next(own) if i in inner else next(rest) for i in range(len(trees))]
+                parts.append((choice, self.leaf(Element(member, tuple(at)))))
+        return collect(ref.kind, parts)
 
 
-class Width:
-    """Counts variables in the symbolic expression of a goal (docs/certificate.md, Widths)."""
-
-    def __init__(self, stage: Algebra, keys: Mapping[Key, Any]) -> None:
-        self.stage, self.keys = stage, keys
-        self.known: dict[Node, Measure | None] = {}
-        self.applications: dict[str, list[tuple[Counts, Counts]]] = {}
-        for ref, pieces in keys:
-            trees = zip(stage._tree(ref), pieces, strict=True)
-            self.measure(Element(ref, tuple((p, *(f"{c}.g{j}_{i}" for i, c in enumerate(tree[p][1])))
-                                            for j, (tree, p) in enumerate(trees))))
-        self.applications.clear()
-        self.known.clear()
-
-    def result(self, sides: tuple[Node, Node], free: Sequence[str]) -> Counts:
-        _, products, _ = self._merge([self.measure(side) for side in sides])
-        width = {}
-        for cls in self.stage.stage.classes:
-            needed = products.get(cls, 0)
-            for pairs in self.applications.values():
-                most = max(s.get(cls, 0) for s, _ in pairs)
-                needed = max(needed, most + max(s.get(cls, 0) + b.get(cls, 0) for s, b in pairs))
-            width[cls] = max(1, free.count(cls) + needed)
-        return width
-
-    def measure(self, node: Node) -> Measure:
-        """Variables that occur free; most summed variables in one product; most variables bound inside. Products
-        pass through maxima and minima, which may collapse to one of their arguments (ADR 0010)."""
-        if node in self.known:
-            found = self.known[node]
-            if found is None:
-                raise self.stage.fail(4, "the definitions are circular")
-            return found
-        if len(self.known) > MAX_STEPS:
-            raise Undecided(f"{self.stage.where}: the expression is too large")
-        self.known[node] = None
-        found = self.known[node] = self._measure(node)
-        return found
-
-    def _measure(self, node: Node) -> Measure:
-        if isinstance(node, Element):
-            key = (node.ref, tuple(c[0] for c in node.coords))
-            if key not in self.keys:
-                return frozenset(v for c in node.coords for v in c[1:]), {}, {}
-            if self.keys[key] is None:
-                return self.measure(self.stage._define(node, self.stage._variables))
-            number, side = self.keys[key]
-            there = self.stage._apply(key, number, side, node)
-            return self.measure(self.stage._leaf(there.ref, there.coords))
-        head, *rest = node
-        if head in ("lit", "neg_inf", "pos_inf"):
-            return frozenset(), {}, {}
-        if head in ("sum", "fold"):
-            return self._bind(rest[0], rest[1:])
-        parts = [self.measure(n) for n in rest if not isinstance(n, Fraction)]
-        free, products, inside = self._merge(parts)
-        if head == "mul":
-            return free, _add(parts[0][1], parts[1][1]), _add(parts[0][2], parts[1][2])
-        if head in ("+", "-", "neg", "*"):
-            return free, products, inside
-        self._apply(head, free, inside, products)
-        return free, products if head in ("max2", "min2") else {}, inside
-
-    def _bind(self, function: str | None, alternatives: Sequence[tuple[tuple[str, ...], Node]]
-              ) -> Measure:
-        parts = []
-        for binders, node in alternatives:
-            free, products, inside = self.measure(node)
-            own = _count(binders)
-            products = products if function else _add(products, own)
-            parts.append((free - set(binders), products, _add(inside, own)))
-        free, products, inside = self._merge(parts)
-        if function is not None:
-            self._apply(function, free, inside, products)
-        return free, products, inside
-
-    def _apply(self, function: str, free: frozenset[str], inside: Counts, products: Counts) -> None:
-        bound = _count([v for v in free if v.partition(".")[2][0] != "g"])
-        self.applications.setdefault(function, []).append((_add(bound, inside), products))
-
-    @staticmethod
-    def _merge(parts: Sequence[Measure]) -> Measure:
-        free = frozenset[str]().union(*(p[0] for p in parts))
-        most: list[Counts] = [{}, {}]
-        for p in parts:
-            for counts, new in zip(most, p[1:], strict=True):
-                counts.update({c: max(n, counts.get(c, 0)) for c, n in new.items()})
-        return free, most[0], most[1]
+def collect(kind: str, parts: list[tuple[Choice, Node]]) -> Node:
+    """A sum or an idempotent reduction over the chosen items; over variables it binds them."""
+    function = FOLDS.get(kind)
+    if any(binders for (_, _, binders), _ in parts):
+        return ("fold" if function else "sum", function,
+                *((binders, node) for (_, _, binders), node in parts))
+    if function is None:
+        terms = [times(weight, node) for (_, weight, _), node in parts]
+        return ("+", *terms) if len(terms) > 1 else terms[0]
+    result = parts[-1][1]
+    for _, node in reversed(parts[:-1]):
+        result = (function, node, result)
+    return result
 
 
-def _count(variables: Sequence[str]) -> Counts:
-    names = [v.partition(".")[0] for v in variables]
-    return {c: names.count(c) for c in names}
-
-
-def _add(a: Counts, b: Counts) -> Counts:
-    return {c: a.get(c, 0) + b.get(c, 0) for c in (*a, *b)}
-
-
-def solve(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[str, Affine] | None:
-    """Values of a fact's symbols at which `index` takes these forms, if mixed-radix division finds them.
+def solve(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[str, Affine]:
+    """Values of a fact's symbols at which `index` takes these forms, as far as mixed-radix division finds
+    them.
 
     Only a guess: the caller substitutes back. A symbol of one value needs no equation.
     """
+    low = {s: lo for s, lo, _ in fact.symbols}
     values = {s: Affine(lo) for s, lo, hi in fact.symbols if hi == lo + 1}
     for pattern, form in zip(index, forms, strict=True):
-        rest = Affine.total([(1, form), (-1, Affine(pattern.const))] + [
-            (-c, values[s]) for s, c in pattern.terms if s in values])
-        open_terms = sorted(((c, s) for s, c in pattern.terms if s not in values), reverse=True)
-        low = {s: lo for s, lo, _ in fact.symbols}
-        for i, (c, s) in enumerate(open_terms):
-            if c < 1:
-                return None
-            below = sum(d * low[o] for d, o in open_terms[i + 1:])
-            share = Affine.make((rest.const - below) // c, {v: a // c for v, a in rest.terms if a % c == 0})
-            values[s] = share
-            rest = Affine.total([(1, rest), (-c, share)])
-    return values if len(values) == len(fact.symbols) else None
+        known = [(-c, values[s]) for s, c in pattern.terms if s in values]
+        rest = Affine.total([(1, form), (-1, Affine(pattern.const)), *known])
+        unknown = sorted(((c, s) for s, c in pattern.terms if s not in values and c > 0), reverse=True)
+        for i, (c, s) in enumerate(unknown):
+            below = sum(d * low[o] for d, o in unknown[i + 1:])
+            share = Affine((rest.const - below) // c, tuple((v, a // c) for v, a in rest.terms if a % c == 0))
+            values[s], rest = share, Affine.total([(1, rest), (-c, share)])
+    return values

@@ -13,9 +13,11 @@ import click
 from . import kernel
 from .bundle import read_bundle, read_file, read_plan_file
 from .errors import CheckerError, Rejected, SolverMissing, Undecided
-from .reader import Plan, integer, members, need, read_json, read_plan
-from .records import Fact, Manifest, Proof, read_manifest, read_proof
+from .reader import Plan, read_plan
+from .records import Fact, Proof, read_manifest, read_proof
 from .replay import read_answers, replay, solvers
+from .strict import integer, members, need, read_json
+from .witness import replay as replay_witness
 
 CONDITIONS = (
     "every state input is an output under the same name and the same relation, at every rank (checked)",
@@ -47,13 +49,10 @@ def read_policy(path: Path) -> Policy:
     return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), reductions)
 
 
-def witnesses(plan: Plan, manifest: Manifest, data: dict[str, bytes],
-              claimed: tuple[tuple[Fact, ...], ...]) -> dict[int, str]:
+def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...], ...]) -> dict[int, str]:
     """Replays the bundle's witness (obligation 18)."""
     if "witness.json" not in data:
         return {}
-    from .witness import replay as replay_witness
-
     witness = read_json(data["witness.json"], "witness")
     need(isinstance(witness, dict), "witness: an object is expected")
     output = integer(witness.get("output"), "witness: output", 0, len(claimed))
@@ -181,7 +180,7 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     examined = kernel.examine(manifest, plan, proof, data)
     if not policy.reductions and any(b"QF_UFLRA" in t for t in examined.files.values()):
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
-    refuted = witnesses(plan, manifest, data, examined.claimed)
+    refuted = witnesses(plan, data, examined.claimed)
     chosen = solvers(commands)
     answers = {f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"),
                                                         p.name)

@@ -1,44 +1,42 @@
-"""The checker's exceptions: one small tree, each with the exit code that it means."""
+"""The checker's exceptions: one small tree, each with the exit code of `tv-check` that it means."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+OBLIGATIONS = dict(enumerate((
+    "members", "plan", "facts", "hypotheses", "definitions", "bounds", "laws", "trees and classes", "widths",
+    "goals", "order", "text", "process groups", "rendezvous", "inputs", "outputs", "solvers", "witnesses"),
+                             1))
+"""Numbers and names of docs/checking.md and of the kernel's docstring."""
 
 
 class CheckerError(Exception):
-    """Base class; `code` is the exit code of `tv-check`."""
+    """Base class of everything that the checker raises on purpose."""
 
     code = 5
 
 
 class Malformed(CheckerError):
-    """Input that cannot be read as a plan or a bundle. Exit code 5."""
-
-    code = 5
+    """Input that cannot be read as a plan or a bundle."""
 
 
-@dataclass
 class Rejected(CheckerError):
-    """A numbered obligation (docs/checking.md) fails: the bundle is invalid. Exit code 1."""
+    """A numbered obligation fails: the bundle is invalid."""
 
-    number: int
-    obligation: str
-    detail: str
-    where: str = ""
     code = 1
 
-    def __str__(self) -> str:
-        at = f" at {self.where}" if self.where else ""
-        return f"obligation {self.number} ({self.obligation}) fails{at}: {self.detail}"
+    def __init__(self, number: int, detail: str, where: str = "") -> None:
+        at = f" at {where}" if where else ""
+        super().__init__(f"obligation {number} ({OBLIGATIONS[number]}) fails{at}: {detail}")
+        self.number, self.detail = number, detail
 
 
 class Undecided(CheckerError):
-    """A cap of the checker, or solvers that do not agree: no verdict. Exit code 3."""
+    """A cap of the checker, or solvers that do not agree: no verdict."""
 
     code = 3
 
 
 class SolverMissing(CheckerError):
-    """Fewer answering solvers than the policy asks for. Exit code 4."""
+    """Fewer answering solvers than the policy asks for."""
 
     code = 4

@@ -19,7 +19,7 @@ from .records import Element
 Node = Any
 Monomial = tuple[int, ...]
 Poly = dict[Monomial, Fraction]
-MAX_MONOMIALS = 20_000
+MAX_MONOMIALS, MAX_BITS, MAX_DEGREE = 20_000, 1 << 14, 256
 
 
 class Normaliser:
@@ -35,36 +35,36 @@ class Normaliser:
         return self.normal(left) == self.normal(right)
 
     def normal(self, node: Node) -> Poly:
-        found = self.known.get(node)
-        if found is None:
+        if node not in self.known:
             found = self.known[node] = self._normal(node)
-            if len(found) > MAX_MONOMIALS:
+            large = any(max(abs(c.numerator), c.denominator).bit_length() > MAX_BITS for c in found.values())
+            if large or len(found) > MAX_MONOMIALS:
                 raise Undecided("a normal form is too large")
-        return found
+        return self.known[node]
 
     def _normal(self, node: Node) -> Poly:
         if isinstance(node, Element):
             return self.normal(self.defs[node]) if node in self.defs else self._atom(node)
-        match node[0]:
-            case "lit":
-                return _sum((Fraction(1), {(): node[1]}))
-            case "*":
-                return _sum((node[1], self.normal(node[2])))
-            case "+":
-                return _sum(*((Fraction(1), self.normal(n)) for n in node[1:]))
-            case "-":
-                return _sum((Fraction(1), self.normal(node[1])), (Fraction(-1), self.normal(node[2])))
-            case "neg":
-                return _sum((Fraction(-1), self.normal(node[1])))
-            case "mul":
-                return _product(self.normal(node[1]), self.normal(node[2]))
+        match node:
+            case ("lit", q):
+                return _sum((q, {(): Fraction(1)}))
+            case ("*", q, x):
+                return _sum((q, self.normal(x)))
+            case ("+", *xs):
+                return _sum(*((Fraction(1), self.normal(x)) for x in xs))
+            case ("-", x, y):
+                return _sum((Fraction(1), self.normal(x)), (Fraction(-1), self.normal(y)))
+            case ("neg", x):
+                return _sum((Fraction(-1), self.normal(x)))
+            case ("mul", x, y):
+                return _product(self.normal(x), self.normal(y))
         if self.opaque:
             return self._atom(node)
         if node[0] == "recip" and list(inner := self.normal(node[1])) == [()]:
             return {(): 1 / inner[()]}
         if node[0] in ("max2", "min2"):
-            leaves = frozenset(_freeze(self.normal(n)) for n in leaves_of(node[0], node))
-            return dict(next(iter(leaves))) if len(leaves) == 1 else self._atom((node[0], leaves))
+            leaves = {_freeze(self.normal(n)) for n in leaves_of(node[0], node)}
+            return dict(leaves.pop()) if len(leaves) == 1 else self._atom((node[0], frozenset(leaves)))
         return self._atom((node[0], *(_freeze(self.normal(n)) for n in node[1:])))
 
     def _atom(self, key: Any) -> Poly:
@@ -84,7 +84,8 @@ def _sum(*parts: tuple[Fraction, Poly]) -> Poly:
 
 
 def _product(left: Poly, right: Poly) -> Poly:
-    if len(left) * len(right) > 4 * MAX_MONOMIALS:
+    degree = max(map(len, left), default=0) + max(map(len, right), default=0)
+    if len(left) * len(right) > 4 * MAX_MONOMIALS or degree > MAX_DEGREE:
         raise Undecided("a product is too large")
     return _sum(*((c, {tuple(sorted(a + b)): d for b, d in right.items()}) for a, c in left.items()))
 

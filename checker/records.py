@@ -1,4 +1,5 @@
-"""Records of `proof.json` as frozen data: shape only; meaning is the kernel's business."""
+"""Records of `proof.json` and `manifest.json` as frozen data: shape only; meaning is the kernel's
+business."""
 
 from __future__ import annotations
 
@@ -6,20 +7,40 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from .affine import Affine
-from .reader import FUNCTIONS, affine, array, integer, integers, members, need, rational, symbol, text
-from .reader import read_json as read_json
+from .strict import (
+    DIGEST,
+    FILE,
+    FUNCTIONS,
+    Reader,
+    affines,
+    anything,
+    array,
+    integer,
+    integers,
+    many,
+    members,
+    natural,
+    need,
+    one_of,
+    optional,
+    rational,
+    read_json,
+    record,
+    row,
+    symbol,
+    text,
+)
 
-DIGEST = re.compile(r"[0-9a-f]{64}")
-MAX_TERM = 200
-"""Greatest depth of a law's term."""
+MAX_TERM, MAX_REPS = 200, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the specification (space "s") or of a rank class."""
+    """A value of the specification (space "s") or of a rank class, or a literal (space "#f", "#i", "#b")."""
 
     space: str
     value: str
@@ -42,6 +63,8 @@ class Reduced:
 
 Ref = Tensor | Reduced
 Index = tuple[Affine, ...]
+Piece = tuple[int, tuple[str, ...]]
+Tree = tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,62 +89,56 @@ class Element:
     ref: Ref
     coords: tuple[tuple[Any, ...], ...]
 
+    def pieces(self) -> tuple[int, ...]:
+        return tuple(c[0] for c in self.coords)
 
-@dataclass(frozen=True, slots=True)
-class BoundSymbol:
+
+class BoundSymbol(NamedTuple):
     sym: str
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPart:
+class BoundPart(NamedTuple):
     t: Ref
     at: Index
     arg: Index
     part: int
 
 
-@dataclass(frozen=True, slots=True)
-class BoundValue:
+class BoundValue(NamedTuple):
     t: Ref
     at: Index
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Def:
+class Def(NamedTuple):
     t: Ref
     at: Index
     arg: Index | None
 
 
-@dataclass(frozen=True, slots=True)
-class Hyp:
+class Hyp(NamedTuple):
     facts: tuple[int, ...]
     at: Index
     lift: tuple[str, ...]
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     input: str
     at: Index
 
 
-@dataclass(frozen=True, slots=True)
-class ElementDef:
+class ElementDef(NamedTuple):
     e: Element
 
 
-@dataclass(frozen=True, slots=True)
-class ElementHyp:
+class ElementHyp(NamedTuple):
     fact: int
     at: Index
     defines: str
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
+class Law(NamedTuple):
     """`lhs = rhs`; terms are Elements, ("lit", q), ("*", q, term) and (operator or function, term, …)."""
 
     schema: str
@@ -131,28 +148,23 @@ class Law:
 
 LayoutPremise = BoundSymbol | BoundPart | BoundValue | Def | Hyp | Range
 AlgebraPremise = ElementDef | ElementHyp | Law
-Piece = tuple[int, tuple[str, ...]]
-Tree = tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutStage:
+class LayoutStage(NamedTuple):
     goal: int
     title: str
     file: str
-    symbols: tuple[tuple[str, int, int] | tuple[str, None, None], ...]
+    symbols: tuple[tuple[str, tuple[int, int] | None], ...]
     premises: tuple[LayoutPremise, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     reps: tuple[tuple[int, ...], ...]
     premises: tuple[AlgebraPremise, ...]
     file: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlgebraStage:
+class AlgebraStage(NamedTuple):
     goal: int
     title: str
     classes: Mapping[str, tuple[int, int]]
@@ -164,8 +176,7 @@ class AlgebraStage:
 Stage = LayoutStage | AlgebraStage
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(NamedTuple):
     """All facts, the input relation that each declared fact cites (by fact number), and all stages."""
 
     facts: tuple[Fact, ...]
@@ -173,8 +184,7 @@ class Proof:
     stages: tuple[Stage, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What `manifest.json` says: status of the files, digests of the members, a claim per output relation."""
 
     generator: str
@@ -183,218 +193,176 @@ class Manifest:
     verdicts: tuple[tuple[str, str, str, str], ...]
 
 
-MEMBER = re.compile(r"plan\.json|proof\.json|witness\.json|run\.sh|report\.txt|obligations/[0-9]{4,7}\.smt2")
+MEMBER = re.compile(rf"(plan|proof|witness)\.json|run\.sh|report\.txt|obligations/{FILE.pattern}\.smt2")
+reduction = one_of(("add", "max", "min"), "unknown reduction")
+file = partial(text, pattern=FILE)
 
 
 def read_manifest(data: bytes) -> Manifest:
     """`manifest.json` as a record, or `Malformed`."""
-    top = members(read_json(data, "manifest"), "manifest", "format version generator status members verdicts")
-    need(top["format"] == "trainverify-bundle" and top["version"] == 1, "manifest: unknown format or version")
-    need(top["status"] in ("unsat", "unknown"), "manifest: unknown status")
-    need(isinstance(top["members"], dict), "manifest: members")
-    listed = {text(name, "manifest: member", MEMBER): text(digest, f"manifest: {name}", DIGEST)
-              for name, digest in top["members"].items()}
-    need({"plan.json", "proof.json"} <= set(listed), "manifest: plan.json or proof.json is not listed")
-    verdicts = []
-    for entry in array(top["verdicts"], "manifest: verdicts"):
-        item = members(entry, "manifest: verdict", "spec plan verdict reason")
-        need(item["verdict"] in ("PROVED", "REFUTED", "UNKNOWN"), "manifest: unknown verdict")
-        names = [text(item[k], "manifest: verdict") for k in ("spec", "plan", "verdict")]
-        need(isinstance(item["reason"], str), "manifest: reason")
-        reason = "".join(c for c in item["reason"][:1000] if c.isprintable())
-        verdicts.append((names[0], names[1], names[2], reason))
-    return Manifest(text(top["generator"], "manifest: generator"), top["status"], listed, tuple(verdicts))
+    def reason(value: Any, what: str) -> str:
+        need(isinstance(value, str), f"{what}: a text is expected")
+        return "".join(c for c in value[:1000] if c.isprintable())
+
+    def digests(value: Any, what: str) -> dict[str, str]:
+        listed = members(value, what, "plan.json proof.json",
+                         " ".join(value) if isinstance(value, dict) else "")
+        return {text(m, what, MEMBER): text(digest, f"{what}: {m}", DIGEST) for m, digest in listed.items()}
+
+    verdict = one_of(("PROVED", "REFUTED", "UNKNOWN"), "unknown verdict")
+    top = record(read_json(data, "manifest"), "manifest", version=integer, generator=text, members=digests,
+                 format=one_of(("trainverify-bundle",), "unknown format"), verdicts=array,
+                 status=one_of(("unsat", "unknown"), "unknown status"))
+    need(top["version"] == 1, "manifest: unknown version")
+    verdicts = [record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
+                for v in top["verdicts"]]
+    return Manifest(top["generator"], top["status"], top["members"],
+                    tuple((v["spec"], v["plan"], v["verdict"], v["reason"]) for v in verdicts))
 
 
 def read_proof(data: bytes) -> Proof:
     """`proof.json` as records, or `Malformed`."""
-    top = members(read_json(data, "proof"), "proof", "format version facts stages")
-    need(top["format"] == "trainverify-proof" and top["version"] == 1, "proof: unknown format or version")
+    top = record(read_json(data, "proof"), "proof", format=one_of(("trainverify-proof",), "unknown format"),
+                 version=integer, facts=array, stages=array)
+    need(top["version"] == 1, "proof: unknown version")
     facts, declared = [], dict[int, int]()
-    for i, entry in enumerate(array(top["facts"], "facts")):
-        item = members(entry, f"fact {i}", "lhs rhs coef symbols lhs_index rhs_index by")
-        facts.append(_fact(item, f"fact {i}"))
-        if item["by"] is not None:
-            by = members(item["by"], f"fact {i}: by", "", "input output")
+    for i, entry in enumerate(top["facts"]):
+        fact, by = _fact(entry, f"fact {i}")
+        facts.append(fact)
+        if by is not None:
+            number = natural(next(iter(members(by, f"fact {i}: by", "", "input output").values()), None),
+                             f"fact {i}: by")
             need(len(by) == 1, f"fact {i}: by names one relation")
-            number = integer(next(iter(by.values())), f"fact {i}: by", 0)
             if "input" in by:
                 declared[i] = number
-    stages = []
-    for i, entry in enumerate(array(top["stages"], "stages")):
-        need(isinstance(entry, dict), f"stage {i}: an object is expected")
-        read = {"layout": _layout, "algebra": _algebra}.get(str(entry.get("kind")))
-        if read is None:
-            need(False, f"stage {i}: unknown kind")
-        else:
-            stages.append(read(entry, f"stage {i}", facts))
+    stages = [_stage(entry, f"stage {i}", facts) for i, entry in enumerate(top["stages"])]
     return Proof(tuple(facts), declared, tuple(stages))
 
 
 def read_ref(value: Any, what: str) -> Ref:
     """A REF; that the tensor exists is checked by the kernel."""
-    if isinstance(value, str):
-        space, colon, name = value.partition(":")
-        need(bool(colon), f"{what}: {value[:60]!r} is no tensor")
-        if space[:1] == "#":
-            fit = name in ("true", "false") if space == "#b" else space in ("#f", "#i")
-            need(fit and (space == "#b" or rational(name, what).denominator == 1 or space == "#f"),
-                 f"{what}: {value[:60]!r} is no literal")
-        return Tensor(space, name)
-    item = members(value, what, "kind axes of")
-    need(item["kind"] in ("add", "max", "min"), f"{what}: unknown reduction")
-    of = [read_ref(v, what) for v in array(item["of"], what) if isinstance(v, str)]
-    need(0 < len(of) == len(item["of"]), f"{what}: members of a reduced tensor are plain tensors")
-    axes = tuple(text(a, what) for a in array(item["axes"], what))
-    return Reduced(item["kind"], axes, tuple(r for r in of if isinstance(r, Tensor)))
+    if not isinstance(value, str):
+        item = record(value, what, kind=reduction, axes=many(text), of=many(text))
+        need(bool(item["of"]), f"{what}: a reduced tensor has members")
+        return Reduced(item["kind"], item["axes"], tuple(Tensor(*v.partition(":")[::2]) for v in item["of"]))
+    space, colon, rest = value.partition(":")
+    need(bool(colon), f"{what}: {value[:60]!r} is no tensor")
+    if space[:1] == "#":
+        fit = rest in ("true", "false") if space == "#b" else space in ("#f", "#i")
+        need(fit and (space == "#b" or rational(rest, what).denominator == 1 or space == "#f"),
+             f"{what}: {value[:60]!r} is no literal")
+    return Tensor(space, rest)
 
 
-def _symbols(value: Any, what: str, prefixes: str) -> tuple[tuple[str, int, int], ...]:
-    found = []
-    for entry in array(value, what):
-        name, low, high = array(entry, what, 3)
-        low = integer(low, what)
-        found.append((symbol(name, what, prefixes), low, integer(high, what, low + 1)))
+def _symbols(value: Any, what: str) -> tuple[tuple[str, int, int], ...]:
+    found = many(row(partial(symbol, prefixes="teqv"), integer, integer))(value, what)
+    need(all(low < high for _, low, high in found), f"{what}: an empty range")
     need(len({s for s, _, _ in found}) == len(found), f"{what}: a symbol occurs twice")
-    return tuple(found)
+    return found  # type: ignore[no-any-return]
 
 
-def _fact(item: dict[str, Any], what: str) -> Fact:
-    symbols = _symbols(item["symbols"], what, "teqv")
-    known = {s: None for s, _, _ in symbols}
-    left, right = (tuple(affine(f, what, known) for f in array(item[k], what))
-                   for k in ("lhs_index", "rhs_index"))
-    coef = rational(item["coef"], what)
-    need(coef != 0, f"{what}: a coefficient of zero")
-    return Fact(read_ref(item["lhs"], what), read_ref(item["rhs"], what), coef, symbols, left, right)
+def _fact(entry: Any, what: str) -> tuple[Fact, Any]:
+    item = record(entry, what, lhs=read_ref, rhs=read_ref, coef=rational, symbols=_symbols,
+                  lhs_index=anything,
+                  rhs_index=anything, by=anything)
+    need(item["coef"] != 0, f"{what}: a coefficient of zero")
+    index = affines({s for s, _, _ in item["symbols"]})
+    return Fact(item["lhs"], item["rhs"], item["coef"], item["symbols"], index(item["lhs_index"], what),
+                index(item["rhs_index"], what)), item["by"]
 
 
-def _goal(item: dict[str, Any], what: str, facts: list[Fact]) -> tuple[int, str]:
-    title = text(item["title"], f"{what}: title")
-    need("|" not in title, f"{what}: title")
-    return integer(item["goal"], f"{what}: goal", 0, len(facts)), title
+def title(value: Any, what: str) -> str:
+    need("|" not in text(value, what), f"{what}: a title has no bar")
+    return str(value)
 
 
-def _file(value: Any, what: str) -> str:
-    name = text(value, f"{what}: file")
-    need(name.isdigit() and len(name) >= 4, f"{what}: no file number")
-    return name
+def _stage(entry: Any, what: str, facts: list[Fact]) -> Stage:
+    need(isinstance(entry, dict), f"{what}: an object is expected")
+    common: dict[str, Reader] = {"kind": text, "goal": partial(integer, low=0, high=len(facts)),
+                                 "title": title}
+    if entry.get("kind") == "algebra":
+        return _algebra(record(entry, what, **common, classes=anything, trees=anything, goal_at=anything,
+                               cases=array), what, facts)
+    need(entry.get("kind") == "layout", f"{what}: unknown kind")
+    item = record(entry, what, **common, file=file, symbols=array, premises=array)
+    fresh: list[tuple[str, tuple[int, int] | None]] = []
+    for v in item["symbols"]:
+        label, low, high = array(v, what, 3)
+        text(label, f"{what}: fresh symbol", re.compile(r"[qv][0-9]{1,9}"))
+        need(label[0] == "q" or low is high is None, f"{what}: a v symbol has no range")
+        fresh.append((label, None if label[0] == "v" else (integer(low, what), integer(high, what, low + 1))))
+    known = [s[0] for s in facts[item["goal"]].symbols] + [s for s, _ in fresh]
+    need(len(set(known)) == len(known), f"{what}: a symbol occurs twice")
+    premises = tuple(_layout_premise(p, f"{what}, premise {n}", affines(set(known)), len(facts))
+                     for n, p in enumerate(item["premises"], 1))
+    return LayoutStage(item["goal"], item["title"], item["file"], tuple(fresh), premises)
 
 
-def _layout(value: Any, what: str, facts: list[Fact]) -> Stage:
-    item = members(value, what, "kind goal title file symbols premises")
-    goal, title = _goal(item, what, facts)
-    fresh: list[tuple[str, int, int] | tuple[str, None, None]] = []
-    for entry in array(item["symbols"], what):
-        name, low, high = array(entry, what, 3)
-        bounded = isinstance(name, str) and name[:1] == "q"
-        need(isinstance(name, str) and name[1:].isdigit() and name[:1] in ("q", "v"),
-             f"{what}: bad fresh symbol")
-        need(name.isascii() and len(name) < 12, f"{what}: bad fresh symbol")
-        if bounded:
-            fresh.append((name, integer(low, what), integer(high, what, integer(low, what) + 1)))
-        else:
-            need(low is None and high is None, f"{what}: a v symbol has no range")
-            fresh.append((name, None, None))
-    known: dict[str, None] = dict.fromkeys([s[0] for s in facts[goal].symbols] + [s[0] for s in fresh])
-    need(len(known) == len(facts[goal].symbols) + len(fresh), f"{what}: a symbol occurs twice")
-
-    def index(v: Any) -> Index:
-        return tuple(affine(f, what, known) for f in array(v, what))
-
-    def premise(v: Any, where: str) -> LayoutPremise:
-        kind = v.get("k") if isinstance(v, dict) else None
-        if kind == "bound" and "sym" in v:
-            return BoundSymbol(text(members(v, where, "k sym")["sym"], where))
-        if kind == "bound" and "value" in v:
-            v = members(v, where, "k t at value")
-            return BoundValue(read_ref(v["t"], where), index(v["at"]), text(v["value"], where))
-        if kind == "bound":
-            v = members(v, where, "k t at arg part")
-            return BoundPart(read_ref(v["t"], where), index(v["at"]), index(v["arg"]),
-                             integer(v["part"], where, 0))
-        if kind == "def":
-            v = members(v, where, "k t at arg")
-            arg = None if v["arg"] is None else index(v["arg"])
-            return Def(read_ref(v["t"], where), index(v["at"]), arg)
-        if kind == "hyp":
-            v = members(v, where, "k facts at lift kind")
-            need(v["kind"] in ("add", "max", "min"), f"{where}: unknown reduction")
-            numbers, lift = integers(v["facts"], where, 0, len(facts)), array(v["lift"], where)
-            return Hyp(numbers, index(v["at"]), tuple(text(a, where) for a in lift), v["kind"])
-        need(kind == "range", f"{where}: unknown kind")
-        v = members(v, where, "k input at")
-        return Range(text(v["input"], where), index(v["at"]))
-
-    premises = tuple(premise(p, f"{what}, premise {n}") for n,
-                     p in enumerate(array(item["premises"], what), 1))
-    return LayoutStage(goal, title, _file(item["file"], what), tuple(fresh), premises)
+def _variant(value: Any, what: str, kinds: Mapping[str, tuple[Any, Mapping[str, Reader]]]) -> Any:
+    """A premise: the fields besides `k` decide which variant of the kind it is."""
+    need(isinstance(value, dict) and isinstance(value.get("k"), str),
+         f"{what}: an object with a kind is expected")
+    for key, (make, fields) in kinds.items():
+        if key.partition(" ")[0] == value["k"] and (" " not in key or key.partition(" ")[2] in value):
+            item = record(value, what, k=text, **fields)
+            return make(*(item[f] for f in fields))
+    return need(False, f"{what}: unknown kind {value['k'][:20]!r}")
 
 
-def _algebra(value: Any, what: str, facts: list[Fact]) -> Stage:
-    item = members(value, what, "kind goal title classes trees goal_at cases")
-    goal, title = _goal(item, what, facts)
-    classes: dict[str, tuple[int, int]] = {}
-    for entry in array(item["classes"], what):
-        name, n, m = array(entry, what, 3)
-        need(symbol(name, what) not in classes, f"{what}: class {name} occurs twice")
-        n = integer(n, what, 1)
-        classes[name] = (n, integer(m, what, 1, n + 1))
+def _layout_premise(value: Any, what: str, index: Reader, facts: int) -> LayoutPremise:
+    place = {"t": read_ref, "at": index}
+    found: LayoutPremise = _variant(value, what, {
+        "bound sym": (BoundSymbol, {"sym": text}),
+        "bound value": (BoundValue, place | {"value": text}),
+        "bound": (BoundPart, place | {"arg": index, "part": natural}),
+        "def": (Def, place | {"arg": optional(index)}),
+        "hyp": (Hyp, {"facts": partial(integers, high=facts), "at": index, "lift": many(text),
+                      "kind": reduction}),
+        "range": (Range, {"input": text, "at": index})})
+    return found
 
-    def names(v: Any) -> tuple[str, ...]:
-        found = tuple(text(c, what) for c in array(v, what))
-        need(all(c in classes for c in found), f"{what}: unknown class")
-        return found
 
-    def tree(v: Any) -> Tree:
-        return tuple((integer(array(p, what, 2)[0], what, 0), names(p[1])) for p in array(v, what))
+def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
+    sizes = many(row(symbol, partial(integer, low=1), partial(integer, low=1)))(item["classes"],
+                                                                                f"{what}: classes")
+    classes = {c: (n, m) for c, n, m in sizes}
+    need(len(classes) == len(sizes), f"{what}: a class occurs twice")
+    need(all(m <= n for n, m in classes.values()), f"{what}: a class has more representatives than elements")
+    names = many(one_of(classes, "unknown class"))
+    coords = many(partial(integers, high=10**9))
+    forms = affines({f"{c}.{r}" for c, (_, m) in classes.items() for r in range(min(m, MAX_REPS))})
+    term = partial(_term, coords=coords)
 
-    def element(ref: Any, coords: Any) -> Element:
-        return Element(read_ref(ref, what), tuple(integers(c, what, 0, 10**9) for c in array(coords, what)))
+    def element(value: Any, where: str) -> Element:
+        return Element(*row(read_ref, coords)(value, where))
 
-    def term(v: Any, depth: int) -> Any:
-        head = text(array(v, what)[0] if v else None, f"{what}: term")
-        need(depth < MAX_TERM, f"{what}: a term is nested too deeply")
-        if head == "e":
-            return element(*array(v, what, 3)[1:])
-        if head == "lit":
-            return (head, rational(array(v, what, 2)[1], what))
-        if head == "*":
-            return (head, rational(array(v, what, 3)[1], what), term(v[2], depth + 1))
-        if head in ("neg_inf", "pos_inf"):
-            return tuple(array(v, what, 1))
-        two = head in ("-", "mul", "fpow", "max2", "min2") or head.startswith("cmp_")
-        need(head in ("+", "-", "neg") or head in FUNCTIONS, f"{what}: unknown function {head[:20]}")
-        need(len(v) == 3 if two else len(v) > 2 if head == "+" else len(v) == 2,
-             f"{what}: {head} has the wrong number of operands")
-        return (head, *(term(a, depth + 1) for a in v[1:]))
-
-    known = {f"{c}.{r}": None for c, (_, m) in classes.items() for r in range(min(m, 1000))}
-
-    def premise(v: Any, where: str) -> AlgebraPremise:
-        kind = v.get("k") if isinstance(v, dict) else None
-        if kind == "def":
-            e = array(members(v, where, "k e")["e"], where, 2)
-            return ElementDef(element(e[0], e[1]))
-        if kind == "hyp":
-            v = members(v, where, "k fact at defines")
-            need(v["defines"] in ("lhs", "rhs"), f"{where}: defines lhs or rhs")
-            at = tuple(affine(f, where, known) for f in array(v["at"], where))
-            return ElementHyp(integer(v["fact"], where, 0, len(facts)), at, v["defines"])
-        need(kind == "law", f"{where}: unknown kind")
-        v = members(v, where, "k schema lhs rhs")
-        need(v["schema"] in ("ring", "lattice", "recip"), f"{where}: unknown law")
-        return Law(v["schema"], term(v["lhs"], 0), term(v["rhs"], 0))
-
+    kinds: dict[str, tuple[Any, Mapping[str, Reader]]] = {
+        "def": (ElementDef, {"e": element}),
+        "hyp": (ElementHyp, {"fact": partial(integer, low=0, high=len(facts)), "at": forms,
+                             "defines": one_of(("lhs", "rhs"), "defines lhs or rhs, not")}),
+        "law": (Law, {"schema": one_of(("ring", "lattice", "recip"), "unknown law"), "lhs": term,
+                      "rhs": term})}
     cases = []
-    for i, entry in enumerate(array(item["cases"], what)):
+    for i, entry in enumerate(item["cases"]):
         where = f"{what}, case {i}"
-        case = members(entry, where, "reps premises file")
-        premises = [premise(p, f"{where}, premise {n}") for n,
-                    p in enumerate(array(case["premises"], where), 1)]
-        reps = tuple(integers(r, where, 0, 10**9) for r in array(case["reps"], where))
-        cases.append(Case(reps, tuple(premises), _file(case["file"], where)))
-    trees = tuple((read_ref(array(t, what, 2)[0], what), tuple(tree(c) for c in array(t[1], what)))
-                  for t in array(item["trees"], what))
-    goal_at = tuple(names(g) for g in array(item["goal_at"], what))
-    return AlgebraStage(goal, title, classes, trees, goal_at, tuple(cases))
+        case = record(entry, where, reps=coords, premises=array, file=file)
+        cases.append(Case(case["reps"], tuple(_variant(p, f"{where}, premise {n}", kinds) for n, p in
+                                              enumerate(case["premises"], 1)), case["file"]))
+    trees = many(row(read_ref, many(many(row(natural, names)))))(item["trees"], f"{what}: trees")
+    goal_at = many(names)(item["goal_at"], f"{what}: goal_at")
+    return AlgebraStage(item["goal"], item["title"], classes, trees, goal_at, tuple(cases))
+
+
+def _term(value: Any, what: str, coords: Reader, depth: int = 0) -> Any:
+    """A TERM of a law."""
+    head = text(array(value, what)[0] if value else None, f"{what}: term")
+    need(depth < MAX_TERM, f"{what}: a term is nested too deeply")
+    inner = partial(_term, coords=coords, depth=depth + 1)
+    if head == "e":
+        return Element(*row(text, read_ref, coords)(value, what)[1:])
+    need(head in ("lit", "*", "+", "-", "neg") or head in FUNCTIONS, f"{what}: unknown function {head[:20]}")
+    binary = head in ("-", "mul", "fpow", "max2", "min2") or head.startswith("cmp_")
+    count = 0 if head in ("neg_inf", "pos_inf") else 2 if binary else 1
+    fields: list[Reader] = [rational] if head == "lit" else [rational, inner] if head == "*" else [inner] * (
+        max(len(value) - 1, 2) if head == "+" else count)
+    return row(text, *fields)(value, what)

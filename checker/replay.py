@@ -16,14 +16,18 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import Malformed
+from .strict import need
 
 SECONDS = 120
 """Wall-clock limit per file; the deterministic limits below strike long before it."""
+LATE = "no answer in time"
 Answers = dict[str, str]
+Solver = Callable[[list[Path]], list[str]]
 
 _LOOP = """
 import sys
@@ -32,16 +36,15 @@ for line in sys.stdin:
     try:
         answer = solve(text)
     except Exception as error:
-        answer = "error: " + " ".join(str(error).split())[:200]
-    print("answer " + answer, flush=True)
+        answer = "error: " + str(error)
+    print("answer " + " ".join(answer.split())[:200], flush=True)
 """
 RUNNERS = {
     "z3": """
 import z3
 def solve(text):
     context = z3.Context()
-    out = z3.Z3_eval_smtlib2_string(context.ref(), "(set-option :rlimit 200000000)\\n" + text)
-    return " ".join(out.split())[:200]
+    return z3.Z3_eval_smtlib2_string(context.ref(), "(set-option :rlimit 200000000)\\n" + text)
 """ + _LOOP,
     "cvc5": """
 import cvc5
@@ -54,44 +57,45 @@ def solve(text):
     names, out = parser.getSymbolManager(), []
     while not (command := parser.nextCommand()).isNull():
         out.append(str(command.invoke(solver, names)))
-    return " ".join("".join(out).split())[:200]
+    return "".join(out)
 """ + _LOOP,
 }
+"""One child answers many files, each with a fresh context: names on standard input, a line for each."""
 
 
-def solvers(commands: Sequence[str]) -> dict[str, Callable[[list[Path]], list[str]]]:
+def solvers(commands: Sequence[str]) -> dict[str, Solver]:
     """The solvers that can run here: z3 and cvc5 (package or program), and the caller's commands."""
-    found: dict[str, Callable[[list[Path]], list[str]]] = {}
+    found: dict[str, Solver] = {}
     for name, script in RUNNERS.items():
         if find_spec(name) is not None:
-            found[name] = lambda paths, script=script: _batch([sys.executable, "-I", "-c", script],
-                                                              paths)  # type: ignore[misc]
+            found[name] = partial(_batch, [sys.executable, "-I", "-c", script])
         elif shutil.which(name):
-            found[name] = _command(f"{name} {{file}}")
+            found[name] = partial(_singly, f"{name} {{file}}")
     for command in commands:
-        name = Path(shlex.split(command)[0]).name
-        found[name if name not in found else command] = _command(command)
+        name = Path((shlex.split(command) or ["?"])[0]).name
+        found[name if name not in found else command] = partial(_singly, command)
     return found
 
 
-def _command(command: str) -> Callable[[list[Path]], list[str]]:
+def _singly(command: str, paths: list[Path]) -> list[str]:
     """A solver that is started once per file."""
-    def one(path: Path) -> str:
+    answers = []
+    for path in paths:
         words = [w.replace("{file}", str(path)) for w in shlex.split(command)]
         try:
             done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
                                   check=False)
+            out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
+            answers.append(f"exit code {done.returncode}" if done.returncode and out == "unsat" else out)
         except subprocess.TimeoutExpired:
-            return "no answer in time"
+            answers.append(LATE)
         except OSError as error:
-            return f"cannot start: {error.strerror}"
-        out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
-        return out if done.returncode == 0 or out != "unsat" else f"exit code {done.returncode}"
-    return lambda paths: [one(path) for path in paths]
+            answers.append(f"cannot start: {error.strerror}")
+    return answers
 
 
 def _batch(words: list[str], paths: list[Path]) -> list[str]:
-    """One child for many files; it is restarted after a crash or a hang."""
+    """One child for many files; after a crash or a hang a new one goes on with the next file."""
     answers: list[str] = []
     while len(answers) < len(paths):
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -104,15 +108,13 @@ def _batch(words: list[str], paths: list[Path]) -> list[str]:
                 try:
                     child.stdin.write(f"{path}\n")
                     child.stdin.flush()
-                    if ready.select(end - time.monotonic()):
-                        line = child.stdout.readline()
-                    else:
-                        line = "answer no answer in time\n"
+                    in_time = bool(ready.select(end - time.monotonic()))
+                    line = child.stdout.readline() if in_time else f"answer {LATE}\n"
                 except OSError:
-                    line = ""
+                    in_time = False
                 clean = line.startswith("answer ") and line.endswith("\n")
                 answers.append(line[7:-1] if clean else "crash")
-                if not clean or line == "answer no answer in time\n":
+                if not clean or not in_time:
                     child.kill()
                     break
             else:
@@ -120,21 +122,18 @@ def _batch(words: list[str], paths: list[Path]) -> list[str]:
     return answers
 
 
-def replay(files: Mapping[str, bytes], chosen: Mapping[str, Callable[[list[Path]], list[str]]],
-           jobs: int) -> dict[str, Answers]:
+def replay(files: Mapping[str, bytes], chosen: Mapping[str, Solver], jobs: int) -> dict[str, Answers]:
     """Every solver's answer to every file."""
-    with tempfile.TemporaryDirectory(prefix="tv-check-") as folder:
+    answers: dict[str, Answers] = {solver: {} for solver in chosen}
+    with tempfile.TemporaryDirectory(prefix="tv-check-") as folder, ThreadPoolExecutor(jobs) as pool:
         paths = {name: Path(folder, f"{name}.smt2") for name in files}
         for name, path in paths.items():
             path.write_bytes(files[name])
-        names = list(files)
-        parts = [part for i in range(max(jobs, 1)) if (part := names[i::max(jobs, 1)])]
-        with ThreadPoolExecutor(max(jobs, 1)) as pool:
-            tasks = [(solver, part, pool.submit(run, [paths[n] for n in part]))
-                     for part in parts for solver, run in chosen.items()]
-            answers: dict[str, Answers] = {solver: {} for solver in chosen}
-            for solver, part, task in tasks:
-                answers[solver].update(zip(part, task.result(), strict=True))
+        parts = [part for i in range(jobs) if (part := list(files)[i::jobs])]
+        tasks = [(solver, part, pool.submit(run, [paths[n] for n in part]))
+                 for part in parts for solver, run in chosen.items()]
+        for solver, part, task in tasks:
+            answers[solver].update(zip(part, task.result(), strict=True))
     return answers
 
 
@@ -143,7 +142,8 @@ def read_answers(text: str, what: str) -> Answers:
     answers: Answers = {}
     for line in text.splitlines():
         found = re.fullmatch(r"([0-9]{4,7})\s+([a-z]+)", line.strip())
-        if found is None or found[1] in answers:
-            raise Malformed(f"{what}: {line[:60]!r} is no line of the form 'NNNN answer', or a second one")
+        if found is None:
+            raise Malformed(f"{what}: {line[:60]!r} is no line of the form 'NNNN answer'")
+        need(found[1] not in answers, f"{what}: a second answer for {found[1]}")
         answers[found[1]] = found[2]
     return answers

@@ -10,26 +10,30 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from .affine import Affine
-from .reader import FUNCTIONS
-from .records import Element, Reduced, Tensor
+from .affine import Affine, Ranges, evident
+from .ops import Term
+from .strict import FUNCTIONS
 
-Term = Any
-SIGNATURES = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
+ARITY = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
+HEAD = """(set-info :smt-lib-version 2.6)
+(set-logic {})
+(set-info :source |TrainVerify|)
+(set-info :license "https://creativecommons.org/licenses/by/4.0/")
+(set-info :category "industrial")
+(set-info :status {})
+; {}"""
 
 
 def integer(value: int) -> str:
     return str(value) if value >= 0 else f"(- {-value})"
 
 
-def real(value: Fraction) -> str:
+def literal(value: Fraction, sort: str = "Real") -> str:
+    if sort != "Real":
+        return integer(int(value))
     size = abs(value)
     text = f"{size.numerator}.0" if size.denominator == 1 else f"(/ {size.numerator}.0 {size.denominator}.0)"
     return text if value >= 0 else f"(- {text})"
-
-
-def literal(value: Fraction, sort: str) -> str:
-    return real(value) if sort == "Real" else integer(int(value))
 
 
 def scaled(coef: Fraction, term: Term, sort: str) -> Term:
@@ -45,32 +49,42 @@ def guarded(guard: Sequence[Term], body: Term) -> Term:
     return ("=>", nary("and", guard), body) if guard else body
 
 
+def range_guard(forms: Sequence[Affine], bounds: Sequence[tuple[int, int]], ranges: Ranges) -> list[Term]:
+    """Per coordinate the parts of `lo <= form < hi` that are not evident."""
+    guard: list[Term] = []
+    for form, (low, high) in zip(forms, bounds, strict=True):
+        guard += [] if evident(form, low, None, ranges) else [("<=", integer(low), form)]
+        guard += [] if evident(form, None, high, ranges) else [("<", form, integer(high))]
+    return guard
+
+
+def within(low: int, term: Term, high: int) -> Term:
+    return ("and", ("<=", integer(low), term), ("<", term, integer(high)))
+
+
 class _Printer:
     """Prints terms, numbering tensors or elements and noting symbols and functions as they occur."""
 
     def __init__(self, prefix: str, symbols: Sequence[str]) -> None:
-        self.prefix = prefix
-        self.order = {name: i for i, name in enumerate(symbols)}
+        self.prefix, self.order = prefix, {name: i for i, name in enumerate(symbols)}
         self.names: dict[Any, str] = {}
-        self.symbols: set[str] = set()
-        self.functions: set[str] = set()
+        self.seen: set[str] = set()
 
     def __call__(self, term: Term) -> str:
         if isinstance(term, str):
-            if term in FUNCTIONS:
-                self.functions.add(term)
+            self.seen.add(term)
             return term
         if isinstance(term, tuple):
             return f"({' '.join([self(t) for t in term])})"
-        if isinstance(term, Affine):
-            parts = []
-            for name, c in sorted(term.terms, key=lambda part: self.order[part[0]]):
-                self.symbols.add(name)
-                parts.append(name if c == 1 else f"(* {integer(c)} {name})")
-            if term.const or not parts:
-                parts.append(integer(term.const))
-            return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
-        return self.names.setdefault(term, f"{self.prefix}{len(self.names)}")
+        if not isinstance(term, Affine):
+            return self.names.setdefault(term, f"{self.prefix}{len(self.names)}")
+        parts = []
+        for name, c in sorted(term.terms, key=lambda part: self.order[part[0]]):
+            self.seen.add(name)
+            parts.append(name if c == 1 else f"(* {integer(c)} {name})")
+        if term.const or not parts:
+            parts.append(integer(term.const))
+        return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
 
 
 def file_text(logic: str, title: str, status: str, symbols: Sequence[str],
@@ -79,15 +93,13 @@ def file_text(logic: str, title: str, status: str, symbols: Sequence[str],
     """The bytes of one obligation file; `assertions` pairs names with terms, the goal last."""
     show = _Printer("e" if logic == "QF_UFLRA" else "t", symbols)
     body = [f"(assert (! {show(term)} :named {name}))" for name, term in assertions]
-    head = ["(set-info :smt-lib-version 2.6)", f"(set-logic {logic})", "(set-info :source |TrainVerify|)",
-            '(set-info :license "https://creativecommons.org/licenses/by/4.0/")',
-            '(set-info :category "industrial")', f"(set-info :status {status})", f"; {title}"]
-    head += [f"(declare-fun {s} () Int)" for s in symbols if s in show.symbols]
+    head = [HEAD.format(logic, status, title),
+            *(f"(declare-fun {s} () Int)" for s in symbols if s in show.seen)]
     for item, name in show.names.items():
         head += [f"; {name} = {describe(item)}", f"(declare-fun {name} {signature(item)})"]
     for function in FUNCTIONS:
-        if function in show.functions:
-            arity = SIGNATURES.get(function, 2 if function.startswith("cmp_") else 1)
+        if function in show.seen:
+            arity = ARITY.get(function, 2 if function.startswith("cmp_") else 1)
             head.append(f"(declare-fun {function} ({' '.join(['Real'] * arity)}) Real)")
     return "\n".join([*head, *body, "(check-sat)", "(exit)", ""]).encode("ascii")
 
@@ -95,8 +107,3 @@ def file_text(logic: str, title: str, status: str, symbols: Sequence[str],
 def plain(data: bytes) -> bytes:
     """A file without its comment lines."""
     return b"\n".join(line for line in data.split(b"\n") if not line.startswith(b";"))
-
-
-def element_text(element: Element, describe: Callable[[Tensor | Reduced], str]) -> str:
-    coords = ", ".join(f"p{c[0]}:{'.'.join(map(str, c[1:]))}" for c in element.coords)
-    return f"{describe(element.ref)} at [{coords}]"

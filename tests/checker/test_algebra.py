@@ -15,6 +15,7 @@ from checker.model import Model
 from checker.normalise import Normaliser, law_holds
 from checker.reader import read_plan
 from checker.records import read_proof
+from checker.widths import check_widths
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import dump, op, piece, plan_of, program, relation, z
@@ -40,7 +41,9 @@ def stage(ops: list[Any], n: int, m: int, goal: tuple[str, str], free: int, othe
     proof = read_proof(dump({"format": "trainverify-proof", "version": 1, "facts": [fact], "stages": [
         {"kind": "algebra", "goal": 0, "title": "t", "classes": [["i", n, m]], "trees": trees,
          "goal_at": [["i"]] * free, "cases": cases}]}))
-    return Algebra(Model(plan), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
+    algebra = Algebra(Model(plan), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
+    check_widths(algebra, "stage 0")
+    return algebra
 
 
 def total(result: str, x: str, kind: str = "add") -> list[Any]:
