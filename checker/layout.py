@@ -172,7 +172,7 @@ class Layout:
                           and self.ranges[name] == bounds[i], 6,
                           f"{op.name} of {t}: part {number} is neither resolved nor fresh")
                 seen.add(name)
-                self._introduce(name, "q", (t, at, number))
+                self._introduce(name, "q", (t, at, i))
         return parts, bounds
 
     # Definitions (obligation 5), from the StableHLO meaning of each op

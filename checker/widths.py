@@ -62,6 +62,7 @@ class Width:
         return width
 
     def measure(self, node: Node) -> Measure:
+        """Products pass through maxima and minima, which may collapse to one of their arguments (ADR 0010)."""
         if len(self.known) > MAX_STEPS:
             raise Undecided(f"{self.stage.where}: the expression is too large")
         if node not in self.known:
@@ -95,10 +96,10 @@ class Width:
             return free, _add(parts[0][1], parts[1][1]), _add(parts[0][2], parts[1][2])
         if head in ("sum", "+", "-", "neg", "*", "lit"):
             return free, products, inside
+        function = rest[0] if head == "fold" else head
         bound = _count([v for v in free if v.partition(".")[2][0] != "g"])
-        self.applications.setdefault(rest[0] if head == "fold" else head,
-                                     []).append((_add(bound, inside), products))
-        return free, {}, inside
+        self.applications.setdefault(function, []).append((_add(bound, inside), products))
+        return free, products if function in ("max2", "min2") else {}, inside
 
 
 def _merge(parts: Sequence[Measure]) -> Measure:
