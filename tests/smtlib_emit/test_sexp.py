@@ -1,0 +1,91 @@
+"""Literals, forms and whole files: what solvers read must be what was meant."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import z3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certificates.affine import Affine
+from orchestrator.solving import confirm_cvc5, confirm_z3
+from smtlib_emit import sexp
+from smtlib_emit.sexp import FUNCTIONS, Symbol
+
+RATIONALS = st.fractions(min_value=-50, max_value=50, max_denominator=99)
+FORMS = st.builds(
+    Affine.of, st.integers(-20, 20), st.dictionaries(st.sampled_from("abc"), st.integers(-9, 9), max_size=3)
+)
+
+
+def parsed(text: str, sort: str) -> z3.ExprRef:
+    declared = "(declare-const a Int)(declare-const b Int)(declare-const c Int)"
+    assertions = z3.parse_smt2_string(f"{declared}(declare-const x {sort})(assert (= x {text}))")
+    return assertions[0].arg(1)
+
+
+@given(RATIONALS)
+def test_a_rational_is_read_back(value: Fraction) -> None:
+    read = z3.simplify(parsed(sexp.show(sexp.real(value), {}), "Real"))
+    assert isinstance(read, z3.RatNumRef) and read.as_fraction() == value
+
+
+@given(FORMS, st.fixed_dictionaries({s: st.integers(-30, 30) for s in "abc"}))
+def test_an_affine_form_is_read_back(form: Affine, at: dict[str, int]) -> None:
+    text = sexp.show(sexp.affine(form, {"a": 0, "b": 1, "c": 2}), {})
+    values = [(z3.Int(s), z3.IntVal(n)) for s, n in at.items()]
+    read = z3.simplify(z3.substitute(parsed(text, "Int"), *values))
+    assert isinstance(read, z3.IntNumRef) and read.as_long() == form.evaluate(at)
+
+
+def test_forms_are_written_in_the_order_of_the_stage_not_of_the_alphabet() -> None:
+    form = Affine.of(0, {"a": 2, "z": -1})
+    assert sexp.show(sexp.affine(form, {"z": 0, "a": 1}), {}) == "(+ (* (- 1) z) (* 2 a))"
+
+
+def test_nothing_is_written_that_says_nothing() -> None:
+    assert sexp.times(Fraction(1), "x") == "x" and sexp.times(Fraction(2), "x") == ("*", "2.0", "x")
+    assert sexp.plus(["x"]) == "x" and sexp.conjunction(["p"]) == "p"
+    assert sexp.implied([], "p") == "p" and sexp.implied(["g", "h"], "p") == ("=>", ("and", "g", "h"), "p")
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_free_function_is_free_in_every_solver(function: str) -> None:
+    """``exp`` would be built in somewhere: a law of that function would then help a wrong proof."""
+    arity = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
+    count = arity.get(function, 2 if function.startswith("cmp_") else 1)
+    # No law of a function that is worth its name holds of f(1, …) = -7 and f(0, …) = f(1, …).
+    ones, zeros = ((f"({function}{f' {x}' * count})" if count else function) for x in ("1.0", "0.0"))
+    text = (
+        f"(set-logic QF_UFLRA)\n(declare-fun {function} ({' '.join(['Real'] * count)}) Real)\n"
+        f"(assert (= {ones} (- 7.0)))\n(assert (= {zeros} {ones}))\n(check-sat)\n"
+    )
+    assert confirm_z3(text) == "sat"
+    assert confirm_cvc5(text) == "sat"
+
+
+def script(premises: list[tuple[str, sexp.Sexp]], goal: sexp.Sexp) -> str:
+    return sexp.script(
+        logic="QF_UFLIRA", title="a title", status="unsat", premises=premises, goal=goal,
+        symbols=("z0", "q0"), declare=lambda s: ("(Int) Real", f"the tensor {s.of}"),
+    )  # fmt: skip
+
+
+def test_tensors_are_numbered_by_first_occurrence_and_the_goal_comes_last() -> None:
+    x, y = Symbol("s:x"), Symbol("c0:y")
+    text = script([("hyp", ("=", (y, "z0"), (x, "z0")))], ("not", ("=", (y, "z0"), (x, "z0"))))
+    assert text.index("; t0 = the tensor c0:y") < text.index("; t1 = the tensor s:x")
+    assert "(assert (! (= (t0 z0) (t1 z0)) :named hyp.1))" in text
+    assert text.endswith("(assert (! (not (= (t0 z0) (t1 z0))) :named goal))\n(check-sat)\n(exit)\n")
+    assert "q0" not in text, "a symbol that does not occur must not be declared"
+    assert confirm_z3(text) == "unsat" and confirm_cvc5(text) == "unsat"
+
+
+def test_files_that_differ_in_comments_only_are_one_obligation() -> None:
+    x = Symbol("s:x")
+    text = script([], ("=", (x, "z0"), "1.0"))
+    other = text.replace("a title", "another title")
+    assert text != other and sexp.without_comments(text) == sexp.without_comments(other)
+    assert confirm_z3(sexp.without_comments(text)) == "sat"
