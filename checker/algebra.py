@@ -161,7 +161,7 @@ class Algebra:
 
     # Goals and patterns (obligation 10)
 
-    def sides(self, label: Callable[[int], str]) -> tuple[Node, Node]:
+    def goal_sides(self, label: Callable[[int], str]) -> tuple[Node, Node]:
         """Both sides of the goal, its k-th free occurrence of a class named by `label`."""
         values, k = dict[str, Affine](), 0
         for (name, low, _), classes in zip(self.goal.symbols, self.stage.goal_at, strict=True):
@@ -223,7 +223,7 @@ class Algebra:
             assertions.append((f"{kind}.{number}", ("=", term_of(left), term_of(right))))
         self.where = where
         flat = [str(r) for reps in case.reps for r in reps]
-        left, right = self.sides(lambda k: flat[k])
+        left, right = self.goal_sides(lambda k: flat[k])
         assertions.append(("goal", ("not", ("=", term_of(left), term_of(right)))))
         return Solved(case.file, assertions, defs, left, right, sources)
 
@@ -348,7 +348,7 @@ class Algebra:
             body = ("*", scale[0], reads[scale[1]]) if scale else fill(ALGEBRA[op.variant], values)
             parts.append((choice, body))
         sums = op.name in ("reduce", "dot_general")
-        return collect(op.attrs.get("kind", "add"), parts) if sums else parts[0][1]
+        return self.collect(op.attrs.get("kind", "add"), parts) if sums else parts[0][1]
 
     def _operand(self, x: Ref, wanted: Sequence[Tree], at: Sequence[Coord], ref: Ref) -> Node:
         """A read of an operand whose coordinates must be cut like the result's."""
@@ -367,22 +367,22 @@ class Algebra:
                 own, rest = iter(choice[0]), iter(coords)
                 at = [next(own) if i in inner else next(rest) for i in range(len(trees))]
                 parts.append((choice, self.leaf(Element(member, tuple(at)))))
-        return collect(ref.kind, parts)
+        return self.collect(ref.kind, parts)
 
-
-def collect(kind: str, parts: list[tuple[Choice, Node]]) -> Node:
-    """A sum or an idempotent reduction over the chosen items; over variables it binds them."""
-    function = FOLDS.get(kind)
-    if any(binders for (_, _, binders), _ in parts):
-        return ("fold" if function else "sum", function,
-                *((binders, node) for (_, _, binders), node in parts))
-    if function is None:
-        terms = [times(weight, node) for (_, weight, _), node in parts]
-        return ("+", *terms) if len(terms) > 1 else terms[0]
-    result = parts[-1][1]
-    for _, node in reversed(parts[:-1]):
-        result = (function, node, result)
-    return result
+    @staticmethod
+    def collect(kind: str, parts: list[tuple[Choice, Node]]) -> Node:
+        """A sum or an idempotent reduction over the chosen items; over variables it binds them."""
+        function = FOLDS.get(kind)
+        if any(binders for (_, _, binders), _ in parts):
+            return ("fold" if function else "sum", function,
+                    *((binders, node) for (_, _, binders), node in parts))
+        if function is None:
+            terms = [times(weight, node) for (_, weight, _), node in parts]
+            return ("+", *terms) if len(terms) > 1 else terms[0]
+        result = parts[-1][1]
+        for _, node in reversed(parts[:-1]):
+            result = (function, node, result)
+        return result
 
 
 def solve(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[str, Affine]:

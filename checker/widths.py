@@ -29,7 +29,7 @@ def check_widths(stage: Algebra, where: str) -> None:
         index = frozenset(case.sources.items())
         if index not in known:
             stage.where = f"{where}, case {number}"
-            known[index] = Width(stage, case.sources).result(stage.sides(lambda k: f"g{k}"), free)
+            known[index] = Width(stage, case.sources).result(stage.goal_sides(lambda k: f"g{k}"), free)
         for cls, (n, m) in stage.stage.classes.items():
             if m < min(n, w := known[index][cls]):
                 raise Rejected(9, f"class {cls} of size {n} has {m} representatives, {w} are needed",
@@ -62,7 +62,7 @@ class Width:
         return width
 
     def measure(self, node: Node) -> Measure:
-        """Products pass through maxima and minima, which may collapse to one of their arguments (ADR 0010)."""
+        """Products pass through maxima and minima, which may collapse to an argument (ADR 0010)."""
         if len(self.known) > MAX_STEPS:
             raise Undecided(f"{self.stage.where}: the expression is too large")
         if node not in self.known:

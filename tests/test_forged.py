@@ -117,7 +117,7 @@ def test_too_few_representatives(name: str) -> None:
     left, right, n, m = FORGED[name]
     assert differ(left, right, sizes(n))
     pair, least, stage = forged(left, right, n, m)
-    assert all(Normaliser(defs).equal(x, y) for _, _, defs, x, y in stage.cases), "this is no accident"
+    assert all(Normaliser(defs).equal(x, y) for _, _, defs, x, y, _ in stage.cases), "this is no accident"
     with pytest.raises(Rejected, match=r"obligation 9 .*class i of size"):
         pair.confirm(least, stage.premises)
     assert not pair.accepted()
@@ -128,7 +128,7 @@ def test_literals_keep_their_true_value() -> None:
     left, right, n, m = FORGED["RMSNorm without its mean"]
     for few in (m, 2, 4):
         _, _, stage = forged(left, right, n, few)
-        assert not any(Normaliser(defs).equal(x, y) for _, _, defs, x, y in stage.cases)
+        assert not any(Normaliser(defs).equal(x, y) for _, _, defs, x, y, _ in stage.cases)
 
 
 def test_every_coincidence_of_a_small_class() -> None:
@@ -138,7 +138,7 @@ def test_every_coincidence_of_a_small_class() -> None:
     distinct = [c for c in stage.cases if len({r[0] for r in c.reps[1:]}) == 2]
     assert len(stage.cases) == 2 and len(distinct) == 1
     direct = Direct(pair.sides, stage)
-    holds = [Normaliser(defs).equal(x, y) for _, _, defs, x, y in direct.cases]
+    holds = [Normaliser(defs).equal(x, y) for _, _, defs, x, y, _ in direct.cases]
     assert [c in distinct for c in stage.cases] == holds
     alone = type(stage)(stage.goal, stage.title, stage.classes, stage.trees, stage.goal_at, tuple(distinct))
     with pytest.raises(Rejected, match=r"obligation 10 .*2 coincidence patterns"):
@@ -221,7 +221,7 @@ def test_a_fresh_symbol_stands_for_one_coordinate() -> None:
     )
 
     def stage(premises: tuple[LayoutPremise, ...]) -> Layout:
-        symbols = tuple((f"q{i}", 0, 4) for i in range(4))
+        symbols = tuple((f"q{i}", (0, 4)) for i in range(4))
         return Layout(Model(plan), [given, goal], LayoutStage(1, "", "0001", symbols, premises), "forged")
 
     assert stage(honest).assertions

@@ -11,11 +11,12 @@ from fractions import Fraction
 from typing import Any
 
 from checker.affine import Affine, row_major
-from checker.algebra import Algebra, Choice, Width
+from checker.algebra import Algebra, Choice, Solved
 from checker.errors import Undecided
 from checker.model import Model
 from checker.normalise import Normaliser
-from checker.reader import Group, Op, Plan, Program, RankClass, Type
+from checker.ops import Op, Type
+from checker.reader import Group, Plan, Program, RankClass
 from checker.records import (
     AlgebraStage,
     Case,
@@ -28,6 +29,7 @@ from checker.records import (
     Tensor,
     Tree,
 )
+from checker.widths import Width, check_widths
 from orchestrator.algebra_stage import patterns
 
 from .terms import CLASSES, LETTERS, Sizes, Term, free, size_of, substitute, value_of, variables
@@ -80,7 +82,8 @@ class Sides:
     ) -> str:
         result = f"%{len(self.ops['s']) + len(self.ops['c'])}"
         self._declare(space, result, [v[0] for v in over], dtype)
-        self.ops[space].append(Op(result, name, tuple(operands), self.types[space][result], attrs, None))
+        ins = tuple(self.types[space][o] for o in operands)
+        self.ops[space].append(Op(result, name, tuple(operands), ins, self.types[space][result], attrs, None))
         return result
 
     def spread(self, space: str, t: Term, dims: tuple[str, ...], shard: bool) -> str:
@@ -220,7 +223,7 @@ class Direct(Algebra):
 
     def _case(self, case: Case, where: str) -> Any:
         flat = [r for reps in case.reps for r in reps]
-        left, right = self._goal(lambda k, c: str(flat[k]))
+        left, right = self.goal_sides(lambda k: str(flat[k]))
         defs: dict[Element, Any] = {}
         keys: dict[Any, Any] = {}
         premises: list[ElementDef | ElementHyp] = []
@@ -235,51 +238,50 @@ class Direct(Algebra):
             if len(defs) > MAX_ELEMENTS:
                 raise Undecided("too many elements")
             if number is None:
-                defs[e] = self._define(e, self._representatives)
+                defs[e] = self.define(e, self._representatives)
                 keys[e.ref, tuple(c[0] for c in e.coords)] = None
                 premises.append(ElementDef(e))
             else:
                 key = (e.ref, tuple(c[0] for c in e.coords))
-                there = self._apply(key, number, "lhs", e)
-                defs[e] = self._leaf(there.ref, there.coords)
+                defs[e] = self.leaf(self.other_side(e, number, "lhs"))
                 keys[key] = (number, "lhs")
                 forms = [
                     self._form(t[c[0]], [f"{n}.{r}" for n, r in zip(t[c[0]][1], c[1:], strict=True)])
-                    for t, c in zip(self._tree(e.ref), e.coords, strict=True)
+                    for t, c in zip(self.tree(e.ref), e.coords, strict=True)
                 ]
                 premises.append(ElementHyp(number, tuple(forms), "lhs"))
             work += elements(defs[e])
         self.premises.append(tuple(premises))
         self._check_widths(keys)
-        return case.file, [], defs, left, right
+        return Solved(case.file, [], defs, left, right, keys)
 
     def _check_widths(self, keys: Mapping[Any, Any]) -> None:
         """Notes the width; `confirm` lets the checker itself compare it."""
         if not self.needed:
             free_classes = [c for classes in self.stage.goal_at for c in classes]
             count = Counts(self, keys, hidden=self.weaken == "collapse")
-            self.needed = count.result(self._goal(lambda k, c: f"g{k}"), free_classes)
+            self.needed = count.result(self.goal_sides(lambda k: f"g{k}"), free_classes)
 
     def _representatives(self, trees: Sequence[Tree]) -> list[Choice]:
         choices = super()._representatives(trees)
         return [(c, Fraction(1), v) for c, _, v in choices] if self.weaken == "weights" else choices
 
-    def _collect(self, kind: str, parts: list[tuple[Choice, Any]]) -> Any:  # type: ignore[override]
+    def collect(self, kind: str, parts: list[tuple[Choice, Any]]) -> Any:  # type: ignore[override]
         if self.weaken == "max" and kind in ("max", "min") and not any(c[2] for c, _ in parts):
             parts = parts[:1]
-        return super()._collect(kind, parts)
+        return super().collect(kind, parts)
 
 
 class Counts(Width):
     """The checker's count without its search for circles; `hidden`: maxima hide products (ADR 0010)."""
 
     def __init__(self, stage: Algebra, keys: Mapping[Any, Any], hidden: bool) -> None:
-        self.stage, self.keys, self.hidden = stage, keys, hidden
+        self.stage, self.sources, self.hidden = stage, keys, hidden
         self.known, self.applications = {}, {}
 
-    def _measure(self, node: Any) -> Any:
-        found = super()._measure(node)
-        extremum = self.hidden and isinstance(node, tuple) and node[0] in ("max2", "min2", "fold")
+    def _measure(self, head: str, *rest: Any) -> Any:
+        found = super()._measure(head, *rest)
+        extremum = self.hidden and head in ("max2", "min2", "fold")
         return (found[0], {}, found[2]) if extremum else found
 
 
@@ -336,7 +338,7 @@ class Pair:
         m = self.representatives(needed, int(weaken == "width"))
         self.reduced = any(m[c] < self.sizes[c] for c in CLASSES if needed[c] > 1)
         algebra = Direct(self.sides, self.stage(m), weaken, needed)
-        if not all(Normaliser(defs).equal(x, y) for _, _, defs, x, y in algebra.cases):
+        if not all(Normaliser(defs).equal(x, y) for _, _, defs, x, y, _ in algebra.cases):
             return False
         if confirm and not weaken:
             self.confirm(m, algebra.premises)
@@ -348,5 +350,6 @@ class Pair:
     def confirm(self, m: Mapping[str, int], premises: Sequence[Any]) -> None:
         """The same stage, written out as records, passes the checker itself."""
         algebra = Algebra(Model(self.sides.plan()), self.sides.facts, self.stage(m, premises), "fuzz")
-        if not all(Normaliser(defs).equal(x, y) for _, _, defs, x, y in algebra.cases):
+        check_widths(algebra, "fuzz")
+        if not all(Normaliser(defs).equal(x, y) for _, _, defs, x, y, _ in algebra.cases):
             raise AssertionError("the checker does not confirm what was unfolded from the goal")
