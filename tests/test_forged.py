@@ -15,7 +15,6 @@ from certificates.plan import dumps
 from checker.affine import Affine
 from checker.algebra import Algebra
 from checker.errors import Rejected
-from checker.kernel import relation_facts
 from checker.layout import Layout
 from checker.model import Model
 from checker.normalise import Normaliser
@@ -33,6 +32,7 @@ from checker.records import (
     LayoutStage,
     Tensor,
 )
+from checker.relations import relation_facts
 from tests.fuzz.families import product, total
 from tests.fuzz.stages import Direct, Pair
 from tests.fuzz.terms import CLASSES, Term, differ, number

@@ -260,7 +260,7 @@ class Direct(Algebra):
         if not self.needed:
             free_classes = [c for classes in self.stage.goal_at for c in classes]
             count = Counts(self, keys, hidden=self.weaken == "collapse")
-            self.needed = count.result(self.goal_sides(lambda k: f"g{k}"), free_classes)
+            self.needed = dict(count.result(self.goal_sides(lambda k: f"g{k}"), free_classes))
 
     def _representatives(self, trees: Sequence[Tree]) -> list[Choice]:
         choices = super()._representatives(trees)

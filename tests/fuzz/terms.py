@@ -251,8 +251,8 @@ class Random:
                 inside = ("F", t[2][1], ("S", t[1], t[2][2])) if t[2][0] == "F" else t
                 return rng.choice([("M", *t[1:]), mean, inside, ("*", number(2), t)])
             case "M":
-                same = [substitute(t[2], t[1], v) for v in sorted(free(t)) if v[0] == t[1][0]]
-                return rng.choice([*same, ("S", *t[1:]), ("+", t, number(1))])
+                member = [substitute(t[2], t[1], v) for v in sorted(free(t)) if v[0] == t[1][0]]
+                return rng.choice([*member, ("S", *t[1:]), ("+", t, number(1))])
             case "F":
                 x = t[2]
                 outside = (x[0], x[1], ("F", t[1], x[2])) if x[0] in ("S", "M") else ("*", number(2), t)
