@@ -216,22 +216,25 @@ class Training:
     """What a step does besides one backward pass and AdamW, in the manner of torchtitan's trainer.
 
     Gradients of ``microbatches`` are accumulated. Each loss is a sum over the valid tokens, divided by the
-    number of valid tokens of all microbatches and ranks. ``max_norm`` clips the global norm of the gradient.
-    With ``whole`` the specification takes all microbatches as one batch.
+    number of valid tokens of all microbatches and ranks; without ``padding`` all are valid. ``max_norm`` clips
+    the global norm of the gradient. With ``whole`` the specification takes all microbatches as one batch.
     """
 
     microbatches: int = 1
     max_norm: float = 1.0
     weight_decay: float = 0.1
+    padding: bool = True
     whole: bool = False
 
 
 IGNORED = -100
 
 
-def prepare(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def prepare(
+    model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy = MIXED_PRECISION
+) -> nn.Module:
     """:func:`parallelize`, gradients summed instead of averaged; the model knows its data-parallel mesh."""
-    model = parallelize(model, mesh)
+    model = parallelize(model, mesh, policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -259,7 +262,9 @@ def full_step(
 ) -> dict[str, Tensor]:
     """Batch tensors are [microbatch, sequence, position]; outputs are the loss and the norm of the gradient."""
     data: DeviceMesh | None = getattr(model, "data_mesh", None)
-    labels = torch.where(batch["valid"], batch["labels"], IGNORED)
+    labels = batch["labels"]
+    if "valid" in batch:
+        labels = torch.where(batch["valid"], labels, IGNORED)
     count = (labels != IGNORED).sum()
     if data is not None:
         count = all_reduce(count, "sum", data)
@@ -287,6 +292,9 @@ def full_definition(
     shard = {axis: 1 for axis in mesh if axis != "tp"}
     shape = (training.microbatches, batch, length)
     rows = Batch(shape=shape, dtype=torch.int64, shard=shard, bounds=(0, config.vocab))
+    tensors = {"tokens": rows, "labels": rows}
+    if training.padding:
+        tensors["valid"] = Batch(shape=shape, dtype=torch.bool, shard=shard)
     step = functools.partial(full_step, max_norm=training.max_norm)
     return Definition(
         name=name,
@@ -298,7 +306,7 @@ def full_definition(
         ),
         step=functools.partial(step, whole=training.whole),
         parallel_step=step,
-        batch={"tokens": rows, "labels": rows, "valid": Batch(shape=shape, dtype=torch.bool, shard=shard)},
+        batch=tensors,
     )
 
 

@@ -114,6 +114,19 @@ def small_llama_plan(small_llama: Definition) -> Plan:
 
 
 @pytest.fixture(scope="session")
+def small_full(models: Any) -> Definition:
+    """Replicas of uneven shards: two microbatches, ignored tokens, clipping, weight decay."""
+    config = models.Config(dim=16, ffn_dim=13, layers=1, heads=4, kv_heads=2, vocab=12)
+    mesh = {"rep": 2, "dp": 2, "tp": 2}
+    return models.full_definition("full", config, mesh, 4, 4, models.Training(2, whole=True))
+
+
+@pytest.fixture(scope="session")
+def small_full_plan(small_full: Definition) -> Plan:
+    return capture_example(small_full)
+
+
+@pytest.fixture(scope="session")
 def small_mlp() -> Definition:
     return load_example("mlp_handwritten.py", dim=4, hidden=8, rows=6)
 
