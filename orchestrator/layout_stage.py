@@ -26,6 +26,8 @@ from .knowledge import Knowledge, LayoutRecipe, fold
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
+#: Ops on integers and booleans that layout stages define.
+POSITIONS = frozenset(("add", "subtract", "negate", "compare", "select", "and", "or", "not", "maximum", "minimum"))
 
 
 class LayoutBuilder:
@@ -116,8 +118,16 @@ class LayoutBuilder:
         if goal is not None and not self.k.moves(ref) and ref not in self.recipe.expand:
             self.use_facts(ref, at)
             return
-        if self.k.moves(ref) or ref in self.recipe.expand:
+        if self.k.moves(ref) or ref in self.recipe.expand or self.position(ref):
             self.define(ref, at)
+
+    def position(self, ref: Ref) -> bool:
+        """Integers and masks of the specification: opened, as their ranges may be needed, down to the inputs."""
+        op = self.model.op(ref)
+        if not self.recipe.expand or op is None or not str(ref).startswith("s:"):
+            return False
+        sorts = {op.type.sort, *(self.model.tensors.type(v).sort for v in self.model.operands(ref))}
+        return op.name in POSITIONS and "Real" not in sorts
 
     def possible(self, ref: Ref, at: Index) -> bool:
         """Whether the element can exist: no coordinate is evidently out of range."""
