@@ -53,7 +53,13 @@ class Numbers:
                 for a, at in zip(ref.axes, point, strict=True):
                     full.insert(axes.index(a), at)
                 values.append(self.element(member, tuple(full)))
-        return {"add": math.fsum, "max": max, "min": min}[ref.kind](values)
+        match ref.kind:
+            case "add":
+                return math.fsum(values)
+            case "max":
+                return max(values)
+            case _:
+                return min(values)
 
     def failure(self, fact: Fact, seed: int = 0) -> str | None:
         """Where a fact does not hold, in words; ``None`` if it holds at every point that was tried."""

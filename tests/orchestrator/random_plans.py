@@ -1,7 +1,7 @@
 """Random plans that are right by construction: one program on a device, and the same on a mesh.
 
-Every tensor of the pair is tracked with its layout: per mesh axis the dimension that it shards. Each step keeps
-the pair in line, with the collectives and slices that a framework would use.
+Every tensor of the pair is tracked with its layout: per mesh axis the dimension that it shards. Each step
+keeps the pair in line, with the collectives and slices that a framework would use.
 """
 
 from __future__ import annotations

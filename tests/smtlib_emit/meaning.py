@@ -53,7 +53,9 @@ _CORE: dict[str, Callable[..., Any]] = {
 class Meaning:
     """Values of expressions: index symbols as given, tensors and elements from the oracle."""
 
-    def __init__(self, numbers: Numbers, symbols: Mapping[str, int], stage: AlgebraStage | None = None) -> None:
+    def __init__(
+        self, numbers: Numbers, symbols: Mapping[str, int], stage: AlgebraStage | None = None
+    ) -> None:
         self.numbers, self.symbols, self.stage = numbers, symbols, stage
 
     def of(self, e: Sexp) -> Any:
@@ -91,7 +93,7 @@ class Meaning:
 
 
 def exact_stage(model: Model, goal: int, refs: list[Ref]) -> AlgebraStage:
-    """Every coordinate is one piece of a class of its own size, of which all positions are representatives."""
+    """Every coordinate is one piece of a class of its own size; all of its positions are representatives."""
     classes: dict[str, tuple[int, int]] = {}
     trees: dict[Ref, tuple[Tree, ...]] = {}
     for ref in refs:

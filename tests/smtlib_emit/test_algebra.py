@@ -61,6 +61,12 @@ def test_definitions_are_true_of_random_plans(seed: int) -> None:
     check(random_plan(seed, 10), seed)
 
 
+def alone(b: ProgramBuilder) -> Plan:
+    """A specification without a plan."""
+    empty = ProgramBuilder({}).build()
+    return build_plan(name="alone", mesh={}, specification=b.build(), classes=empty, inputs={}, outputs={})
+
+
 def every_op() -> Plan:
     """The elementwise ops that random plans do not draw."""
     b = ProgramBuilder()
@@ -68,18 +74,16 @@ def every_op() -> Plan:
     p, q = b.compare(x, y, "LT"), b.compare(n, 0, "GE")
     positive = b.exponential(x)
     results = [
-        b.select(p, x, y), b.maximum(x, y), b.minimum(x, y), x / positive, b.sqrt(positive), b.rsqrt(positive),
-        b.log(positive), b.logistic(x), b.cosine(x), b.abs(x), b.convert(n, "f32"), b.convert(p, "f32"),
+        b.select(p, x, y), b.maximum(x, y), b.minimum(x, y), x / positive, b.sqrt(positive),
+        b.rsqrt(positive), b.log(positive), b.logistic(x), b.cosine(x), b.abs(x), b.convert(n, "f32"),
+        b.convert(p, "f32"),
         b.convert(b.logical_and(p, q), "f32"), b.convert(b.logical_or(p, b.logical_not(q)), "f32"),
         b.convert(b.convert(n, "i1"), "f32"), b.power(positive, y), b.reduce(x, (0,), "max"),
         b.reduce(x, (0,), "min"), b.convert(b.reduce(p, (0,), "or"), "f32"),
     ]  # fmt: skip
     for i, value in enumerate(results):
         b.output(f"y{i}", value)
-    return build_plan(
-        name="every-op", mesh={}, specification=b.build(), classes=ProgramBuilder({}).build(), inputs={},
-        outputs={},
-    )  # fmt: skip
+    return alone(b)
 
 
 def test_definitions_are_true_of_every_elementwise_op_and_reduction() -> None:
@@ -92,9 +96,7 @@ def sum_stage(n: int, m: int) -> tuple[Model, AlgebraStage]:
     x, w = b.input("x", f"f32[{n + 3}]"), b.input("w", f"f32[{n + 3}]")
     b.output("y", b.dot(x, w, contract=((0,), (0,))))
     b.output("z", b.reduce(x, (0,), "max"))
-    plan = build_plan(
-        name="sum", mesh={}, specification=b.build(), classes=ProgramBuilder({}).build(), inputs={}, outputs={}
-    )
+    plan = alone(b)
     tree = ((0, ("k",)), (n, ("r",)))
     trees: dict[Ref, tuple[object, ...]] = {"s:x": (tree,), "s:w": (tree,), "s:%0": (), "s:%1": ()}
     stage = AlgebraStage(0, "", {"k": (n, m), "r": (3, 3)}, trees, (), ())  # type: ignore[arg-type]
@@ -127,9 +129,7 @@ def test_data_movement_has_no_algebra_definition(op: str) -> None:
         "concatenate": lambda: b.concatenate([x, x], 0), "iota": lambda: b.iota("f32[4]", 0),
     }[op]()  # fmt: skip
     b.output("y", made)
-    plan = build_plan(
-        name="move", mesh={}, specification=b.build(), classes=ProgramBuilder({}).build(), inputs={}, outputs={}
-    )
+    plan = alone(b)
     model = Model(plan)
     ref = f"s:{made.name}"
     stage = exact_stage(model, 0, list(model.tensors.types))

@@ -37,7 +37,9 @@ def definitions(model: Model, ref: str) -> tuple[LayoutText, list[LayoutPremise]
     goal = knowledge.add(Fact(ref, ref, over, index, index), LayoutRecipe())
     builder = LayoutBuilder(knowledge, goal, LayoutRecipe(frozenset((ref,))))
     builder.define(ref, index)
-    mine = [p for p in builder.premises if isinstance(p, Def | BoundIndex) and p.t == ref]
+    mine: list[LayoutPremise] = [
+        p for p in builder.premises if isinstance(p, Def | BoundIndex) and p.t == ref
+    ]
     stage = LayoutStage(goal, "", tuple(builder.symbols), tuple(mine))
     return LayoutText(model, knowledge.facts, stage), mine
 

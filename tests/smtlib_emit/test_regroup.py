@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,7 +34,9 @@ def reshapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @given(reshapes(), st.randoms(use_true_random=False))
-def test_parts_tell_where_an_element_goes(shapes: tuple[tuple[int, ...], tuple[int, ...]], rng) -> None:
+def test_parts_tell_where_an_element_goes(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], rng: random.Random
+) -> None:
     operand, result = shapes
     parts = reshape_parts(operand, result)
     assert [d for p in parts for d in p.arg] == list(range(len(operand))), "each coordinate once, in order"
