@@ -101,7 +101,7 @@ class ElemHyp:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """An instance of a law schema: ``ring``, ``lattice`` or ``recip``."""
+    """An instance of a law schema: ``ring``, ``lattice``, ``recip`` or ``root``."""
 
     schema: str
     lhs: Term

@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
 
+from . import roots
 from .affine import Affine, evident, row_major
 from .errors import Rejected, Undecided
 from .model import Model
@@ -206,6 +207,7 @@ class Algebra:
     def _case(self, case: Case, where: str) -> Solved:
         defs, sources = dict[Element, Node](), dict[Key, Any]()
         assertions: list[tuple[str, Term]] = []
+        rooted = False
         for number, premise in enumerate(case.premises, 1):
             self.where = f"{where}, premise {number}"
             match premise:
@@ -219,13 +221,21 @@ class Algebra:
                     defs[e] = rhs
                 case Law(schema, lhs, rhs):
                     kind, left, right = "law", self._read(lhs), self._read(rhs)
-                    self.need(law_holds(schema, left, right), 7, f"this is no instance of the {schema} law")
+                    good = roots.holds(self.model, left, right) if schema == "root" else law_holds(
+                        schema, left, right)
+                    self.need(good, 7, f"this is no instance of the {schema} law")
+                    rooted = rooted or schema == "root"
             assertions.append((f"{kind}.{number}", ("=", term_of(left), term_of(right))))
         self.where = where
+        self.need(not (rooted and any(map(self._sums, defs))), 7, "the root law beside a sum")
         flat = [str(r) for reps in case.reps for r in reps]
         left, right = self.goal_sides(lambda k: flat[k])
         assertions.append(("goal", ("not", ("=", term_of(left), term_of(right)))))
         return Solved(case.file, assertions, defs, left, right, sources)
+
+    def _sums(self, e: Element) -> bool:
+        op = self.model.producer(e.ref)
+        return isinstance(e.ref, Reduced) or (op is not None and op.name in ("reduce", "dot_general"))
 
     def _claim(self, sources: dict[Key, Any], e: Element, source: Any) -> None:
         """Each (REF, pieces) has one definition; a reduced REF is defined by hyps or by defs, not by both."""

@@ -30,7 +30,8 @@ OUTSIDE = ("floating-point rounding (numbers are reals and unbounded integers)",
            "data loading", "deadlock and schedules", "that the captured graphs are what the framework runs",
            "run.sh and report.txt of the bundle, which are not checked")
 LAWS = ("ring: identities of commutative rings over `mul`, + and -, with rational coefficients",
-        "lattice: associativity, commutativity and idempotence of `max2` and of `min2`")
+        "lattice: associativity, commutativity and idempotence of `max2` and of `min2`",
+        "root: `sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums")
 
 
 @dataclass(frozen=True)

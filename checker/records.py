@@ -340,7 +340,7 @@ def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
         "def": (ElementDef, {"e": element}),
         "hyp": (ElementHyp, {"fact": partial(integer, low=0, high=len(facts)), "at": forms,
                              "defines": one_of(("lhs", "rhs"), "defines lhs or rhs, not")}),
-        "law": (Law, {"schema": one_of(("ring", "lattice", "recip"), "unknown law"), "lhs": term,
+        "law": (Law, {"schema": one_of(("ring", "lattice", "recip", "root"), "unknown law"), "lhs": term,
                       "rhs": term})}
     cases = []
     for i, entry in enumerate(item["cases"]):

@@ -1,0 +1,49 @@
+"""The law `root`: `sqrt(p) * sqrt(p) = p` where p cannot be negative (obligation 7)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from .model import Model
+from .normalise import Node
+from .records import Element, Reduced, Ref, Tensor
+
+#: Results that are not negative whatever the operands are, or if all operands (of all ranks) are not.
+ALWAYS = frozenset(("exponential", "sqrt", "abs", "logistic"))
+CLOSED = frozenset((
+    "add", "multiply", "maximum", "minimum", "reduce", "dot_general", "convert", "broadcast_in_dim",
+    "reshape", "transpose", "slice", "pad", "concatenate", "all_reduce", "all_gather", "reduce_scatter",
+    "all_to_all"))
+MAX_CONE = 10_000
+
+
+def holds(model: Model, left: Node, right: Node) -> bool:
+    """Is `left = right` an instance? `p` is a tensor's element or a positive literal; also, for a
+    positive literal c, `sqrt(c) * recip(sqrt(c)) = 1`."""
+    match left, right:
+        case ("mul", ("fsqrt", p), ("fsqrt", q)), r:
+            positive = isinstance(p, tuple) and p[0] == "lit" and p[1] > 0
+            return bool(p == q == r and (positive or (isinstance(p, Element) and nonnegative(model, p.ref))))
+        case ("mul", ("fsqrt", ("lit", p)), ("recip", ("fsqrt", ("lit", q)))), ("lit", r):
+            return bool(p == q and p > 0 and r == 1)
+    return False
+
+
+def nonnegative(model: Model, ref: Ref) -> bool:
+    """Does the way in which a tensor is computed show that it has no negative element?"""
+    work: list[Tensor] = list(ref.of) if isinstance(ref, Reduced) else [ref]
+    seen = set(work)
+    while work:
+        tensor = work.pop()
+        value, op = model.constant(tensor), model.producer(tensor)
+        if (isinstance(value, Fraction) and value >= 0) or (op is not None and op.name in ALWAYS):
+            continue
+        if value is not None or op is None or op.name not in CLOSED or len(seen) > MAX_CONE:
+            return False
+        if op.name == "multiply" and op.operands[0] == op.operands[1]:
+            continue
+        meets = model.plan.rendezvous[op.attrs["seq"]] if "seq" in op.attrs else {tensor.space: op}
+        operands = {Tensor(space, o) for space, met in meets.items() for o in met.operands}
+        work += operands - seen
+        seen |= operands
+    return True
