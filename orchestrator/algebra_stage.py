@@ -308,7 +308,7 @@ class AlgebraBuilder:
             coef = self.k.facts[hyp.fact].coef
             replaced[mine] = (coef if hyp.defines == "lhs" else 1 / coef, other)
             work.append(other)
-        algebra = Polynomials(text, self.defined, replaced)
+        algebra = Polynomials(text, self.defined, replaced, roots=self.recipe.roots)
         left, right = text.sides(self.goal, text.goal_values(case))
         if algebra.of(left) != algebra.scaled(self.goal.coef, algebra.of(right)):
             raise NoDefinition(f"{self.goal.lhs}: its two sides have different normal forms")

@@ -40,6 +40,7 @@ from .layout_stage import LayoutBuilder
 from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
 from .nested import Nested
+from .roots import Roots
 
 
 class Unproved(Exception):
@@ -80,6 +81,7 @@ class Engine:
         self.knowledge = Knowledge(self.model)
         self.matcher = Matcher(self.knowledge)
         self.folder = Folder(self.knowledge)
+        self.roots = Roots(self.knowledge)
         deep = DeepMatcher(self.knowledge, self._proves)
         self.knowledge.deep = deep.relate
         self.knowledge.nested = Nested(self.knowledge).relate
@@ -115,7 +117,12 @@ class Engine:
             refs = left
 
     def _relate(self, ref: str) -> bool:
-        return ref in self.knowledge.by_lhs or self.folder.fold(ref) or self.matcher.relate(ref)
+        return (
+            ref in self.knowledge.by_lhs
+            or self.folder.fold(ref)
+            or self.matcher.relate(ref)
+            or self.roots.relate(ref)
+        )
 
     def _relate_iotas(self) -> None:
         """Positions along a dimension of one size are one vector: the specification's first such iota, at

@@ -69,7 +69,7 @@ class Knowledge:
     recipes: dict[int, object] = field(default_factory=dict)
     by_lhs: dict[Ref, list[int]] = field(default_factory=dict)
     partials: dict[str, list[Reduced]] = field(default_factory=dict)
-    hops: dict[str, int] = field(default_factory=dict)
+    hops: dict[str, list[int]] = field(default_factory=dict)
     nested: Callable[[Reduced], list[int]] = lambda _: []
     deep: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Knowledge:
             self._movement[ref] = []
             try:
                 if isinstance(ref, Reduced):
-                    found = self.nested(ref) or self._reduced_facts(ref)
+                    found = [*self.nested(ref), *self._reduced_facts(ref)]
                 elif self.moves(ref):
                     found = self._moved_facts(ref)
                 else:
@@ -179,17 +179,26 @@ class Knowledge:
         while self.moves(current) and (current == ref or current not in self.by_lhs):
             following: Ref
             if current in self.hops:
-                fact = self.facts[self.hops[current]]
-                coef, following = coef * fact.coef, fact.rhs
+                factor, following, moved = self._hop(current, at, ranges)
             else:
                 factor, following, moved = step(self.model, current, at, ranges)
-                if isinstance(following, Reduced) and not across:
-                    return coef, current, at
-                coef, at = coef * factor, moved
+            if isinstance(following, Reduced) and not across:
+                return coef, current, at
+            coef, at = coef * factor, moved
             if isinstance(following, Reduced):
                 return coef, following, at
             current = following
         return coef, current, at
+
+    def _hop(
+        self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> tuple[Fraction, Ref, list[Affine]]:
+        for number in self.hops[ref]:
+            fact = self.facts[number]
+            values = solve(fact.lhs_index, fact.ranges, index, ranges)
+            if values is not None:
+                return fact.coef, fact.rhs, [f.substitute(values) for f in fact.rhs_index]
+        raise Unfollowable(f"{ref}: no hop covers {index}")
 
     def _moved_facts(self, ref: str) -> list[int]:
         """Facts of the parts whose sources are related; padding, say, stays open."""
@@ -307,7 +316,8 @@ class Knowledge:
                 link = make_fact(model, cell, m, here, g, source, factor)
                 lifts.append(self.add(link, LayoutRecipe(), relates=False))
             if not lifts and sources[0][1] in ref.of:
-                lifts = self._replica_facts(sources)
+                readings = [self.read(g, place, cell.ranges) for _, g, place in sources]
+                lifts = [r.fact for r in readings if r.fact is not None]
             recipe = LayoutRecipe(lifts=(Lift(tuple(lifts), ref.axes, ref.kind),) if lifts else ())
             numbers.append(self.add(fact, recipe))
         return numbers
@@ -327,16 +337,6 @@ class Knowledge:
         factor, target, at = found.pop()
         count = math.prod(self.model.plan.mesh.axes[a] for a in ref.axes) if ref.kind == "add" else 1
         return coef * factor * count, target, at
-
-    def _replica_facts(self, sources: Sequence[tuple[Fraction, Ref, list[Affine]]]) -> list[int]:
-        """Whole-tensor facts of replicated members, one per class; sum congruence needs exactly one each."""
-        out = []
-        for _, g, _ in sources:
-            facts = self.facts_for(g)
-            if len(facts) != 1:
-                raise Unfollowable(f"{g}: replicated in pieces")
-            out.append(facts[0])
-        return out
 
 
 # --- solving and normal forms ------------------------------------------------------------------------

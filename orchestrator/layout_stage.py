@@ -98,12 +98,8 @@ class LayoutBuilder:
             elif goal is not None:
                 self.use_facts(ref, at)
             return
-        if ref in self.k.hops and self.k.hops[ref] != self.number:
-            hop = self.k.facts[self.k.hops[ref]]
-            values = self.resolve(hop.lhs_index, hop.ranges, at)
-            if values is not None:
-                self.premises.append(Hyp((self.k.hops[ref],), tuple(values[s] for s, _, _ in hop.symbols)))
-                self.unfold(hop.rhs, tuple(f.substitute(values) for f in hop.rhs_index))
+        if ref in self.k.hops and self.number not in self.k.hops[ref]:
+            self._instances(self.k.hops[ref], at)
             return
         op = self.model.op(ref)
         if op is not None and op.name == "iota":
@@ -124,7 +120,7 @@ class LayoutBuilder:
     def position(self, ref: Ref) -> bool:
         """Integers and masks of the specification: opened, as their ranges may be needed, down to the inputs."""
         op = self.model.op(ref)
-        if not self.recipe.expand or op is None or not str(ref).startswith("s:"):
+        if not self.recipe.expand or op is None or not isinstance(ref, str) or not ref.startswith("s:"):
             return False
         sorts = {op.type.sort, *(self.model.tensors.type(v).sort for v in self.model.operands(ref))}
         return op.name in POSITIONS and "Real" not in sorts

@@ -87,7 +87,8 @@ class Folder:
         assert view.position is not None
         target = self.model.operands(ref)[view.position]
         right = view.indices[view.position]
-        self.k.hops[ref] = self._add(ref, target, left, right, view.coef, cell, layout, view, relates=False)
+        hop = self._add(ref, target, left, right, view.coef, cell, layout, view, relates=False)
+        self.k.hops[ref] = [hop]
         return True
 
     def _indices(self, ref: str, op: Op, pattern: Access, cell: Cell, view: View) -> View:

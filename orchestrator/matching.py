@@ -67,6 +67,7 @@ class AlgebraRecipe:
     ranges: Mapping[str, Range]
     goal: Mapping[str, Affine]
     pairs: tuple[Pair, ...] = ()
+    roots: bool = False
 
 
 @dataclass(frozen=True)

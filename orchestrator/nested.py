@@ -48,17 +48,22 @@ class Nested:
         whole = self.k.full_index(ref)
         start = Cell.whole(dict(whole.ranges) | self._ranks(ref, ref.axes))
 
-        def compute(cell: Cell) -> tuple[Reduced, Forms, Reading, list[Layer]]:
+        def compute(cell: Cell) -> tuple[Reduced, Forms, Reading, list[Layer]] | None:
             layers = [self._layer(ref, m, [cell.at[s] for s in whole.ranges], cell) for m in ref.of]
             wide, kept = self._wide(ref, layers)
-            return wide, kept, self.k.read(wide, kept, cell.ranges), layers
+            try:
+                return wide, kept, self.k.read(wide, kept, cell.ranges), layers
+            except Unrelated:
+                return None
 
         try:
             found = explore(start, compute)
         except (Unrelated, Unfollowable, NoDefinition):
             return []
         return [
-            self._fact(ref, cell, tuple(cell.at[s] for s in whole.ranges), *parts) for cell, parts in found
+            self._fact(ref, cell, tuple(cell.at[s] for s in whole.ranges), *parts)
+            for cell, parts in found
+            if parts is not None
         ]
 
     def _ranks(self, ref: Reduced, axes: Sequence[str]) -> dict[str, tuple[int, int]]:

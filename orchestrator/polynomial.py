@@ -6,6 +6,7 @@ free, or the first element seen of equal function applications.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -28,10 +29,14 @@ class Polynomials:
         text: AlgebraText,
         defined: Callable[[Elem], bool],
         replaced: Mapping[Elem, tuple[Fraction, Elem]],
+        *,
+        roots: bool = False,
     ) -> None:
         self.text, self.model = text, text.model
         self.defined, self.replaced = defined, replaced
         self.laws: list[Law] = []
+        self.roots = roots
+        self._radicands: dict[Atom, Elem] = {}
         self._memo: dict[Elem, Polynomial] = {}
         self._applications: dict[object, Atom] = {}
         self._order: dict[object, int] = {}
@@ -119,7 +124,11 @@ class Polynomials:
             case "maximum" | "minimum":
                 return self._application(e, op.name[:3] + "2", frozenset(parts))
             case name:
-                return self._application(e, name, tuple(parts))
+                result = self._application(e, name, tuple(parts))
+                if name == "sqrt":
+                    ((((atom,), _),)) = result
+                    self._radicands.setdefault(atom, elements[0])
+                return result
 
     def _inverse(self, p: Polynomial, e: Elem) -> Polynomial:
         """``recip`` of an element; of a non-zero number it is a number."""
@@ -183,7 +192,55 @@ class Polynomials:
         if left != right and (left, right) not in self._seen:
             self._seen.add((left, right))
             self.laws.append(Law("ring", left, right))
-        return result
+        return self._rooted(result) if self.roots else result
+
+    def _rooted(self, p: Polynomial) -> Polynomial:
+        """A square of a root, or of a root divided by a literal's root, as its radicand."""
+        if len(p) != 1:
+            return p
+        ((monomial, coef),) = p
+        square = Counter(monomial)
+        over = [a for a in square if a in self._radicands and self._number(a) is None]
+        under = [a for a in square if a not in self._radicands]
+        if len(over) != 1 or len(under) > 1 or set(square.values()) != {2}:
+            return p
+        root, radicand = over[0], self._radicands[over[0]]
+        whole = self.of(radicand)
+        self.laws.append(Law("root", ("mul", ("fsqrt", radicand), ("fsqrt", radicand)), radicand))
+        if not under:
+            return self.scaled(coef, whole)
+        key = next(k for k, a in self._applications.items() if a == under[0])
+        number = self._number_under(key)
+        if number is None:
+            return p
+        f: Term = ("fsqrt", number)
+        r: Term = ("recip", f)
+        one = Fraction(1)
+        squares: Term = ("mul", ("mul", root, root), ("mul", under[0], under[0]))
+        body = self.term(frozenset({(monomial, Fraction(1))}))
+        self.laws += [
+            Law("ring", body, squares),
+            Law("root", ("mul", f, f), number),
+            Law("root", ("mul", f, r), one),
+            Law("ring", ("mul", ("mul", r, r), ("mul", f, f)), ("mul", ("mul", f, r), ("mul", f, r))),
+            Law("ring", ("mul", ("mul", r, r), number), ("*", number, ("mul", r, r))),
+            Law("ring", ("mul", one, one), one),
+            Law("ring", ("mul", radicand, 1 / number), ("*", 1 / number, radicand)),
+        ]
+        return self.scaled(coef / number, whole)
+
+    def _number(self, atom: Atom) -> Fraction | None:
+        """The literal under a root."""
+        value = self.model.literal(self._radicands[atom].ref)
+        return value if isinstance(value, Fraction) else None
+
+    def _number_under(self, key: object) -> Fraction | None:
+        """The literal ``c`` of ``recip(sqrt(c))``."""
+        if isinstance(key, tuple) and key[0] == "recip" and len(key[1][0]) == 1:
+            ((monomial, coef),) = key[1][0]
+            if coef == 1 and len(monomial) == 1 and monomial[0] in self._radicands:
+                return self._number(monomial[0])
+        return None
 
     def term(self, p: Polynomial) -> Term:
         """A term with this normal form: a sum of right-nested products of atoms."""

@@ -7,8 +7,10 @@ between traced ranks of one class; the plan records them as interpolated.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from certificates.affine import Affine, Range
@@ -18,17 +20,35 @@ from certificates.plan import Mesh
 from .builder import Draft
 from .errors import ClassError, FitError
 from .lowering import RankProgram
-from .tracing import RankTrace
+from .tracing import Layout, RankTrace
 
-#: Axes up to this size are traced at every coordinate.
+#: Axes up to this size are traced at every coordinate, as long as no more than ``BUDGET`` ranks are traced.
 SMALL = 8
+BUDGET = 64
 Point = tuple[int, ...]
 Scalars = tuple[int, ...]
 
 
-def samples(size: int) -> list[int]:
-    """Coordinates to trace along an axis: all of a small one, else ends, second and middle."""
-    return list(range(size)) if size <= SMALL else sorted({0, 1, size // 2, size - 1})
+def samples(size: int, small: int = SMALL) -> list[int]:
+    """Coordinates to trace along an axis: all of a small one, else the first two, the middle, the last two."""
+    return list(range(size)) if size <= small else sorted({0, 1, size // 2, size - 2, size - 1})
+
+
+def product_of_samples(sizes: Sequence[int], budget: int = BUDGET) -> list[list[int]]:
+    """Samples of every axis; while their product exceeds the budget, the longest list is thinned.
+
+    No list gets shorter than three: two neighbours give a slope, and the last coordinate checks it.
+    """
+    lists = [samples(n) for n in sizes]
+    while math.prod(map(len, lists)) > budget:
+        at = max(range(len(lists)), key=lambda i: (len(lists[i]), sizes[i]))
+        if len(lists[at]) <= 3:
+            break
+        n = sizes[at]
+        lists[at] = samples(n, 5) if len(lists[at]) > 5 else sorted({0, 1, n - 1, *lists[at][3:-1][-1:]})
+        if len(lists[at]) == 5:
+            lists[at] = [0, 1, n // 2, n - 1] if n > 5 else [0, 1, 2, n - 1]
+    return lists
 
 
 def scalars(program: RankProgram) -> Scalars:
