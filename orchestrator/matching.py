@@ -490,7 +490,7 @@ class Matcher:
             pairs = [
                 (name, form.substitute(values))
                 for name, form in zip(names, fact.lhs_index, strict=True)
-                if set(form.symbols) <= fixed and form.symbols
+                if set(form.symbols) <= fixed
             ]
             trial = dict(known)
             if _assign(trial, pairs):

@@ -216,8 +216,8 @@ class Training:
     """What a step does besides one backward pass and AdamW, in the manner of torchtitan's trainer.
 
     Gradients of ``microbatches`` are accumulated. Each loss is a sum over the valid tokens, divided by the
-    number of valid tokens of all microbatches and ranks; without ``padding`` all are valid. ``max_norm`` clips
-    the global norm of the gradient. With ``whole`` the specification takes all microbatches as one batch.
+    number of valid tokens of all microbatches and ranks; without ``padding`` all are valid. ``max_norm``
+    clips the global norm of the gradient. With ``whole`` the specification takes all microbatches as one batch.
     """
 
     microbatches: int = 1
@@ -230,9 +230,7 @@ class Training:
 IGNORED = -100
 
 
-def prepare(
-    model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy = MIXED_PRECISION
-) -> nn.Module:
+def prepare(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy = MIXED_PRECISION) -> nn.Module:
     """:func:`parallelize`, gradients summed instead of averaged; the model knows its data-parallel mesh."""
     model = parallelize(model, mesh, policy)
     for module in model.modules():
@@ -260,7 +258,7 @@ def full_step(
     max_norm: float,
     whole: bool = False,
 ) -> dict[str, Tensor]:
-    """Batch tensors are [microbatch, sequence, position]; outputs are the loss and the norm of the gradient."""
+    """Batch tensors are [microbatch, sequence, position]; results are the loss and the gradient's norm."""
     data: DeviceMesh | None = getattr(model, "data_mesh", None)
     labels = batch["labels"]
     if "valid" in batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
 from .builder import Frame
 from .definition import Definition
 from .errors import CaptureError, LayoutError, UnsupportedOpError
-from .fitting import FittedClass, Grid, with_scalars
+from .fitting import FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .processes import trace_ranks
-from .tracing import SHIMS, Layout, RankTrace
+from .tracing import SHIMS, Layout
 
 
 class _Sources:
@@ -58,14 +58,15 @@ def capture(
     workers = jobs or min(4, os.cpu_count() or 1)
     mesh = Mesh(dict(definition.mesh))
 
-    def tracer(ranks: Iterable[int | None]) -> Iterator[RankTrace]:
-        for traced in trace_ranks(definition, ranks, workers):
+    def tracer(ranks: Iterable[int | None], known: Container[str] = ()) -> Iterator[Sample]:
+        for traced in trace_ranks(definition, ranks, workers, known):
             if report is not None:
                 what = "single device" if traced.rank is None else f"rank {traced.rank} of {mesh.ranks}"
-                report(f"traced {what}: {len(traced.program.drafts)} ops")
+                report(f"traced {what}: {traced.ops} ops")
             yield traced
 
     (specification,) = tracer([None])
+    assert specification.program is not None
     grid = Grid(mesh, tracer)
     grid.fill()
     fitted = grid.classes()
@@ -165,7 +166,7 @@ class _Relations:
         mesh: Mesh,
         spec: Program,
         classes: Sequence[RankClass],
-        traces: Sequence[RankTrace],
+        traces: Sequence[Sample],
     ) -> None:
         self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
         self._traces = traces

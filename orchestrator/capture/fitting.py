@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from certificates.affine import Affine, Range
 from certificates.ir import Attr
@@ -29,26 +29,28 @@ Point = tuple[int, ...]
 Scalars = tuple[int, ...]
 
 
-def samples(size: int, small: int = SMALL) -> list[int]:
-    """Coordinates to trace along an axis: all of a small one, else the first two, the middle, the last two."""
-    return list(range(size)) if size <= small else sorted({0, 1, size // 2, size - 2, size - 1})
+def samples(size: int) -> list[list[int]]:
+    """Coordinates to trace along an axis, from the most to the fewest.
 
-
-def product_of_samples(sizes: Sequence[int], budget: int = BUDGET) -> list[list[int]]:
-    """Samples of every axis; while their product exceeds the budget, the longest list is thinned.
-
-    No list gets shorter than three: two neighbours give a slope, and the last coordinate checks it.
+    All of a small axis; else the first and last two and the middle: a short last shard needs no search.
+    Two neighbours give a slope and the last coordinate checks it: three is the least.
     """
-    lists = [samples(n) for n in sizes]
-    while math.prod(map(len, lists)) > budget:
-        at = max(range(len(lists)), key=lambda i: (len(lists[i]), sizes[i]))
-        if len(lists[at]) <= 3:
+    ends = {0, 1, size - 2, size - 1} & set(range(size))
+    steps = [set(range(size))] if size <= SMALL else []
+    steps += [{*ends, size // 2}, ends, {0, 1, size - 1} & ends]
+    lists = [sorted(s) for s in steps]
+    return [s for i, s in enumerate(lists) if i == 0 or len(s) < len(lists[i - 1])]
+
+
+def grid_samples(sizes: Sequence[int]) -> list[list[int]]:
+    """Samples of every axis; while their product exceeds the budget, the longest list is thinned."""
+    choices = [samples(n) for n in sizes]
+    while math.prod(len(c[0]) for c in choices) > BUDGET:
+        long = [i for i, c in enumerate(choices) if len(c) > 1]
+        if not long:
             break
-        n = sizes[at]
-        lists[at] = samples(n, 5) if len(lists[at]) > 5 else sorted({0, 1, n - 1, *lists[at][3:-1][-1:]})
-        if len(lists[at]) == 5:
-            lists[at] = [0, 1, n // 2, n - 1] if n > 5 else [0, 1, 2, n - 1]
-    return lists
+        choices[max(long, key=lambda i: (len(choices[i][0]), sizes[i]))].pop(0)
+    return [c[0] for c in choices]
 
 
 def scalars(program: RankProgram) -> Scalars:
@@ -56,10 +58,33 @@ def scalars(program: RankProgram) -> Scalars:
     return tuple(n for draft in program.drafts for n in _split(draft)[1])
 
 
-def skeleton(program: RankProgram) -> object:
-    """Everything else: two ranks with one skeleton differ in :func:`scalars` only."""
-    ops = tuple((d.out, d.name, d.ins, d.type, _split(d)[0]) for d in program.drafts)
-    return ops, tuple(program.inputs.items()), tuple(program.outputs.items())
+def skeleton(program: RankProgram) -> str:
+    """A digest of everything else: two ranks with one skeleton differ in :func:`scalars` only."""
+    digest = hashlib.sha256()
+    for d in program.drafts:
+        digest.update(repr((d.out, d.name, d.ins, str(d.type), _split(d)[0])).encode())
+    ends = [(n, str(t)) for n, t in program.inputs.items()], list(program.outputs.items())
+    digest.update(repr((ends, program.groups)).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a traced rank adds to its class; ``program`` may be absent where one of its skeleton is known."""
+
+    rank: int | None
+    skeleton: str
+    scalars: Scalars
+    layouts: Mapping[str, Layout]
+    ops: int
+    program: RankProgram | None
+
+
+def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
+    """Split a trace; its program is left out if its skeleton is ``known``."""
+    program, digest = traced.program, skeleton(traced.program)
+    kept = None if digest in known else program
+    return Sample(traced.rank, digest, scalars(program), traced.layouts, len(program.drafts), kept)
 
 
 def _split(draft: Draft) -> tuple[tuple[tuple[str, Attr], ...], list[int]]:
@@ -101,23 +126,31 @@ class FittedClass:
 
 
 class Grid:
-    """Traced points of a mesh: a product of sampled coordinates per axis, refined where skeletons change."""
+    """Traced points of a mesh: a product of sampled coordinates per axis, refined where skeletons change.
 
-    def __init__(self, mesh: Mesh, tracer: Callable[[Iterable[int]], Iterable[RankTrace]]) -> None:
+    The tracer is given ranks and the live collection of skeletons whose program is known already.
+    """
+
+    def __init__(
+        self, mesh: Mesh, tracer: Callable[[Iterable[int], Container[str]], Iterable[Sample]]
+    ) -> None:
         self.mesh = mesh
         self._tracer = tracer
         self._axes = list(mesh.axes)
-        self._samples = [samples(n) for n in mesh.axes.values()]
-        self.traces: dict[Point, RankTrace] = {}
-        self._skeletons: dict[Point, object] = {}
+        self._samples = grid_samples(list(mesh.axes.values()))
+        self.traces: dict[Point, Sample] = {}
+        self._skeletons: dict[Point, str] = {}
+        self._programs: dict[str, RankProgram] = {}
 
     def _trace(self, points: Iterable[Point]) -> None:
         todo = {self._rank(p): p for p in points if p not in self.traces}
-        for result in self._tracer(list(todo)):
+        for result in self._tracer(list(todo), self._programs):
             assert result.rank is not None
             point = todo[result.rank]
-            self.traces[point] = result
-            self._skeletons[point] = skeleton(result.program)
+            if result.program is not None:
+                self._programs.setdefault(result.skeleton, result.program)
+            self.traces[point] = replace(result, program=None)
+            self._skeletons[point] = result.skeleton
 
     def _rank(self, point: Point) -> int:
         return self.mesh.rank(dict(zip(self._axes, point, strict=True)))
@@ -181,7 +214,7 @@ class Grid:
         if any(kind != kinds[0] for kind in kinds):
             raise ClassError(f"ranks of {dict(zip(self._axes, ranges, strict=True))} run different programs")
         try:
-            forms = fit(self._axes, ranges, {p: scalars(t.program) for p, t in inside.items()})
+            forms = fit(self._axes, ranges, {p: t.scalars for p, t in inside.items()})
         except FitError as error:
             axis = next(
                 (
@@ -196,9 +229,9 @@ class Grid:
             lo, hi = ranges[axis]
             halves = ((lo, (lo + hi) // 2), ((lo + hi) // 2, hi))
             return [c for half in halves for c in self._fit([*ranges[:axis], half, *ranges[axis + 1 :]])]
-        first = next(iter(inside.values()))
+        program = self._programs[kinds[0]]
         box = dict(zip(self._axes, ranges, strict=True))
-        return [FittedClass(box, first.program, forms, tuple(sorted(self._rank(p) for p in inside)))]
+        return [FittedClass(box, program, forms, tuple(sorted(self._rank(p) for p in inside)))]
 
 
 def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scalars]) -> tuple[Affine, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
@@ -13,11 +14,17 @@ import torch
 
 from .definition import Definition
 from .errors import CaptureError
-from .tracing import RankTrace, trace
+from .fitting import Sample, summarise
+from .tracing import trace
 
 
-def trace_ranks(definition: Definition, ranks: Iterable[int | None], jobs: int) -> Iterator[RankTrace]:
-    """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order."""
+def trace_ranks(
+    definition: Definition, ranks: Iterable[int | None], jobs: int, known: Container[str] = ()
+) -> Iterator[Sample]:
+    """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order.
+
+    A program whose skeleton is ``known`` when its trace begins stays in the child.
+    """
     context = multiprocessing.get_context("fork")
     waiting = list(ranks)
     running: dict[Connection, ForkProcess] = {}
@@ -26,7 +33,7 @@ def trace_ranks(definition: Definition, ranks: Iterable[int | None], jobs: int) 
             while waiting and len(running) < jobs:
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(
-                    target=_child, args=(definition, waiting.pop(0), theirs), daemon=True
+                    target=_child, args=(definition, waiting.pop(0), known, theirs), daemon=True
                 )
                 process.start()
                 theirs.close()
@@ -50,11 +57,12 @@ def trace_ranks(definition: Definition, ranks: Iterable[int | None], jobs: int) 
             process.join()
 
 
-def _child(definition: Definition, rank: int | None, connection: Connection) -> None:
+def _child(definition: Definition, rank: int | None, known: Container[str], connection: Connection) -> None:
+    gc.disable()  # a trace keeps all that it makes; collections only walk through it
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # deprecations are not what a capture is run for
     try:
-        result: RankTrace | CaptureError = trace(definition, rank)
+        result: Sample | CaptureError = summarise(trace(definition, rank), known)
     except CaptureError as error:
         result = error
     except Exception:

@@ -1,6 +1,6 @@
 """Classes and affine scalars from traced ranks; no PyTorch program is run."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import pytest
 
@@ -9,7 +9,7 @@ from certificates.ir import TensorType
 from certificates.plan import Mesh
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import FitError
-from orchestrator.capture.fitting import Grid, fit, samples
+from orchestrator.capture.fitting import BUDGET, Grid, Sample, fit, grid_samples, samples, summarise
 from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.tracing import RankTrace
 
@@ -25,10 +25,10 @@ def program(value: int, extra: int = 0) -> RankProgram:
 def grid(mesh: dict[str, int], of) -> tuple[Grid, list[int]]:
     traced: list[int] = []
 
-    def tracer(ranks: Iterable[int]) -> Iterator[RankTrace]:
+    def tracer(ranks: Iterable[int], known: Container[str]) -> Iterator[Sample]:
         for rank in ranks:
             traced.append(rank)
-            yield RankTrace(rank, of(**Mesh(mesh).coordinates(rank)), {})
+            yield summarise(RankTrace(rank, of(**Mesh(mesh).coordinates(rank)), {}), known)
 
     made = Grid(Mesh(mesh), tracer)
     made.fill()
@@ -36,8 +36,15 @@ def grid(mesh: dict[str, int], of) -> tuple[Grid, list[int]]:
 
 
 def test_small_axes_are_traced_completely_and_large_ones_sampled() -> None:
-    assert samples(8) == list(range(8))
-    assert samples(64) == [0, 1, 32, 63]
+    assert samples(8) == [list(range(8)), [0, 1, 4, 6, 7], [0, 1, 6, 7], [0, 1, 7]]
+    assert samples(64) == [[0, 1, 32, 62, 63], [0, 1, 62, 63], [0, 1, 63]]
+    assert [samples(n) for n in (1, 2, 3)] == [[[0]], [[0, 1]], [[0, 1, 2]]]
+
+
+def test_samples_of_many_axes_stay_within_the_budget() -> None:
+    assert grid_samples([64, 8]) == [[0, 1, 32, 62, 63], list(range(8))]
+    assert grid_samples([32, 64, 8]) == [[0, 1, 30, 31], [0, 1, 62, 63], [0, 1, 6, 7]]
+    assert len(grid_samples([8] * 3)[0]) ** 3 <= BUDGET
 
 
 def test_affine_scalars_of_a_large_mesh() -> None:
@@ -45,7 +52,7 @@ def test_affine_scalars_of_a_large_mesh() -> None:
     (only,) = made.classes()
     assert only.box == {"dp": (0, 64), "tp": (0, 4)}
     assert only.forms == (Affine.of(7, {"dp": 251, "tp": 16032}),)
-    assert len(traced) == 16 and list(only.traced) == sorted(traced)
+    assert len(traced) == 20 and list(only.traced) == sorted(traced)
 
 
 def test_the_boundary_of_a_class_is_found_by_bisection() -> None:
