@@ -6,12 +6,15 @@ that every solver would confirm them. Only the checker's own widths, patterns an
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import pytest
 
 from certificates.build import ProgramBuilder, build_plan
-from certificates.plan import dumps
+from certificates.errors import FormatError
+from certificates.plan import dumps, loads
+from certificates.relation import Partial
 from checker.affine import Affine
 from checker.algebra import Algebra
 from checker.errors import Rejected
@@ -32,7 +35,7 @@ from checker.records import (
     LayoutStage,
     Tensor,
 )
-from checker.relations import relation_facts
+from checker.relations import check_once, relation_facts
 from tests.fuzz.families import product, total
 from tests.fuzz.stages import Direct, Pair
 from tests.fuzz.terms import CLASSES, Term, differ, number
@@ -227,3 +230,24 @@ def test_a_fresh_symbol_stands_for_one_coordinate() -> None:
     assert stage(honest).assertions
     with pytest.raises(Rejected, match=r"obligation 6 .*q1 is introduced twice"):
         stage((*honest[:5], BoundPart(goal.rhs, (z,), (q1, q0), 0), *honest[5:]))
+
+
+def test_two_partial_sums_on_one_tensor() -> None:
+    """An input relation that makes one sum over ranks two things would assume that these are equal."""
+    specification, local = ProgramBuilder(), ProgramBuilder({"dp": 2})
+    for name in "xz":
+        specification.output(f"y{name}", specification.input(name, "f32[4]") * 2)
+    for name in "xz":
+        total = local.all_reduce(local.input(name, "f32[4]"), "dp")
+        local.output(f"y{name}", total * 2)
+    plan = build_plan(
+        name="forged", mesh={"dp": 2}, specification=specification.build(), classes=local.build(),
+        inputs={"x": {"dp": Partial()}, "z": {"dp": Partial()}}, outputs={"yx": {}, "yz": {}},
+    )  # fmt: skip
+    document = json.loads(dumps(plan))
+    document["inputs"][1]["plan"] = "x"
+    data = (json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n").encode()
+    with pytest.raises(FormatError, match="x"):
+        loads(data)
+    with pytest.raises(Rejected, match=r"obligation 15 .*two pieces may give one element"):
+        check_once(read_plan(data).inputs, 15)
