@@ -217,7 +217,7 @@ class Training:
 
     Gradients of ``microbatches`` are accumulated. Each loss is a sum over the valid tokens, divided by the
     number of valid tokens of all microbatches and ranks; without ``padding`` all are valid. ``max_norm``
-    clips the global norm of the gradient. With ``whole`` the specification takes all microbatches as one batch.
+    clips the global norm of the gradient. With ``whole`` the specification has one batch of all microbatches.
     """
 
     microbatches: int = 1
