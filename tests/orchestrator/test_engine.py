@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from certificates.build import ProgramBuilder
 from certificates.facts import Fact
 from certificates.ir import COLLECTIVES
 from certificates.plan import Plan, load
@@ -125,7 +126,7 @@ def test_a_shuffled_sum_over_ranks_is_proved_and_a_missing_factor_is_not() -> No
     """Mean over dp: the factor may stand before or after the sum, but it must be there once."""
 
     def mean(place: str) -> Plan:
-        def plan(b):  # type: ignore[no-untyped-def]
+        def plan(b: ProgramBuilder) -> None:
             x = b.input("x", "f32[4]").sum()
             if place == "before":
                 x = x / 12
@@ -140,7 +141,7 @@ def test_a_shuffled_sum_over_ranks_is_proved_and_a_missing_factor_is_not() -> No
 
 
 def test_a_gradient_that_is_left_partial_is_proved_as_such() -> None:
-    def step(b, total):  # type: ignore[no-untyped-def]
+    def step(b: ProgramBuilder, total: int) -> None:
         x, g = b.input("x", f"f32[{total},3]"), b.input("g", f"f32[{total},2]")
         b.output("grad", x.T @ g)
 

@@ -259,7 +259,7 @@ def test_an_unrelated_tensor_is_said_to_be_so(mlp: Plan) -> None:
         knowledge.read("c0:batch.x", (Affine(),) * 4, {})
     knowledge.declare_inputs()
     reading = knowledge.read("c0:batch.x", (Affine(1), Affine(), Affine(2), Affine(3)), {})
-    assert (reading.target, reading.at, reading.coef) == ("s:batch.x", (Affine(5), Affine(3)), 1)
+    assert (reading.target, reading.at, reading.coef) == ("s:batch.x", (Affine(5), Affine(3)), Fraction(1))
 
 
 def test_a_fact_is_recorded_once(mlp: Plan) -> None:
