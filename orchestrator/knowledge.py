@@ -155,6 +155,35 @@ class Knowledge:
             return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
         raise Unrelated(ref)
 
+    def summed(self, ref: Reduced, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
+        """The relation of a sum that a stage opens: its fact then says what the right side is.
+
+        So the right side must determine all of the left. Ranks that hold equal sums are told apart, one by one.
+        """
+        reading = self.read(ref, index, ranges)
+        if reading.fact is None:
+            return reading
+        fact = self.facts[reading.fact]
+        determined = {s for f in fact.rhs_index for s in f.symbols}
+        open_symbols = [s for s, lo, hi in fact.symbols if hi - lo > 1 and s not in determined]
+        if not open_symbols:
+            return reading
+        values = dict(zip((s for s, _, _ in fact.symbols), reading.values, strict=True))
+        for s in open_symbols:
+            for symbol in values[s].symbols:
+                lo, hi = ranges[symbol]
+                if hi - lo > 1:
+                    raise Cut(symbol, lo + 1)
+        left = tuple(fold(f, ranges) for f in index)
+        one = make_fact(self.model, Cell(ranges, {}), ref, left, fact.rhs, reading.at, fact.coef)
+        number = self.add(one, LayoutRecipe(parts=(reading.fact,)), relates=False)
+        at = solve(one.lhs_index, one.ranges, left, ranges)
+        if at is None:
+            raise Unrelated(ref)
+        return Reading(
+            reading.coef, reading.target, reading.at, number, tuple(at[s] for s, _, _ in one.symbols)
+        )
+
     def full_index(self, ref: Ref) -> Cell:
         """The box of all coordinates of a REF: mesh axes by name, dimensions ``o0, o1, …`` (0 if of size
         1).

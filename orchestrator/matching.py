@@ -119,6 +119,7 @@ class Matcher:
         self._hinted: set[Ref] = set()
         self.propose: Callable[[list[Fact]], bool] = lambda _: False
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
+        self._sums: set[Reduced] = set()
 
     # --- the specification ---------------------------------------------------------------------------------
 
@@ -246,6 +247,17 @@ class Matcher:
         for fact in joined:
             if fact not in pieces:
                 self.k.add(fact, LayoutRecipe(parts=tuple(numbers)))
+        for reduced in self._sums:
+            self._join_pieces(reduced)
+        self._sums.clear()
+
+    def _join_pieces(self, reduced: Reduced) -> None:
+        """Facts about a sum on some ranks each, as one."""
+        numbers = self.k.by_lhs[reduced]
+        joined = merge([self.k.facts[n] for n in numbers])
+        if len(joined) < len(numbers):
+            parts = LayoutRecipe(parts=tuple(numbers))
+            self.k.by_lhs[reduced] = [self.k.add(fact, parts, relates=False) for fact in joined]
 
     def _operand(self, ref: str, index: list[Affine], ranges: Mapping[str, Range]) -> Operand:
         use = Use(ref, tuple(index))
@@ -279,7 +291,7 @@ class Matcher:
             if reduced.kind != "add":
                 continue
             rest = [f for i, f in enumerate(at) if i >= len(axes) or axes[i] not in reduced.axes]
-            reading = self.k.read(reduced, rest, ranges)
+            reading = self.k.summed(reduced, rest, ranges)
             assert reading.fact is not None
             uses += [Use(reduced, tuple(rest)), Use(reading.target, reading.at)]
             instances += (Instance(reading.fact, reading.values, "rhs"),)
@@ -623,6 +635,7 @@ class Matcher:
         opened = frozenset().union(*(s.candidates[0].opened for s in renamed))
         recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, first.spec, *extra, *opened), {})
         self.k.add(fact, recipe)
+        self._sums.add(reduced)
         return True
 
     def _rename_axes(self, share: Contribution, axes: Sequence[str]) -> Contribution:

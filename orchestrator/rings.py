@@ -193,7 +193,7 @@ class Rings:
         for reduced in self.k.partials.get(ref, []):
             if reduced.kind == "add":
                 rest = tuple(f for i, f in enumerate(at) if i >= len(axes) or axes[i] not in reduced.axes)
-                reading = self.k.read(reduced, rest, ranges)
+                reading = self.k.summed(reduced, rest, ranges)
                 assert reading.fact is not None
                 trail.partial.add(reduced)
                 trail.uses += [(reduced, rest), (reading.target, reading.at)]
