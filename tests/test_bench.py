@@ -1,0 +1,81 @@
+"""The benchmark: it measures, README has its table, and a table that is far off is noticed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import measure
+from certificates.plan import Plan, dump
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_a_small_plan_is_measured(mlp: Plan, tmp_path: Path) -> None:
+    dump(mlp, tmp_path / "plan.json.gz")
+    row = dict(zip(measure.COLUMNS, measure.measure(tmp_path / "plan.json.gz"), strict=True))
+    assert row["plan"] == "mlp-tp2-dp2" and row["ranks"] == "4"
+    assert int(row["ops"]) == len(mlp.specification.ops) + len(mlp.classes[0].program.ops)
+    assert int(row["obligations"]) <= int(row["stages"]) and float(row["emit s"]) > 0
+    assert 20 < float(row["check MiB"]) < 4000
+
+
+MAIN = {
+    "mlp-handwritten", "llama-uneven-tp2-fsdp2", "llama3-8b-2l-tp2-fsdp2", "llama3-405b-2l-tp8-fsdp64",
+}  # fmt: skip
+
+
+def test_readme_tells_of_the_main_plans_and_of_shipped_ones_only() -> None:
+    told = measure.published(measure.README.read_text("utf-8"))
+    shipped = {p.name.removesuffix(".json.gz") for p in (ROOT / "examples").glob("*.json.gz")}
+    assert MAIN <= set(told) <= shipped
+    assert all(len(row) == len(measure.COLUMNS) for row in told.values())
+
+
+def test_a_table_that_is_off_is_noticed() -> None:
+    row = ("x", "4", "10", "10", "10", "7", "100", "10.0", "100", "5.0", "100")
+    assert measure.differences(row, row) == []
+    slower = (*row[:7], "20.5", *row[8:])
+    assert measure.differences(slower, row) == ["x: emit s is 20.5, README.md says 10.0"]
+    assert measure.differences(row, slower) == ["x: emit s is 10.0, README.md says 20.5"]
+    assert measure.differences(row, None) == ["x: not in README.md"]
+
+
+def test_the_table_reads_back() -> None:
+    row = ("x", *("1",) * (len(measure.COLUMNS) - 1))
+    assert measure.published(f"{measure.BEGIN}{measure.table([row])}{measure.END}") == {"x": row}
+
+
+def bundle(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "obligations").mkdir()
+    (tmp_path / "obligations" / "0001.smt2").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("(set-logic QF_UFLRA)\n(declare-fun x () Real)\n(assert (not (= x x)))\n(check-sat)\n(exit)\n", 0),
+        ("(set-logic QF_UFLRA)\n(declare-fun x () Real)\n(assert (= x 1.0))\n(check-sat)\n(exit)\n", 1),
+        ("(set-logic QF_UFLRA)\n(assert (= x 1.0))\n(check-sat)\n(exit)\n", 1),
+    ],
+    ids=["unsat", "sat", "malformed"],
+)
+def test_every_solver_is_asked(tmp_path: Path, text: str, code: int) -> None:
+    words = [sys.executable, str(ROOT / "bench" / "solve_all.py"), str(bundle(tmp_path, text))]
+    done = subprocess.run([*words, "--limit", "5"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == ["cvc5", "yices-smt2", "z3"]
+
+
+@pytest.mark.slow
+def test_every_file_of_the_8b_bundle_is_solved_by_every_solver(tmp_path: Path) -> None:
+    from trainverify import emit, load
+
+    emit(load(ROOT / "examples" / "llama3-8b-2l-tp2-fsdp2.json.gz"), tmp_path / "b")
+    words = [sys.executable, str(ROOT / "bench" / "solve_all.py"), str(tmp_path / "b")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
