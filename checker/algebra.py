@@ -342,11 +342,11 @@ class Algebra:
         if wiring is None:
             raise Rejected(5, f"{op.name} of {ref} has no algebra def", self.where)
         constants = [model.constant(o) for o in x]
-        summed: dict[int, Tree] = {}
-        for o, wire in zip(x, wiring, strict=True):
-            inner = {-1 - d: k + i for i, d in enumerate(wire) if d is not None and d < 0}
-            if inner and (not summed or constants[0] is not None):
-                summed = {j: self.tree(o)[i] for j, i in inner.items()}
+        summing = [(o, wire, constant) for o, wire, constant in zip(x, wiring, constants, strict=True)
+                   if any(d is not None and d < 0 for d in wire)]
+        own = [s for s in summing if s[2] is None] or summing[-1:]  # a constant needs no trees
+        summed = {-1 - d: self.tree(o)[k + i] for o, wire, _ in own[:1] for i, d in enumerate(wire)
+                  if d is not None and d < 0}
         scale, parts = scaling(op, constants), []
         for choice in choose([summed[i] for i in range(len(summed))]):
             reads = []

@@ -22,7 +22,7 @@ from samples import dump, op, piece, plan_of, program, relation, z
 
 
 def stage(ops: list[Any], n: int, m: int, goal: tuple[str, str], free: int, other: list[Any] | None = None,
-          reps: list[list[int]] | None = None) -> Algebra:
+          reps: list[list[int]] | None = None, skip: tuple[str, ...] = ()) -> Algebra:
     """A stage over one class of size n whose goal says that two tensors of the specification agree; every op
     is substituted at all representatives."""
     spec = program([["a", f"f32[{n}]"]], ops + (other or []), [])
@@ -30,8 +30,9 @@ def stage(ops: list[Any], n: int, m: int, goal: tuple[str, str], free: int, othe
     plan = read_plan(dump(plan_of([["r", 1]], spec, [{"name": "c0", "box": {"r": [0, 1]}, "program": local}],
                                   [relation("a", "a", piece("c0", [n], [z(0)], [z(0)]))], [])))
     types = plan.spec.types
-    trees = [[f"s:{v}", [[[0, ["i"]]] for _ in t.shape]] for v, t in types.items()]
-    defs = [{"k": "def", "e": [f"s:{v}", [[0, r] for _ in t.shape]]} for v, t in types.items() if v != "a"
+    trees = [[f"s:{v}", [[[0, ["i"]]] for _ in t.shape]] for v, t in types.items() if v not in skip]
+    defs = [{"k": "def", "e": [f"s:{v}", [[0, r] for _ in t.shape]]} for v,
+            t in types.items() if v not in ("a", *skip)
             for r in (range(m) if t.shape else range(1))]
     index = [z(i) for i in range(free)]
     fact = {"lhs": f"s:{goal[0]}", "rhs": f"s:{goal[1]}", "coef": "1", "lhs_index": index, "rhs_index": index,
@@ -125,3 +126,12 @@ def test_normal_forms_know_congruence_and_lattices() -> None:
     assert normal.equal(("max2", ("+", B, C), ("max2", B, ("+", C, B))), ("max2", B, ("+", B, C)))
     assert not normal.equal(("f", B), ("g", B))
     assert not normal.equal(("max2", B, C), ("min2", B, C))
+
+
+def test_a_constant_operand_needs_no_trees() -> None:
+    """Ones on the left of a contraction: the other operand says how the contracted axis is cut."""
+    ops = [op("%0", "constant", [], f"f32[{N}]", value="1"),
+           op("%1", "dot_general", ["%0", "a"], "f32[]", lhs_batch=[], rhs_batch=[], lhs_contract=[0],
+              rhs_contract=[0])]
+    algebra = stage([*ops], N, 2, ("%1", "%1"), 0, skip=("%0",))
+    assert algebra.cases[0].defs

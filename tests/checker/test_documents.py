@@ -27,5 +27,6 @@ def test_every_obligation_is_checked_in_the_module_that_the_table_names() -> Non
 
 def test_trust_names_every_module_of_the_checker() -> None:
     trusted = (ROOT / "TRUST.md").read_text() + (ROOT / "docs/checking.md").read_text()
-    missing = [p.name for p in (ROOT / "checker").glob("*.py") if p.name not in trusted and p.name != "__init__.py"]
+    missing = [p.name for p in (ROOT / "checker").glob("*.py") if p.name not in trusted
+               and p.name != "__init__.py"]
     assert missing == []
