@@ -1,4 +1,4 @@
-"""Llama 3 405B, two layers, hybrid-sharded: ``replicas`` copies of 64 FSDP shards x 8 tensor-parallel ranks."""
+"""Llama 3 405B, two layers, hybrid-sharded: ``replicas`` copies of 64 FSDP shards x 8 tensor parallel."""
 
 from llama import Config
 from llama import definition as llama

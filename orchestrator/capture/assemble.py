@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -18,24 +19,25 @@ from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
 from .builder import Frame
 from .definition import Definition
 from .errors import CaptureError, LayoutError, UnsupportedOpError
-from .fitting import FittedClass, Grid, Sample, with_scalars
+from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .processes import trace_ranks
 from .tracing import SHIMS, Layout
 
 
 class _Sources:
-    """Source files by index; names are relative to the directory of the user's file."""
+    """Source files by index; names are relative to the user's file, or to where packages are installed."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
+        self._roots = (root.resolve(), Path(sysconfig.get_path("purelib")).resolve())
         self._index: dict[str, int] = {}
 
     def loc(self, frame: Frame | None) -> Loc | None:
         if frame is None:
             return None
         path = Path(frame[0]).resolve()
-        name = str(path.relative_to(self._root)) if path.is_relative_to(self._root) else path.name
+        root = next((r for r in self._roots if path.is_relative_to(r)), path.parent)
+        name = str(path.relative_to(root))
         return Loc(self._index.setdefault(name, len(self._index)), frame[1], frame[2])
 
     @property
@@ -47,11 +49,13 @@ def capture(
     definition: Definition,
     *,
     jobs: int | None = None,
+    most: int = MOST,
     root: Path | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Plan:
     """Trace the specification and a sample of ranks, and write down the plan.
 
+    The sample has about ``most`` ranks, and more where programs change along an axis.
     ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. Any
     step that cannot be captured exactly is a :class:`CaptureError`.
     """
@@ -67,7 +71,7 @@ def capture(
 
     (specification,) = tracer([None])
     assert specification.program is not None
-    grid = Grid(mesh, tracer)
+    grid = Grid(mesh, tracer, most)
     grid.fill()
     fitted = grid.classes()
     sources = _Sources(root or Path.cwd())

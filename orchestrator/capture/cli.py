@@ -26,6 +26,9 @@ def _setting(text: str) -> tuple[str, int | str]:
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Argument of the file's definition()."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Ranks traced at a time.")
+@click.option(
+    "--most", type=click.IntRange(min=1), default=64, show_default=True, help="Ranks traced of a large mesh."
+)
 @click.option("--list-unsupported", is_flag=True, help="Name every op without a lowering, and write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def main(
@@ -33,6 +36,7 @@ def main(
     out: Path | None,
     settings: tuple[str, ...],
     jobs: int | None,
+    most: int,
     list_unsupported: bool,
     quiet: bool,
 ) -> None:
@@ -52,7 +56,7 @@ def main(
                 click.echo(op)
             sys.exit(3 if ops else 0)
         report = (lambda _line: None) if quiet else (lambda line: click.echo(line, err=True))
-        plan = capture(definition, jobs=jobs, root=file.parent, report=report)
+        plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report)
     except DefinitionError as error:
         click.echo(f"tv-capture: {error}", err=True)
         sys.exit(5)

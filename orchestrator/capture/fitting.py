@@ -22,9 +22,9 @@ from .errors import ClassError, FitError
 from .lowering import RankProgram
 from .tracing import Layout, RankTrace
 
-#: Axes up to this size are traced at every coordinate, as long as no more than ``BUDGET`` ranks are traced.
+#: Axes up to this size are traced at every coordinate, as long as few enough ranks are traced.
 SMALL = 8
-BUDGET = 64
+MOST = 64
 Point = tuple[int, ...]
 Scalars = tuple[int, ...]
 
@@ -42,10 +42,10 @@ def samples(size: int) -> list[list[int]]:
     return [s for i, s in enumerate(lists) if i == 0 or len(s) < len(lists[i - 1])]
 
 
-def grid_samples(sizes: Sequence[int]) -> list[list[int]]:
-    """Samples of every axis; while their product exceeds the budget, the longest list is thinned."""
+def grid_samples(sizes: Sequence[int], most: int = MOST) -> list[list[int]]:
+    """Samples of every axis; while their product exceeds ``most``, the longest list is thinned."""
     choices = [samples(n) for n in sizes]
-    while math.prod(len(c[0]) for c in choices) > BUDGET:
+    while math.prod(len(c[0]) for c in choices) > most:
         long = [i for i, c in enumerate(choices) if len(c) > 1]
         if not long:
             break
@@ -132,12 +132,15 @@ class Grid:
     """
 
     def __init__(
-        self, mesh: Mesh, tracer: Callable[[Iterable[int], Container[str]], Iterable[Sample]]
+        self,
+        mesh: Mesh,
+        tracer: Callable[[Iterable[int], Container[str]], Iterable[Sample]],
+        most: int = MOST,
     ) -> None:
         self.mesh = mesh
         self._tracer = tracer
         self._axes = list(mesh.axes)
-        self._samples = grid_samples(list(mesh.axes.values()))
+        self._samples = grid_samples(list(mesh.axes.values()), most)
         self.traces: dict[Point, Sample] = {}
         self._skeletons: dict[Point, str] = {}
         self._programs: dict[str, RankProgram] = {}

@@ -39,22 +39,28 @@ DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "u8",
     torch.bool: "i1",
 }
-_LIBRARIES = tuple(
-    str(Path(p).resolve())
-    for p in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parent)
-)
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
+#: Frames of these are not the user's; those of models that are installed as packages are.
+_LIBRARIES = ("<", *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)))
 #: Ops that say nothing about values.
 _SILENT = frozenset(("prim.device.default", "aten.record_stream.default"))
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A local tensor as an op saw it. ``literal`` is the value of a real (not fake) uniform tensor."""
+    """A local tensor as an op saw it. ``literal`` is the value of a real (not fake) uniform tensor.
+
+    A complex tensor is its real and imaginary parts along a last dimension of size 2; ``conjugate`` is the
+    lazy conjugation that PyTorch keeps as a flag.
+    """
 
     storage: int
     dtype: str
     geometry: Geometry
     literal: bool | int | float | None = None
+    conjugate: bool = False
+    complex: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ class ReduceRef:
 class Node:
     """One recorded op. ``op`` is ``namespace.name.overload``, or ``storage.resize`` for a freed storage.
 
+    An op with a complex operand or result has the prefix ``complex.``.
     ``writes`` are the arguments that its schema says it changes.
     """
 
@@ -89,28 +96,33 @@ class Node:
 
 def reference(tensor: torch.Tensor) -> TensorRef:
     """Describe a local tensor; an unsupported dtype, or a real tensor with several values, is an error."""
-    if tensor.dtype not in DTYPES:
+    dtype = _PARTS.get(tensor.dtype, tensor.dtype)
+    if dtype not in DTYPES or tensor.is_neg():
         raise LoweringError(f"tensors of {tensor.dtype} have no place in a plan")
     literal: bool | int | float | None = None
     if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
         with _disable_current_modes():
             values = torch.unique(tensor.detach()).tolist()
-        if len(values) != 1:
+        if len(values) != 1 or isinstance(values[0], complex):
             raise LoweringError(
                 f"a real tensor of shape {list(tensor.shape)} is read by the step; "
                 "make it a buffer or an input"
             )
         literal = values[0]
-    geometry = Geometry.of(tensor.shape, tensor.stride(), tensor.storage_offset())
-    return TensorRef(tensor.untyped_storage()._cdata, DTYPES[tensor.dtype], geometry, literal)
+    size, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+    if tensor.is_complex():
+        size, stride, offset = (*size, 2), (*(2 * s for s in stride), 1), 2 * offset
+    geometry = Geometry.of(size, stride, offset)
+    storage = tensor.untyped_storage()._cdata
+    return TensorRef(storage, DTYPES[dtype], geometry, literal, tensor.is_conj(), tensor.is_complex())
 
 
 def user_frame() -> Frame | None:
-    """The innermost Python frame outside the interpreter's libraries and this package."""
+    """The innermost Python frame outside Python's library, PyTorch and this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(("<", *_LIBRARIES)):
+        if not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB)):
             return name, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
     return None
@@ -145,6 +157,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         named = tree_map(self._describe, dict(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         outs = tree_map(self._describe, result)
+        if any(isinstance(t, torch.Tensor) and t.is_complex() for t in tree_leaves((args, kwargs, result))):
+            name = f"complex.{name}"
         written = _written(func, described, named)
         self.nodes.append(Node(name, described, named, outs, written, self._frame()))
         return result

@@ -174,7 +174,8 @@ def _whole_storage(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
 
 def _layout(definition: Definition, name: str, tensor: torch.Tensor, model: nn.Module) -> Layout:
     kind, _, rest = name.partition(".")
-    local = tuple(_local(tensor).shape)
+    shard = _local(tensor).detach()
+    local = tuple((torch.view_as_real(shard) if shard.is_complex() else shard).shape)
     if isinstance(tensor, DTensor):
         shards, order = _dtensor_layout(name, tensor)
         return Layout(shards, order, local)

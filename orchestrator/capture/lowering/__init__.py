@@ -7,6 +7,7 @@ through it.
 from . import (
     attention,
     collectives,
+    complex,
     creation,
     elementwise,
     indexing,
@@ -23,6 +24,7 @@ __all__ = [
     "RankProgram",
     "attention",
     "collectives",
+    "complex",
     "creation",
     "elementwise",
     "indexing",

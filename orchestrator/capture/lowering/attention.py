@@ -19,15 +19,29 @@ from .table import Attention, Context, lowers
 _HEADS = ((0, 1), (0, 1))
 
 
+def _shared(c: Context, x: Value, heads: int) -> Value:
+    """Keys or values of fewer heads: each serves a group of consecutive query heads."""
+    if x.shape[1] == heads:
+        return x
+    if heads % x.shape[1]:
+        raise c.refuse(f"{heads} query heads over {x.shape[1]} key heads")
+    wide = c.b.insert(x, 2, heads // x.shape[1])
+    return c.b.reshape(wide, (x.shape[0], heads, *x.shape[2:]))
+
+
+def _unshared(c: Context, grad: Value, heads: int) -> Value:
+    """The gradient of :func:`_shared`: a sum over the group."""
+    if grad.shape[1] == heads:
+        return grad
+    groups = c.b.reshape(grad, (grad.shape[0], heads, grad.shape[1] // heads, *grad.shape[2:]))
+    return c.b.reduce(groups, (2,), "add")
+
+
 def _weights(
     c: Context, q: Value, k: Value, causal: bool, mask: Value | None, scale: float | None
 ) -> tuple[Value, Value]:
     """Weights [batch, heads, queries, keys], and the log of their denominator [batch, heads, queries]."""
-    if q.shape[:2] != k.shape[:2]:
-        raise c.refuse(
-            f"queries of shape {list(q.shape)} with keys of shape {list(k.shape)}; repeat the heads"
-        )
-    scores = c.b.dot(q, k, batch=_HEADS, contract=((3,), (3,)))
+    scores = c.b.dot(q, _shared(c, k, q.shape[1]), batch=_HEADS, contract=((3,), (3,)))
     scores = c.b.scale(scores, 1 / math.sqrt(q.shape[3]) if scale is None else scale)
     if causal:
         square = scores.shape[2:]
@@ -62,7 +76,7 @@ def _forward(
         raise c.refuse("dropout in attention")
     wide = c.out[1].dtype
     p, log_total = _weights(c, c.b.convert(q, wide), c.b.convert(k, wide), causal, mask, scale)
-    out = c.b.dot(p, c.b.convert(v, wide), batch=_HEADS, contract=((3,), (2,)))
+    out = c.b.dot(p, _shared(c, c.b.convert(v, wide), q.shape[1]), batch=_HEADS, contract=((3,), (2,)))
     out = c.b.convert(out, c.out[0].dtype)
     c.attention[out.name, log_total.name] = Attention(_operands(q, k, v, causal, mask, scale), p)
     return out, log_total
@@ -84,6 +98,8 @@ def _backward(
         raise c.refuse("the saved output and log-sum are not those of these queries, keys and values")
     p, wide = known.weights, known.weights.dtype
     grad, q, k, v = (c.b.convert(x, wide) for x in (grad, q, k, v))
+    heads = k.shape[1]
+    k, v = _shared(c, k, q.shape[1]), _shared(c, v, q.shape[1])
     dv = c.b.dot(p, grad, batch=_HEADS, contract=((2,), (2,)))
     dp = c.b.dot(grad, v, batch=_HEADS, contract=((3,), (3,)))
     row = c.b.reduce(c.b.binary("multiply", p, dp), (3,), "add", keepdim=True)
@@ -91,7 +107,7 @@ def _backward(
     ds = c.b.scale(ds, 1 / math.sqrt(q.shape[3]) if scale is None else scale)
     dq = c.b.dot(ds, k, batch=_HEADS, contract=((3,), (2,)))
     dk = c.b.dot(ds, q, batch=_HEADS, contract=((2,), (2,)))
-    results = (dq, dk, dv)
+    results = (dq, _unshared(c, dk, heads), _unshared(c, dv, heads))
     types: tuple[TensorType, ...] = c.out
     return tuple(c.b.convert(x, t.dtype) for x, t in zip(results, types, strict=False))  # type: ignore[return-value]
 

@@ -10,9 +10,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from certificates.ir import TensorType
 
 from ..builder import Builder, Draft, Value, renamed
-from ..errors import AliasingError, CaptureError, ClosureError, UnsupportedOpError
+from ..errors import AliasingError, CaptureError, ClosureError, LoweringError, UnsupportedOpError
 from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
+from .complex import conjugate
 from .foreach import single_ops
 from .table import EFFECTS, Context, find
 
@@ -51,9 +52,12 @@ class Lowering:
         if ref.literal is not None and not self.memory.knows(ref.storage):
             return self.builder.constant(ref.literal, TensorType(ref.dtype, ref.geometry.size))
         self._reading = ref
-        return self.memory.read(ref.storage, ref.dtype, ref.geometry)
+        value = self.memory.read(ref.storage, ref.dtype, ref.geometry)
+        return conjugate(self.context, value) if ref.conjugate else value
 
     def write(self, ref: TensorRef, value: Value) -> None:
+        if ref.conjugate:
+            raise AliasingError("a write through a lazily conjugated tensor")
         self.memory.write(ref.storage, ref.dtype, ref.geometry, value)
 
     def run(self, nodes: Sequence[Node]) -> None:
@@ -87,6 +91,8 @@ class Lowering:
         lower = find(node.op)
         if lower is None:
             raise UnsupportedOpError([node.op])
+        if len({t.complex for t in _tensors((node.args, dict(node.kwargs)))}) > 1:
+            raise LoweringError("operands are complex and real")
         args, kwargs = tree_map(
             lambda item: self.read(item) if isinstance(item, TensorRef) else item,
             (node.args, {k: v for k, v in node.kwargs.items() if k != "out"}),

@@ -9,7 +9,7 @@ from certificates.ir import TensorType
 from certificates.plan import Mesh
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import FitError
-from orchestrator.capture.fitting import BUDGET, Grid, Sample, fit, grid_samples, samples, summarise
+from orchestrator.capture.fitting import MOST, Grid, Sample, fit, grid_samples, samples, summarise
 from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.tracing import RankTrace
 
@@ -44,7 +44,7 @@ def test_small_axes_are_traced_completely_and_large_ones_sampled() -> None:
 def test_samples_of_many_axes_stay_within_the_budget() -> None:
     assert grid_samples([64, 8]) == [[0, 1, 32, 62, 63], list(range(8))]
     assert grid_samples([32, 64, 8]) == [[0, 1, 30, 31], [0, 1, 62, 63], [0, 1, 6, 7]]
-    assert len(grid_samples([8] * 3)[0]) ** 3 <= BUDGET
+    assert len(grid_samples([8] * 3)[0]) ** 3 <= MOST
 
 
 def test_affine_scalars_of_a_large_mesh() -> None:

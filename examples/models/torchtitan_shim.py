@@ -1,0 +1,45 @@
+"""What torchtitan 0.3.0 needs to be imported and run on a CPU with stable PyTorch 2.13; imported before it.
+
+Nothing here touches what the model computes: Triton kernels (used by mixture of experts only) are named but
+never run, and torchtitan is told that its device is the CPU. ``SHIMS`` is listed in the plan.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, ClassVar
+
+import torch._inductor.compile_fx  # before the stub: inductor asks whether Triton is installed
+
+SHIMS = (
+    "torchtitan: an empty module stands for triton, whose kernels the dense model does not use",
+    "torchtitan: torchtitan.tools.utils.device_type is 'cpu'",
+    "torchtitan: its SDPA module stands for flex attention with a causal mask; no activation checkpointing",
+)
+
+
+class _Stub(types.ModuleType):
+    """A module whose attributes are decorators that return their function, or further stubs."""
+
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Stub(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: Any, **_kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) else self
+
+
+def install() -> None:
+    assert torch._inductor is not None
+    for name in ("triton", "triton.language", "triton.language.extra"):
+        sys.modules.setdefault(name, _Stub(name))
+    import torchtitan.tools.utils
+
+    torchtitan.tools.utils.device_type = "cpu"
+
+
+install()
