@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,17 @@ def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...
     piece = integer(witness.get("piece"), "witness: piece", 0, len(claimed[output]))
     found = replay_witness(plan, claimed[output][piece], witness)
     at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
-    sides = [f"[{float(s[0]):.9g}, {float(s[1]):.9g}]" if s else "no real number"
+    sides = [f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number"
              for s in (found.plan, found.spec)]
     return {output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
                     f"{' at ' + at if at else ''}"}
+
+
+def rounded(number: Fraction) -> str:
+    try:
+        return f"{float(number):.9g}"
+    except OverflowError:
+        return "1e308 or more" if number > 0 else "-1e308 or less"
 
 
 def confirmed_lines(examined: kernel.Examined, answers: dict[str, dict[str, str]]) -> list[str]:

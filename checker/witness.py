@@ -303,13 +303,16 @@ class Machine:
         """The number of a value, computed unless an equal computation was made before."""
         if key not in self.numbers:
             grid = coarse(compute())
-            self.work += len(grid.data)
-            if self.work > MAX_WORK:
-                raise Undecided("witness: the replay takes too many cells")
+            self._spend(len(grid.data))
             self.numbers[key] = len(self.grids)
             self.grids.append(grid)
             self.types.append(kind)
         return self.numbers[key]
+
+    def _spend(self, cells: int) -> None:
+        self.work += cells
+        if self.work > MAX_WORK:
+            raise Undecided("witness: the replay takes too many cells")
 
     def merge(self, parts: Sequence[int], kind: str) -> int:
         """The reduction of equally shaped values of several ranks."""
@@ -353,6 +356,7 @@ class Machine:
                 owners[r] = cls, self.plan.spec if r < 0 else self.plan.classes[cls].program
             cls, program = owners[r]
             op = program.producers.get(label)
+            self._spend(1)
             if here in self.made:
                 stack.pop()
             elif op is None:

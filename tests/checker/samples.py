@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Bundle:
     files: dict[str, str]
     verdicts: list[dict[str, str]]
     status: str = "unsat"
+    extra: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> Bundle:
         return copy.deepcopy(self)
@@ -72,6 +73,7 @@ class Bundle:
     def members(self) -> dict[str, bytes]:
         data = {"plan.json": dump(self.plan), "proof.json": dump(self.proof)}
         data |= {f"obligations/{n}.smt2": t.encode() for n, t in self.files.items()}
+        data |= self.extra
         manifest = {"format": "trainverify-bundle", "version": 1, "generator": "by hand",
                     "status": self.status,
                     "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},

@@ -167,3 +167,52 @@ def test_changed_member(bundle: Path) -> None:
 def test_no_bundle(tmp_path: Path) -> None:
     assert run(tmp_path / "nothing").exit_code == 5
     assert run().exit_code == 2
+
+
+def refuted(values: dict[str, str], symbols: dict[str, int], coef: str = "2") -> Bundle:
+    """The claim that y is `coef` times what it is, with inputs that are constant."""
+    bundle = row_parallel()
+    bundle.plan["outputs"][0]["coef"] = coef
+    bundle.proof |= {"facts": [], "stages": []}
+    bundle.files, bundle.verdicts[0]["verdict"] = {}, "REFUTED"
+    sizes = {"x": [4, 6], "w": [6, 8]}
+    inputs = {n: {"cuts": [[0, s] for s in sizes[n]], "values": [v]} for n, v in values.items()}
+    bundle.extra["witness.json"] = dump({"output": 0, "piece": 0, "symbols": symbols, "junk": "0",
+                                         "inputs": inputs})
+    return bundle
+
+
+AT = {"tp": 1, "z0": 3, "z1": 7}
+
+
+def test_a_witness_refutes(tmp_path: Path) -> None:
+    result = run(refuted({"x": "1", "w": "1/2"}, AT).write(tmp_path / "bundle"))
+    assert result.exit_code == 1, result.output
+    assert result.output.splitlines()[-1].startswith("REFUTED: 1 of 1")
+    assert "gives [3, 3] on the plan's side and [6, 6]" in result.output
+    assert "at tp = 1, z0 = 3" in result.output
+
+
+def test_a_witness_of_enormous_numbers(tmp_path: Path) -> None:
+    result = run(refuted({"x": "9" * 300, "w": "9" * 300}, AT).write(tmp_path / "bundle"))
+    assert result.exit_code == 1 and "1e308 or more" in result.output
+
+
+@pytest.mark.parametrize("values,symbols,coef,code,said", [
+    ({"x": "1", "w": "0"}, AT, "2", 1, "obligation 18 (witnesses) fails: the sides are not shown to differ"),
+    ({"x": "1", "w": "1"}, AT, "1", 1, "obligation 18 (witnesses) fails: the sides are not shown to differ"),
+    ({"x": "1", "w": "1"}, AT | {"tp": 2}, "2", 5, "no integer in [0, 2)"),
+    ({"x": "1"}, AT, "2", 5, "member w is missing"),
+    ({"x": "1", "w": "1"}, {"tp": 0}, "2", 5, "is missing")])
+def test_witnesses_that_show_nothing(tmp_path: Path, values: dict[str, str], symbols: dict[str, int],
+                                     coef: str,
+                                     code: int, said: str) -> None:
+    result = run(refuted(values, symbols, coef).write(tmp_path / "bundle"))
+    assert (result.exit_code, said in result.output) == (code, True), result.output
+
+
+def test_refuted_needs_its_witness(tmp_path: Path) -> None:
+    bundle = refuted({"x": "1", "w": "1"}, AT)
+    bundle.extra.clear()
+    result = run(bundle.write(tmp_path / "bundle"))
+    assert (result.exit_code, "no witness shows it" in result.output) == (1, True)

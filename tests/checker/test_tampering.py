@@ -603,7 +603,7 @@ def test_a_slice_of_all_mutants() -> None:
 @pytest.mark.slow
 def test_all_mutants() -> None:
     counts: Counter[str] = Counter()
-    assert strikes(range(40), counts) == []
+    assert strikes(range(12), counts) == []
     assert sum(counts.values()) >= 2000
 
 
@@ -652,7 +652,7 @@ def test_false_claims_are_never_accepted() -> None:
 
 @pytest.mark.slow
 def test_many_false_claims_are_never_accepted() -> None:
-    assert forgeries(range(40, 1500)) >= 600
+    assert forgeries(range(40, 600)) >= 300
 
 
 # Bytes and folders ------------------------------------------------------------------------------------------
