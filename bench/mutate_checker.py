@@ -164,6 +164,7 @@ def main() -> None:
     with ThreadPoolExecutor(given.jobs) as pool:
         for mutant, verdict in zip(found, pool.map(lambda m: survives(m, given.seconds), found), strict=True):
             counts[mutant.kind, verdict] += 1
+            print(f"{sum(counts.values())}/{len(found)} {verdict} {mutant}", file=sys.stderr, flush=True)
             if verdict == "survived":
                 print(f"survived: {mutant}", flush=True)
     for (kind, verdict), n in sorted(counts.items()):
