@@ -166,13 +166,15 @@ class Grid:
             if gap is None:
                 return
             axis, low, high = gap
+            at = high[axis] - 1  # a last rank that differs is the most frequent case
             while high[axis] - low[axis] > 1:
-                middle = (*low[:axis], (low[axis] + high[axis]) // 2, *low[axis + 1 :])
+                middle = (*low[:axis], at, *low[axis + 1 :])
                 self._trace([middle])
                 if self._skeletons[middle] == self._skeletons[low]:
                     low = middle
                 else:
                     high = middle
+                at = (low[axis] + high[axis]) // 2
             self._samples[axis] = sorted({*self._samples[axis], low[axis], high[axis]})
             self._trace(itertools.product(*self._samples))
 

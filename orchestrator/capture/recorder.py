@@ -219,8 +219,8 @@ def _factor(options: Any) -> float | None:
 def _factors(recorder: Recorder) -> Iterator[None]:
     """While a reduction runs, the recorder knows its factor."""
     group = torch.distributed.ProcessGroup
-    names = [n for n in ("allreduce", "_reduce_scatter_base", "reduce_scatter_single") if hasattr(group, n)]
-    saved = {name: getattr(group, name) for name in names}
+    names = ("allreduce", "_reduce_scatter_base", "reduce_scatter_single")
+    saved = {name: vars(group)[name] for name in names if name in vars(group)}  # descriptors, to be put back
 
     def noting(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -233,13 +233,13 @@ def _factors(recorder: Recorder) -> Iterator[None]:
 
         return call
 
-    for name, method in saved.items():
-        setattr(group, name, noting(method))
+    for name in saved:
+        setattr(group, name, noting(getattr(group, name)))
     try:
         yield
     finally:
-        for name, method in saved.items():
-            setattr(group, name, method)
+        for name, descriptor in saved.items():
+            setattr(group, name, descriptor)
 
 
 @contextmanager

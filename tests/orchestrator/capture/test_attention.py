@@ -27,6 +27,16 @@ def test_forward_and_backward(agrees, lowered, causal, scale) -> None:
     assert sum(op.name == "exponential" for op in program.ops) == 1
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_grouped_heads(agrees, causal) -> None:
+    def function(q, k, v, g):
+        return attention(q, k, v, g, is_causal=causal, enable_gqa=True)
+
+    shared = (torch.randn(2, 2, 5, 4, dtype=torch.float64) for _ in range(2))
+    wide = torch.randn(2, 6, 5, 4, dtype=torch.float64)
+    agrees(function, wide, *shared, torch.randn_like(wide))
+
+
 def test_the_fused_kernel_is_what_was_lowered(lowered) -> None:
     names: list[str] = []
 

@@ -97,6 +97,28 @@ def test_optimizer_ops(agrees) -> None:
     agrees(step, x, torch.randn_like(x), x.abs() + 4)
 
 
+def test_list_ops_are_ops_of_each_tensor(agrees) -> None:
+    def step(a, b):
+        a, b = a.clone(), b.clone()
+        norms = torch._foreach_norm([a, b])
+        torch._foreach_mul_([a, b], norms[0] + norms[1])
+        torch._foreach_add_([a, b], 1.5)
+        return [a, b, *torch._foreach_div([a, b], norms), *torch._foreach_sqrt(norms)]
+
+    agrees(step, x, y)
+
+
+def test_clipping_by_global_norm(agrees) -> None:
+    def step(a, b):
+        parameters = [torch.nn.Parameter(torch.zeros_like(t)) for t in (a, b)]
+        for parameter, grad in zip(parameters, (a, b), strict=True):
+            parameter.grad = grad.clone()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        return [norm, *(p.grad for p in parameters)]
+
+    agrees(step, x, y)
+
+
 def test_index_put_of_scattered_rows_is_refused(lowered) -> None:
     with pytest.raises(LoweringError, match="arange over all rows") as caught:
         lowered(lambda a, i: torch.zeros_like(a).index_put_((i, i), a[:, 0]), x, torch.tensor([2, 0, 1]))

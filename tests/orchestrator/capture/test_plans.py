@@ -316,3 +316,32 @@ def test_unsupported_ops_cross_the_process_boundary() -> None:
     with pytest.raises(UnsupportedOpError) as caught:
         capture(_tiny(step=step), jobs=1)
     assert caught.value.ops == ("aten.cumsum.default", "aten.erf.default")
+
+
+def _reduced(function: Any) -> Definition:
+    """The tiny model, its gradient averaged by ``function(gradient, group)``."""
+
+    def parallel(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        model.weight.grad = function(model.weight.grad)
+        optimizer.step()
+        return {"loss": loss}
+
+    return _tiny(parallel_step=parallel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "right"), [(0.5, True), (1.0, False)])
+def test_the_factor_of_a_sum_is_recorded(factor: float, right: bool) -> None:
+    def reduced(grad: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(grad, op=dist.ReduceOp.PREMUL_SUM(factor))
+        return grad
+
+    plan = capture(_reduced(reduced), jobs=1)
+    rng = np.random.default_rng(0)
+    inputs = interpreter.random_inputs(plan, rng)
+    ranks = interpreter.run_plan(plan, interpreter.scatter_inputs(plan, inputs, rng))
+    assert (
+        not interpreter.compare_outputs(plan, interpreter.run_specification(plan, inputs), ranks)
+    ) == right
