@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 import tomllib
@@ -13,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from bench import documents
+from bench.documents import shell
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-SCRIPTS: dict[str, str] = PYPROJECT["project"]["scripts"]
 
 
 def block(name: str) -> str:
@@ -28,33 +29,16 @@ def block(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """``PATH`` starts with the console scripts of this tree, installed or not."""
-    folder = tmp_path_factory.mktemp("bin")
-    for name, target in SCRIPTS.items():
-        module, function = target.split(":")
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = {name!r}; "
-        code += f"from {module} import {function}; {function}()"
-        script = folder / name
-        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -c {shlex.quote(code)} "$@"\n')
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"}
-
-
-def shell(command: str, environment: dict[str, str], cwd: Path) -> str:
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout
+    return documents.environment(tmp_path_factory.mktemp("bin"))
 
 
 # --- help --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", documents.scripts())
 def test_the_help_is_the_help(name: str, environment: dict[str, str]) -> None:
     printed = shell(f"{name} --help", environment, ROOT)
-    assert f"```\n$ {name} --help\n{printed}```\n" in README, f"README.md shows another help of {name}"
+    assert f"```\n$ {name} --help\n{printed}```\n" in README, "python bench/documents.py rewrites it"
 
 
 # --- commands ----------------------------------------------------------------------------------------------
@@ -124,6 +108,23 @@ def test_the_test_group_and_the_extras_exist() -> None:
     assert any(p.startswith("pytest") for p in PYPROJECT["dependency-groups"]["test"])
 
 
+# --- the tour ----------------------------------------------------------------------------------------------
+
+
+def settled(text: str) -> str:
+    """Without the numbers that move when the engine learns something."""
+    return re.sub(r"\b(stage|fact|obligations/)( ?)\d+", r"\1\2N", text)
+
+
+def test_the_tour_shows_what_its_commands_print(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    text = (ROOT / "docs" / "tour.md").read_text("utf-8")
+    blocks = documents.replayed(text, environment, tmp_path)
+    assert len(blocks) >= 12
+    for command, shown, printed in blocks:
+        assert settled(printed) == settled(shown), f"{command}\n(python bench/documents.py rewrites the tour)"
+
+
 # --- texts -------------------------------------------------------------------------------------------------
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -131,9 +132,15 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    text = re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"```.*?```|`[^`]*`", "", document.read_text("utf-8"), flags=re.DOTALL)
     links = [t for t in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in t]
     assert [t for t in links if not (document.parent / t).exists()] == []
+
+
+def test_the_policy_is_the_default() -> None:
+    from checker.cli import Policy, read_policy
+
+    assert read_policy(ROOT / "policy.json") == Policy()
 
 
 def test_adrs_have_one_number_each_and_a_title() -> None:
