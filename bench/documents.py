@@ -25,8 +25,8 @@ NUMBERED = re.compile(r"stage (\d+) |obligations/(\d+)\.smt2")
 
 def scripts() -> dict[str, str]:
     """Console scripts and the functions behind them."""
-    project: dict[str, dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return project["scripts"]
+    found: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    return found
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -55,7 +55,8 @@ def helped(text: str, variables: dict[str, str]) -> str:
     """README with the help that the commands print."""
     before, start, rest = text.partition("<!-- help blocks -->\n")
     _, end, after = rest.partition("<!-- end -->")
-    blocks = [f"```\n$ {name} --help\n{shell(f'{name} --help', variables, ROOT)}```\n\n" for name in scripts()]
+    commands = [f"{name} --help" for name in scripts()]
+    blocks = [f"```\n$ {command}\n{shell(command, variables, ROOT)}```\n\n" for command in commands]
     return before + start + "".join(blocks) + end + after
 
 
