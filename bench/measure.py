@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- end -->\n"
 COLUMNS = (
-    "plan", "ranks", "ops", "stages", "obligations", "plan KiB", "bundle KiB",
+    "plan", "proved", "ranks", "ops", "stages", "obligations", "plan KiB", "bundle KiB",
     "emit s", "emit MiB", "check s", "check MiB",
 )  # fmt: skip
 #: Seconds below this are start-up and say nothing about a ratio.
@@ -57,7 +57,7 @@ def run(words: Sequence[str], every: float = 0.05) -> Cost:
         seconds = time.monotonic() - start
         out.seek(0)
         printed = out.read()
-    if child.returncode:
+    if child.returncode not in (0, 3):
         raise SystemExit(f"{' '.join(words)} ended with code {child.returncode}: {printed[-500:]}")
     return Cost(seconds, peak / 2**20, printed)
 
@@ -91,12 +91,13 @@ def measure(path: Path) -> tuple[str, ...]:
         round(path.stat().st_size / 1024), round(size / 1024),
     )  # fmt: skip
     costs = (f"{emit.seconds:.1f}", f"{emit.mib:.0f}", f"{check.seconds:.1f}", f"{check.mib:.0f}")
-    return (plan.name, *map(str, numbers), *costs)
+    proved = f"{counts['proved']} of {counts['outputs']}"
+    return (plan.name, proved, *map(str, numbers), *costs)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Markdown, numbers to the right."""
-    rule = ["---", *(["---:"] * (len(COLUMNS) - 1))]
+    rule = ["---", *["---:"] * (len(COLUMNS) - 1)]
     return "".join(f"| {' | '.join(row)} |\n" for row in (COLUMNS, rule, *rows))
 
 
@@ -109,11 +110,14 @@ def published(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def differences(row: Sequence[str], told: Sequence[str] | None, factor: float = 2.0) -> list[str]:
-    """Columns in which a measured row is more than ``factor`` away from what README tells."""
+    """Columns in which a measured row is more than ``factor`` away from README, and other verdicts."""
     if told is None or len(told) != len(COLUMNS):
         return [f"{row[0]}: not in README.md"]
     out = []
     for name, new, old in zip(COLUMNS[1:], row[1:], told[1:], strict=True):
+        if name == "proved":
+            out += [f"{row[0]}: {new} outputs are proved, README.md says {old}"] if new != old else []
+            continue
         a, b = float(new), float(old)
         floor = SECONDS_FLOOR if name.endswith(" s") else 1.0
         if max(a, floor) > factor * max(b, floor) or max(b, floor) > factor * max(a, floor):

@@ -22,7 +22,7 @@ from smtlib_emit.layout import LayoutText, lift
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import Sexp
 
-from .knowledge import Knowledge, LayoutRecipe, fold
+from .knowledge import Knowledge, LayoutRecipe, Lift, fold
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
@@ -47,12 +47,7 @@ class LayoutBuilder:
     def build(self, title: str) -> LayoutStage:
         """All premises that may be needed, symbol ranges last; minimisation removes the others."""
         for sums in self.recipe.lifts:
-            fact = self.k.facts[sums.facts[0]]
-            free = [s for s, _, _ in fact.symbols if s not in sums.axes]
-            if all(s in self.goal.ranges for s in free):
-                at = tuple(Affine.symbol(s) for s in free)
-                self.premises.append(Hyp(sums.facts, at, sums.axes, sums.kind))
-                self._lifted(sums.facts, sums.axes, sums.kind, at)
+            self._sum_congruence(sums)
         if self.recipe.parts:
             self._instances(self.recipe.parts, self.goal.lhs_index)
             bounds = [BoundSymbol(s) for s in self.ranges]
@@ -62,14 +57,22 @@ class LayoutBuilder:
         bounds = [BoundSymbol(s) for s in self.ranges]
         return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
 
-    def _lifted(self, facts: Sequence[int], axes: Sequence[str], kind: str, at: Index) -> None:
-        fact, _, rhs, _ = lift(self.model, [self.k.facts[i] for i in facts], axes, kind)
-        if rhs != fact.rhs:
-            mesh = self.model.tensors.mesh_axes(fact.rhs)
-            index = [f for i, f in enumerate(fact.rhs_index) if i >= len(mesh) or mesh[i] not in axes]
-            self.unfold(rhs, tuple(index), self.number)
-        else:
-            self.unfold(rhs, fact.rhs_index, self.number)
+    def _sum_congruence(self, sums: Lift) -> None:
+        """Facts about the members, added up over ranks, at the goal's index; then what the sum is."""
+        fact, _, rhs, _ = lift(self.model, [self.k.facts[i] for i in sums.facts], sums.axes, sums.kind)
+
+        def outside(ref: Ref, index: Index) -> Index:
+            mesh = self.model.tensors.mesh_axes(ref)
+            return tuple(f for i, f in enumerate(index) if i >= len(mesh) or mesh[i] not in sums.axes)
+
+        free = {s: (lo, hi) for s, lo, hi in fact.symbols if s not in sums.axes}
+        values = self.resolve(outside(fact.lhs, fact.lhs_index), free, self.goal.lhs_index)
+        if values is None:
+            return
+        at = tuple(values[s] for s in free)
+        self.premises.append(Hyp(sums.facts, at, sums.axes, sums.kind))
+        index = outside(fact.rhs, fact.rhs_index) if rhs != fact.rhs else fact.rhs_index
+        self.unfold(rhs, tuple(f.substitute(values) for f in index), self.number)
 
     def fresh(self, letter: str, lo: int | None, hi: int | None) -> Affine:
         name = f"{letter}{sum(s.startswith(letter) for s, _, _ in self.symbols)}"

@@ -10,7 +10,7 @@ from certificates.affine import Affine
 from certificates.facts import Reduced, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from .cells import Cell, Unfollowable, explore
+from .cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, solve
 from .matching import AlgebraRecipe, Instance, Use
 from .trace import step
@@ -29,8 +29,9 @@ class Layer:
 
 
 class Nested:
-    """Relates ``add over A of (all_reduce or reduce_scatter over B of x)`` through ``add over A and B of
-    x``.
+    """Relates ``add over A of (all_reduce or reduce_scatter over B of x)`` through ``add over A and B of x``.
+
+    A *bridge* fact, proved once for whole tensors, says that both are equal; the rest is data movement.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -41,29 +42,36 @@ class Nested:
         """Facts about a reduced tensor with reduced members; empty if it is none or nothing is known."""
         ops = [self.model.op(m) for m in ref.of]
         if ref.kind != "add" or any(
-            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add"
-            for o in ops
+            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add" for o in ops
         ):
             return []
         whole = self.k.full_index(ref)
-        start = Cell.whole(dict(whole.ranges) | self._ranks(ref, ref.axes))
-
-        def compute(cell: Cell) -> tuple[Reduced, Forms, Reading, list[Layer]] | None:
-            layers = [self._layer(ref, m, [cell.at[s] for s in whole.ranges], cell) for m in ref.of]
-            wide, kept = self._wide(ref, layers)
-            try:
-                return wide, kept, self.k.read(wide, kept, cell.ranges), layers
-            except Unrelated:
-                return None
-
+        index = [whole.at[s] for s in whole.ranges]
+        ranks = self._ranks(ref, ref.axes)
         try:
-            found = explore(start, compute)
-        except (Unrelated, Unfollowable, NoDefinition):
+            layers = [self._layer(ref, m, index, dict(whole.ranges) | ranks) for m in ref.of]
+            wide, kept = self._wide(ref, layers)
+
+            def compute(cell: Cell) -> Reading | None:
+                try:
+                    return self.k.read(wide, [f.substitute(cell.at) for f in kept], cell.ranges)
+                except Unrelated:
+                    return None
+
+            found = [(cell, reading) for cell, reading in explore(whole, compute) if reading is not None]
+            if not found:
+                return []
+            bridge = LayoutRecipe(parts=(self._bridge(ref, whole, wide, kept, layers),))
+        except (Unrelated, Unfollowable, NoDefinition, Cut, Digits):
             return []
         return [
-            self._fact(ref, cell, tuple(cell.at[s] for s in whole.ranges), *parts)
-            for cell, parts in found
-            if parts is not None
+            self.k.add(
+                make_fact(
+                    self.model, cell, ref, [cell.at[s] for s in whole.ranges], reading.target, reading.at, reading.coef
+                ),
+                bridge,
+            )
+            for cell, reading in found
         ]
 
     def _ranks(self, ref: Reduced, axes: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -71,9 +79,11 @@ class Nested:
         owners = [split_ref(m)[0] for m in ref.of]
         return {f"{o}.{a}": self.model.plan.by_class[o].box[a] for o in owners for a in axes}
 
-    def _layer(self, ref: Reduced, member: str, index: Sequence[Affine], cell: Cell) -> Layer:
+    def _layer(
+        self, ref: Reduced, member: str, index: Sequence[Affine], ranges: dict[str, tuple[int, int]]
+    ) -> Layer:
         at = self._inserted(index, member, ref.axes)
-        _, inner, source = step(self.model, member, at, cell.ranges)
+        _, inner, source = step(self.model, member, at, ranges)
         if not isinstance(inner, Reduced) or set(inner.axes) & set(ref.axes):
             raise Unfollowable(f"{ref}: {member} is reduced over the same axes")
         return Layer(member, at, inner, tuple(source))
@@ -102,39 +112,29 @@ class Nested:
         order = tuple(a for a in self.mesh if a in (*axes, *ref.axes))
         return self.model.reduced_of(next(iter(family)), family, order, "add"), kept.pop()
 
-    def _fact(
-        self,
-        ref: Reduced,
-        cell: Cell,
-        left: Forms,
-        wide: Reduced,
-        kept: Forms,
-        reading: Reading,
-        layers: Sequence[Layer],
-    ) -> int:
-        fact = make_fact(self.model, cell, ref, left, reading.target, reading.at, reading.coef)
-        uses = [Use(ref, left), Use(reading.target, reading.at), Use(wide, kept)]
+    def _bridge(self, ref: Reduced, whole: Cell, wide: Reduced, kept: Forms, layers: Sequence[Layer]) -> int:
+        left = tuple(whole.at[s] for s in whole.ranges)
+        fact = make_fact(self.model, whole, ref, left, wide, kept, Fraction(1))
+        uses = [Use(ref, left), Use(wide, kept)]
         uses += [Use(m, self._inserted(kept, m, wide.axes)) for m in wide.of]
-        instances = [] if reading.fact is None else [Instance(reading.fact, reading.values, "rhs")]
+        instances = []
         expand: set[Reduced | str] = {ref, wide}
+        ranges = dict(whole.ranges) | self._ranks(wide, wide.axes)
         for layer in layers:
             uses += [Use(layer.member, layer.at), Use(layer.inner, layer.source)]
             expand.add(layer.inner)
             if self.model.ops[layer.member].name == "all_reduce":
                 expand.add(layer.member)
                 continue
+            cell = Cell(ranges, {})
             link = make_fact(self.model, cell, layer.member, layer.at, layer.inner, layer.source, Fraction(1))
             number = self.k.add(link, LayoutRecipe(), relates=False)
-            instances.append(self._instance(number, layer.at, cell))
-        ranges = dict(cell.ranges) | self._ranks(wide, wide.axes)
+            values = solve(link.lhs_index, link.ranges, layer.at, ranges)
+            if values is None:
+                raise Unfollowable(f"{link.lhs}: a fact does not cover its own cell")
+            instances.append(Instance(number, tuple(values[s] for s, _, _ in link.symbols)))
         goal = solve(fact.lhs_index, fact.ranges, left, ranges)
         if goal is None:
             raise Unfollowable(f"{ref}: goal does not cover its own cell")
-        return self.k.add(fact, AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), ranges, goal))
-
-    def _instance(self, number: int, at: Forms, cell: Cell) -> Instance:
-        fact = self.k.facts[number]
-        values = solve(fact.lhs_index, fact.ranges, at, cell.ranges)
-        if values is None:
-            raise Unfollowable(f"{fact.lhs}: a fact does not cover its own cell")
-        return Instance(number, tuple(values[s] for s, _, _ in fact.symbols))
+        recipe = AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), ranges, goal)
+        return self.k.add(fact, recipe, relates=False)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_a_small_plan_is_measured(mlp: Plan, tmp_path: Path) -> None:
     dump(mlp, tmp_path / "plan.json.gz")
     row = dict(zip(measure.COLUMNS, measure.measure(tmp_path / "plan.json.gz"), strict=True))
-    assert row["plan"] == "mlp-tp2-dp2" and row["ranks"] == "4"
+    assert row["plan"] == "mlp-tp2-dp2" and row["proved"] == "5 of 5" and row["ranks"] == "4"
     assert int(row["ops"]) == len(mlp.specification.ops) + len(mlp.classes[0].program.ops)
     assert int(row["obligations"]) <= int(row["stages"]) and float(row["emit s"]) > 0
     assert 20 < float(row["check MiB"]) < 4000
@@ -36,11 +36,13 @@ def test_readme_tells_of_the_main_plans_and_of_shipped_ones_only() -> None:
 
 
 def test_a_table_that_is_off_is_noticed() -> None:
-    row = ("x", "4", "10", "10", "10", "7", "100", "10.0", "100", "5.0", "100")
+    row = ("x", "3 of 3", "4", "10", "10", "10", "7", "100", "10.0", "100", "5.0", "100")
     assert measure.differences(row, row) == []
-    slower = (*row[:7], "20.5", *row[8:])
+    slower = (*row[:8], "20.5", *row[9:])
     assert measure.differences(slower, row) == ["x: emit s is 20.5, README.md says 10.0"]
     assert measure.differences(row, slower) == ["x: emit s is 10.0, README.md says 20.5"]
+    worse = (row[0], "2 of 3", *row[2:])
+    assert measure.differences(worse, row) == ["x: 2 of 3 outputs are proved, README.md says 3 of 3"]
     assert measure.differences(row, None) == ["x: not in README.md"]
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from .errors import CaptureError, UnsupportedOpError
+from .errors import CaptureError, FingerprintError, UnsupportedOpError
 
 if TYPE_CHECKING:
     from .assemble import capture
     from .definition import Batch, Definition
 
-__all__ = ["Batch", "CaptureError", "Definition", "UnsupportedOpError", "capture"]
+__all__ = ["Batch", "CaptureError", "Definition", "FingerprintError", "UnsupportedOpError", "capture"]
 
 _HOMES = {"capture": ".assemble", "Batch": ".definition", "Definition": ".definition"}
 

@@ -161,6 +161,11 @@ def _program(
     return Program(dict(program.inputs), tuple(ops), {n: names.get(v, v) for n, v in program.outputs.items()})
 
 
+def rank_program(program: RankProgram) -> Program:
+    """The program of one rank as a program of a plan, integers as traced."""
+    return _program(program, _Sources(Path.cwd()))
+
+
 class _Relations:
     """Input and output relations from layouts, batch declarations and declared means."""
 

@@ -96,3 +96,9 @@ class LayoutError(CaptureError):
     """The layout of a state tensor is missing or contradicts what a rank holds."""
 
     rule = "layout"
+
+
+class FingerprintError(CaptureError):
+    """A job is not the one that a plan describes."""
+
+    rule = "fingerprint"
