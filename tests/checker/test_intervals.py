@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from checker.intervals import HIGH, LOW, NOWHERE, Number, Reals
 
+settings.register_profile("checker", deadline=None)  # a busy machine is no failure
+settings.load_profile("checker")
 R, FINE = Reals(), Reals(512)
 rationals = st.fractions(min_value=-50, max_value=50, max_denominator=997)
 positives = st.fractions(min_value=Fraction(1, 997), max_value=50, max_denominator=997)
