@@ -59,6 +59,10 @@ class Trail:
     partial: set[Reduced] = field(default_factory=set)
 
 
+class Alien(Exception):
+    """A specification op made of a tensor that the plan op does not read: so are all ops made of it."""
+
+
 class TooLarge(Exception):
     """A polynomial over the limit; its tensor is then a leaf."""
 
@@ -130,10 +134,16 @@ class Rings:
         trail: Trail,
         leaves: Collection[object],
     ) -> Polynomial:
-        """The polynomial of a specification op, opened down to ``leaves``."""
+        """The polynomial of a specification op, opened down to ``leaves``; :class:`Alien` if it has others."""
+
+        def leaf(r: Ref) -> bool:
+            if r not in leaves and not self._opens(r):
+                raise Alien(r)
+            return r in leaves
+
         trail.uses.append((ref, tuple(at)))
         trail.opened.add(ref)
-        return self._operands(ref, at, ranges, trail, lambda r: r in leaves or not self._opens(r))
+        return self._operands(ref, at, ranges, trail, leaf)
 
     def _element(
         self,
@@ -253,7 +263,10 @@ class Rings:
             if len(seen) > MAX_OPENED:
                 return
             trail = Trail()
-            found = self._partner(spec, poly, leaves, ranges, trail)
+            try:
+                found = self._partner(spec, poly, leaves, ranges, trail)
+            except (Alien, TooLarge):
+                continue
             if found is not None:
                 yield (spec, *found, trail)
             above = [r for r in self._readers.get(spec, []) if r not in seen]
@@ -272,7 +285,7 @@ class Rings:
         own = {f"y{s}": r for s, r in cell.ranges.items()}
         try:
             theirs = self.of_specification(spec, [Affine.symbol(s) for s in own], own, Trail(), leaves)
-        except (Cut, Digits, Unrelated, Unfollowable, NoDefinition, TooLarge):
+        except (Cut, Digits, Unrelated, Unfollowable, NoDefinition):
             return None
         if len(theirs) != len(poly):
             return None
@@ -297,7 +310,7 @@ class Rings:
             out.append(known[s])
         try:
             placed = self.of_specification(spec, out, ranges, trail, leaves)
-        except (Unrelated, Unfollowable, NoDefinition, TooLarge):
+        except (Unrelated, Unfollowable, NoDefinition):
             return None
         if set(placed) != set(poly):
             return None

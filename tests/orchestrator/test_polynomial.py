@@ -20,6 +20,7 @@ from smtlib_emit.model import Model
 from tests.smtlib_emit.meaning import Meaning, elem, exact_stage
 
 from .oracle import Numbers
+from .plans import every_op
 from .random_plans import random_plan
 
 
@@ -75,6 +76,10 @@ def test_normal_forms_of_the_hand_written_mlp(mlp: Plan) -> None:
 @given(st.integers(0, 100_000))
 def test_normal_forms_of_random_plans(seed: int) -> None:
     check(random_plan(seed, 6), seed)
+
+
+def test_normal_forms_of_every_elementwise_op() -> None:
+    check(every_op())
 
 
 def forms_of(write: Any) -> tuple[Forms, list[str]]:

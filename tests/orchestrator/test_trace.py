@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certificates.affine import Affine
-from certificates.build import ProgramBuilder, build_plan
 from certificates.plan import Plan
-from certificates.relation import Shard
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.knowledge import Knowledge
 from orchestrator.trace import Step, moves, step
 from smtlib_emit.model import Model
 
 from .oracle import Numbers
+from .plans import exchange
 from .random_plans import random_plan
 
 
@@ -52,20 +51,6 @@ def test_steps_of_hand_written_plans(any_plan: Plan) -> None:
 @given(st.integers(0, 10_000))
 def test_steps_of_random_plans(seed: int) -> None:
     check(random_plan(seed, 12), seed)
-
-
-def exchange() -> Plan:
-    """all_to_all and concatenate, which random plans do not draw."""
-    mesh = {"a": 2, "b": 2}
-    spec, b = ProgramBuilder(), ProgramBuilder(mesh)
-    x = spec.input("x", "f32[8,6]")
-    spec.output("y", spec.concatenate([x, x * 2], 1))
-    local = b.input("x", "f32[4,6]")
-    moved = b.all_to_all(local, "a", split_dim=1, concat_dim=0)
-    b.output("y", b.concatenate([moved, moved * 2], 1))
-    b.output("z", b.all_gather(b.reduce_scatter(local, "b", 0), "b", 0))
-    return build_plan(name="exchange", mesh=mesh, specification=spec.build(), classes=b.build(),
-                      inputs={"x": {"a": Shard(0)}}, outputs={})  # fmt: skip
 
 
 def test_steps_through_all_to_all_and_concatenation() -> None:

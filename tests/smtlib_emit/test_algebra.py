@@ -19,6 +19,7 @@ from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 from tests.orchestrator.oracle import Numbers
+from tests.orchestrator.plans import alone, every_op
 from tests.orchestrator.random_plans import random_plan
 
 from .meaning import Meaning, elem, exact_stage, positions
@@ -59,31 +60,6 @@ def test_definitions_are_true_of_hand_written_plans(any_plan: Plan) -> None:
 @given(st.integers(0, 10_000))
 def test_definitions_are_true_of_random_plans(seed: int) -> None:
     check(random_plan(seed, 10), seed)
-
-
-def alone(b: ProgramBuilder) -> Plan:
-    """A specification without a plan."""
-    empty = ProgramBuilder({}).build()
-    return build_plan(name="alone", mesh={}, specification=b.build(), classes=empty, inputs={}, outputs={})
-
-
-def every_op() -> Plan:
-    """The elementwise ops that random plans do not draw."""
-    b = ProgramBuilder()
-    x, y, n = b.input("x", "f32[5]"), b.input("y", "f32[5]"), b.input("n", "i64[5]")
-    p, q = b.compare(x, y, "LT"), b.compare(n, 0, "GE")
-    positive = b.exponential(x)
-    results = [
-        b.select(p, x, y), b.maximum(x, y), b.minimum(x, y), x / positive, b.sqrt(positive),
-        b.rsqrt(positive), b.log(positive), b.logistic(x), b.cosine(x), b.abs(x), b.convert(n, "f32"),
-        b.convert(p, "f32"),
-        b.convert(b.logical_and(p, q), "f32"), b.convert(b.logical_or(p, b.logical_not(q)), "f32"),
-        b.convert(b.convert(n, "i1"), "f32"), b.power(positive, y), b.reduce(x, (0,), "max"),
-        b.reduce(x, (0,), "min"), b.convert(b.reduce(p, (0,), "or"), "f32"),
-    ]  # fmt: skip
-    for i, value in enumerate(results):
-        b.output(f"y{i}", value)
-    return alone(b)
 
 
 def test_definitions_are_true_of_every_elementwise_op_and_reduction() -> None:
