@@ -260,6 +260,9 @@ class Layout:
         if scale is not None:
             return ("*", literal(scale[0], sort), reads[scale[1]])
         self.need(op.name != "multiply" or sort == "Real", 5, f"an integer product in {t} has no layout def")
+        masks = [i for i, x in enumerate(operands) if op.name == "multiply" and self.model.mask(x)]
+        if masks:
+            return ("ite", ("=", reads[masks[0]], "0.0"), "0.0", reads[1 - masks[0]])
         return fill(LAYOUT[op.variant], dict(zip("abc", reads, strict=False)))
 
     # Hypotheses (obligation 4)

@@ -291,6 +291,9 @@ class LayoutText:
                     return "*", sexp.real(value), reads[1 - k]
             if op.type.sort == "Int":
                 raise NoDefinition(f"multiply {ref} of two integer tensors is not linear")
+            for v, m, x in zip(self.model.operands(ref), reads, reversed(reads), strict=True):
+                if self.model.is_mask(v):
+                    return "ite", ("=", m, "0.0"), "0.0", x
             return "mul", *reads
         value = literals[1]
         if isinstance(value, Fraction) and value:

@@ -18,6 +18,8 @@ from .regroup import Part, reshape_parts
 
 _REGROUPING = ("reshape", "all_gather", "all_to_all")
 
+MASK_KEEPERS = frozenset(("convert", "broadcast_in_dim", "reshape", "transpose"))
+
 
 class Model:
     """Look-ups over one plan. REFs are ``s:value`` or ``class:value``."""
@@ -113,6 +115,14 @@ class Model:
                 (result[dim],),
             )
         ]
+
+    def is_mask(self, ref: str) -> bool:
+        """Whether a float tensor holds booleans, as 0 and 1, by the way it is made."""
+        while (op := self.op(ref)) is not None and op.name in MASK_KEEPERS and op.type.sort == "Real":
+            ref = self.operands(ref)[0]
+            if op.name == "convert" and self.tensors.type(ref).sort == "Bool":
+                return True
+        return False
 
     def literal(self, ref: Ref) -> Fraction | str | Affine | None:
         """Value of a ``constant`` result: a rational, ``true false inf -inf``, or an affine form of mesh
