@@ -140,8 +140,8 @@ def survives(mutant: Mutant, seconds: int) -> str:
                  "-k", "not shipped_plans and not crashes and not misbehaves"]
         for test in TESTS:  # one run each: pytest would sort them, and the quickest to notice come first
             try:
-                done = subprocess.run([*words, test], cwd=place, capture_output=True, timeout=seconds, check=False,
-                                      env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+                done = subprocess.run([*words, test], cwd=place, capture_output=True, timeout=seconds,
+                                      check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
             except subprocess.TimeoutExpired:
                 return "hung"
             if done.returncode:

@@ -158,7 +158,8 @@ class Knowledge:
     def summed(self, ref: Reduced, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
         """The relation of a sum that a stage opens: its fact then says what the right side is.
 
-        So the right side must determine all of the left. Ranks that hold equal sums are told apart, one by one.
+        So the right side must determine all of the left. Ranks that hold equal sums are told apart, one by
+        one.
         """
         reading = self.read(ref, index, ranges)
         if reading.fact is None:

@@ -27,7 +27,9 @@ from .knowledge import Knowledge, LayoutRecipe, Lift, fold
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
 #: Ops on integers and booleans that layout stages define.
-POSITIONS = frozenset(("add", "subtract", "negate", "compare", "select", "and", "or", "not", "maximum", "minimum"))
+POSITIONS = frozenset(
+    ("add", "subtract", "negate", "compare", "select", "and", "or", "not", "maximum", "minimum")
+)
 
 
 class LayoutBuilder:
@@ -121,7 +123,7 @@ class LayoutBuilder:
             self.define(ref, at)
 
     def position(self, ref: Ref) -> bool:
-        """Integers and masks of the specification: opened, as their ranges may be needed, down to the inputs."""
+        """Integers and masks of the specification: opened down to the inputs, whose ranges may be needed."""
         op = self.model.op(ref)
         if not self.recipe.expand or op is None or not isinstance(ref, str) or not ref.startswith("s:"):
             return False

@@ -42,7 +42,8 @@ class Nested:
         """Facts about a reduced tensor with reduced members; empty if it is none or nothing is known."""
         ops = [self.model.op(m) for m in ref.of]
         if ref.kind != "add" or any(
-            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add" for o in ops
+            o is None or o.name not in ("all_reduce", "reduce_scatter") or o.text("kind") != "add"
+            for o in ops
         ):
             return []
         whole = self.k.full_index(ref)
@@ -67,7 +68,8 @@ class Nested:
         return [
             self.k.add(
                 make_fact(
-                    self.model, cell, ref, [cell.at[s] for s in whole.ranges], reading.target, reading.at, reading.coef
+                    self.model, cell, ref, [cell.at[s] for s in whole.ranges], reading.target, reading.at,
+                    reading.coef,
                 ),
                 bridge,
             )

@@ -134,7 +134,7 @@ class Rings:
         trail: Trail,
         leaves: Collection[object],
     ) -> Polynomial:
-        """The polynomial of a specification op, opened down to ``leaves``; :class:`Alien` if it has others."""
+        """The polynomial of a specification op, opened down to ``leaves``; :class:`Alien` if it has more."""
 
         def leaf(r: Ref) -> bool:
             if r not in leaves and not self._opens(r):

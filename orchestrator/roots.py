@@ -1,7 +1,7 @@
 """Squares of square roots: norms that are squared, added over ranks and rooted again.
 
-A clipped gradient's norm travels through the mesh as square roots of partial sums. The square of such a root is
-the partial sum itself, by the law ``root``; it is a *hop*, followed like data movement.
+A clipped gradient's norm travels through the mesh as square roots of partial sums. The square of such a root
+is the partial sum itself, by the law ``root``; it is a *hop*, followed like data movement.
 """
 
 from __future__ import annotations

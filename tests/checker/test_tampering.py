@@ -539,7 +539,7 @@ WRONG: SOME = {
 }
 #: Accepted mutants that are no wrong claims, with the reason.
 HARMLESS = {
-    ("PROOF", "title"): "of a stage that shares its file with an earlier one: a comment, and those may differ",
+    ("PROOF", "title"): "a stage that shares its file with an earlier one: a comment, and those may differ",
     ("PROOF", "more representatives"): "the class is in no sum: its files are the same, and m may exceed w",
     ("PROOF",
      "side that a hyp defines"): "the same equation, substituted the other way round; files are the same",
