@@ -26,14 +26,35 @@ def _embedding(
 def _embedding_backward(
     c: Context, grad: Value, index: Value, rows: int, padding_idx: int, scale_grad: bool
 ) -> Value:
-    """The one-hot matrix of the indices, contracted with the gradient over all positions."""
+    """The one-hot matrix of the indices, contracted with the gradient over all positions.
+
+    Where the gradient is multiplied by a mask of positions, the matrix is instead: the product is the same, and
+    a masked one-hot row has a meaning of its own.
+    """
     if padding_idx >= 0 or scale_grad:
         raise c.refuse("an embedding with a padding index or scaled gradient")
     rank = len(index.shape)
     wide = c.b.insert(index, rank, rows)
     one_hot = c.b.convert(c.b.compare("EQ", wide, c.b.iota(rank, wide.shape, index.dtype)), grad.dtype)
+    masked = _row_mask(c, grad, rank)
+    if masked is not None:
+        mask, grad = masked
+        one_hot = c.b.binary("multiply", one_hot, c.b.insert(mask, rank, rows))
     positions = tuple(range(rank))
     return c.b.dot(one_hot, grad, contract=(positions, positions))
+
+
+def _row_mask(c: Context, grad: Value, rank: int) -> tuple[Value, Value] | None:
+    """A mask of positions, and what it multiplies; ``None`` if ``grad`` is no such product."""
+    if not c.b.made_by(grad, "multiply"):
+        return None
+    for i in (0, 1):
+        spread = c.b.operand(grad, i)
+        mask = c.b.operand(spread) if c.b.made_by(spread, "broadcast_in_dim") else spread
+        rows = (*grad.shape[:rank], *(1 for _ in grad.shape[rank:]))
+        if c.b.made_by(mask, "convert") and c.b.operand(mask).dtype == "i1" and mask.shape == rows:
+            return c.b.reshape(mask, grad.shape[:rank]), c.b.operand(grad, 1 - i)
+    return None
 
 
 @lowers("aten.gather")

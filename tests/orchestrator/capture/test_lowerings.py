@@ -58,6 +58,19 @@ def test_embedding_and_its_gradient(agrees) -> None:
     agrees(step, y, torch.tensor([[0, 3], [3, 1]]), torch.randn(2, 2, 5, dtype=torch.float64))
 
 
+def test_a_masked_embedding_gradient_masks_the_one_hot_rows(agrees) -> None:
+    index = torch.tensor([[0, 3, 1], [2, 2, 4]])
+
+    def function(grad, index, keep):
+        masked = grad * keep.unsqueeze(-1).to(grad.dtype)
+        return torch.ops.aten.embedding_dense_backward(masked, index.clamp(max=3), 4, -1, False)
+
+    program = agrees(function, torch.randn(2, 3, 5, dtype=torch.float64), index, index < 4)
+    (dot,) = [op for op in program.ops if op.name == "dot_general"]
+    assert next(op for op in program.ops if op.out == dot.ins[0]).name == "multiply"
+
+
+
 @pytest.mark.parametrize(
     "function",
     [
