@@ -164,7 +164,7 @@ LAWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", ["ring", "lattice", "recip"])
+@pytest.mark.parametrize("schema", ["ring", "lattice", "recip", "root"])
 @pytest.mark.parametrize("name", LAWS)
 def test_a_law_that_is_not_listed(name: str, schema: str) -> None:
     pair = Pair(s("i0", f(A)), s("i0", f(A)), sizes(9))
@@ -251,3 +251,34 @@ def test_two_partial_sums_on_one_tensor() -> None:
         loads(data)
     with pytest.raises(Rejected, match=r"obligation 15 .*two pieces may give one element"):
         check_once(read_plan(data).inputs, 15)
+
+
+def test_square_roots_only_without_sums() -> None:
+    """sqrt(p) sqrt(p) = p for p = exp a; among a sum's definitions, and for an input, it is refused."""
+    pair = Pair(f(A), f(A), sizes(9))
+    m = pair.representatives(pair.width())
+    (premises,) = Direct(pair.sides, pair.stage(m)).premises
+    p = next(
+        d.e
+        for d in premises
+        if isinstance(d, ElementDef) and isinstance(d.e.ref, Tensor) and d.e.ref.space == "s"
+    )
+    root = Law("root", ("mul", ("fsqrt", p), ("fsqrt", p)), p)
+    pair.confirm(m, [(*premises, root)])
+    given = Law("root", ("mul", ("fsqrt", X), ("fsqrt", X)), X)
+    with pytest.raises(Rejected, match=r"obligation 7 .*no instance of the root law"):
+        pair.confirm(m, [(*premises, given)])
+    summed = Pair(s("i0", f(A)), s("i0", f(A)), sizes(9))
+    m = summed.representatives(summed.width())
+    (premises,) = Direct(summed.sides, summed.stage(m)).premises
+    p = next(
+        d.e
+        for d in premises
+        if isinstance(d, ElementDef)
+        and isinstance(d.e.ref, Tensor)
+        and any(
+            o.result == d.e.ref.value and o.name == "exponential" for o in summed.sides.ops[d.e.ref.space]
+        )
+    )
+    with pytest.raises(Rejected, match=r"obligation 7 .*the root law beside a sum"):
+        summed.confirm(m, [(*premises, Law("root", ("mul", ("fsqrt", p), ("fsqrt", p)), p))])
