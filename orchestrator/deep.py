@@ -24,6 +24,8 @@ from .knowledge import Knowledge, LayoutRecipe, Unrelated, make_fact
 #: An index with ``None`` where a coordinate is an integer element, so not affine.
 Loose = tuple[Affine | None, ...]
 MAX_CONE = 64
+#: Offsets of positions that are tried where only a constant in the cone can say what they are.
+MAX_OFFSETS = 4
 
 
 @dataclass
@@ -32,6 +34,16 @@ class Cone:
 
     opened: set[Ref] = field(default_factory=set)
     reads: list[tuple[Ref, Loose]] = field(default_factory=list)
+    offsets: set[Affine] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A specification element that may equal a plan element, and what is opened to see it."""
+
+    spec: str
+    out: tuple[Affine, ...]
+    opened: frozenset[Ref]
 
 
 class DeepMatcher:
@@ -57,11 +69,13 @@ class DeepMatcher:
         return numbers
 
     def _first_proved(
-        self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[tuple[str, tuple[Affine, ...]]]
+        self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[Guess]
     ) -> int | None:
-        for spec, out in guesses:
-            fact = make_fact(self.model, cell, ref, tuple(cell.at.values()), spec, out, Fraction(1))
-            number = self.k.add(fact, LayoutRecipe(opened | {spec}), relates=False)
+        for guess in guesses:
+            fact = make_fact(
+                self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(1)
+            )
+            number = self.k.add(fact, LayoutRecipe(opened | guess.opened), relates=False)
             if self.prove(number):
                 self.k.by_lhs.setdefault(ref, []).append(number)
                 return number
@@ -69,15 +83,18 @@ class DeepMatcher:
 
     def _guesses(
         self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]
-    ) -> tuple[frozenset[Ref], list[tuple[str, tuple[Affine, ...]]]]:
+    ) -> tuple[frozenset[Ref], list[Guess]]:
         cone = Cone()
         self._open(ref, tuple(index), ranges, cone, first=True)
         atoms = {t for t, _ in cone.reads}
-        guesses: list[tuple[str, tuple[Affine, ...]]] = []
-        for spec in dict.fromkeys(s for t in atoms for s in self._reading(t)):
-            out = self._solve(spec, atoms, cone, ranges)
-            if out is not None:
-                guesses.append((spec, out))
+        sort = self.model.tensors.type(ref).sort
+        near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
+        # A mask as numbers is one op further away.
+        near += [c for s in near for c in self._reading(s) if self.model.ops[c].name == "convert"]
+        guesses: list[Guess] = []
+        for spec in dict.fromkeys(near):
+            if self.model.ops[spec].type.sort == sort:
+                guesses += self._solve(spec, atoms, cone, index, ranges)
         return frozenset(cone.opened), guesses
 
     def propose(self, facts: list[Fact]) -> bool:
@@ -125,7 +142,12 @@ class DeepMatcher:
     ) -> None:
         """Add an element to a cone: a read if it is related (with ``stop``, to one of these), else opened."""
         op = self.model.op(ref)
-        if self.model.literal(ref) is not None or (op is not None and op.name == "iota"):
+        value = self.model.literal(ref)
+        if value is not None or (op is not None and op.name == "iota"):
+            if isinstance(value, Affine):
+                axes = self.model.tensors.mesh_axes(ref)
+                here = {a: f for a, f in zip(axes, at, strict=False) if f is not None}
+                cone.offsets.add(value.substitute(here))
             return
         if not first:
             target = self._related(ref, at, ranges)
@@ -243,14 +265,15 @@ class DeepMatcher:
         return self._readers.get(target, [])
 
     def _solve(
-        self, spec: str, atoms: set[Ref], cone: Cone, ranges: Mapping[str, Range]
-    ) -> tuple[Affine, ...] | None:
+        self, spec: str, atoms: set[Ref], cone: Cone, index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> list[Guess]:
         """The index at which a specification op reads the same elements as a cone."""
         whole = self.k.full_index(spec)
 
         def compute(cell: Cell) -> Cone:
             mine = Cone()
-            self._open(spec, tuple(cell.at.values()), dict(ranges) | dict(cell.ranges), mine, first=True)
+            both = dict(ranges) | dict(cell.ranges)
+            self._open(spec, tuple(cell.at.values()), both, mine, first=True, stop=atoms)
             return mine
 
         renamed = Cell(
@@ -260,22 +283,36 @@ class DeepMatcher:
         try:
             parts = explore(renamed, compute)
         except (Unrelated, Unfollowable, NoDefinition):
-            return None
+            return []
+        guesses = []
         for cell, mine in parts:
-            if not {t for t, _ in mine.reads} <= atoms:
+            known = self._match(mine, cone) if {t for t, _ in mine.reads} <= atoms else None
+            if known is None:
                 continue
-            known = self._match(mine, cone)
-            if known is None or any(s not in known for f in cell.at.values() for s in f.symbols):
-                continue
-            out = tuple(f.substitute(known) for f in cell.at.values())
-            if all(
-                all(s in ranges for s in f.symbols)
-                and f.interval(ranges)[0] >= 0
-                and f.interval(ranges)[1] < hi
-                for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
-            ):
-                return out
-        return None
+            symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
+            for full in self._positions(known, [s for s in symbols if s not in known], cone, index):
+                out = tuple(f.substitute(full) for f in cell.at.values())
+                if all(
+                    all(s in ranges for s in f.symbols)
+                    and f.interval(ranges)[0] >= 0
+                    and f.interval(ranges)[1] < hi
+                    for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
+                ):
+                    guesses.append(Guess(spec, out, frozenset(mine.opened)))
+        return guesses
+
+    def _positions(
+        self, known: dict[str, Affine], missing: Sequence[str], cone: Cone, index: Sequence[Affine]
+    ) -> list[dict[str, Affine]]:
+        """Index symbols, where no read says what one of them is: a coordinate of the plan's, with an offset."""
+        if not missing:
+            return [known]
+        if len(missing) > 1:
+            return []
+        taken = set(known.values())
+        offsets = sorted(cone.offsets, key=str)[:MAX_OFFSETS]
+        moved = [f + offset for f in index if not f.is_const for offset in (Affine(), *offsets)]
+        return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
 
     def _match(self, mine: Cone, theirs: Cone) -> dict[str, Affine] | None:
         """Values of the specification's index symbols under which each of its reads is one of the cone's."""
@@ -304,4 +341,3 @@ def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
         if known.setdefault(form.terms[0][0], target - form.const) != target - form.const:
             return False
     return True
-
