@@ -19,7 +19,8 @@ from smtlib_emit.algebra import ELEMENTWISE
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Unrelated, make_fact
+from .knowledge import Knowledge, LayoutRecipe, Unrelated
+from .normal import make_fact
 
 #: An index with ``None`` where a coordinate is an integer element, so not affine.
 Loose = tuple[Affine | None, ...]
@@ -160,16 +161,16 @@ class DeepMatcher:
             raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
         cone.opened.add(ref)
         if isinstance(ref, Reduced):
-            axes = list(self.model.plan.mesh.axes)
+            order = list(self.model.plan.mesh.axes)
             member = ref.of[0]
             owner = split_ref(member)[0]
             cone.opened.update(ref.of)
             inner = dict(ranges)
             full = list(at)
-            for a in sorted(ref.axes, key=axes.index):
+            for a in sorted(ref.axes, key=order.index):
                 name = f"{owner}.{a}"
                 inner[name] = self.model.plan.by_class[owner].box[a]
-                full.insert(axes.index(a), Affine.symbol(name))
+                full.insert(order.index(a), Affine.symbol(name))
             for m in ref.of:
                 if m != member:
                     self._open_all(m, cone)
@@ -304,7 +305,7 @@ class DeepMatcher:
     def _positions(
         self, known: dict[str, Affine], missing: Sequence[str], cone: Cone, index: Sequence[Affine]
     ) -> list[dict[str, Affine]]:
-        """Index symbols, where no read says what one of them is: a coordinate of the plan's, with an offset."""
+        """Index symbols; one that no read determines is a coordinate of the plan's, with an offset."""
         if not missing:
             return [known]
         if len(missing) > 1:

@@ -35,11 +35,12 @@ from .algebra_stage import AlgebraBuilder
 from .cells import Cut, Digits, Unfollowable
 from .cores import CoreFinder
 from .deep import DeepMatcher
-from .knowledge import Knowledge, LayoutRecipe, make_fact
+from .knowledge import Knowledge, LayoutRecipe
 from .layout_stage import LayoutBuilder
 from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
 from .nested import Nested
+from .normal import make_fact
 from .roots import Roots
 
 

@@ -22,7 +22,8 @@ from smtlib_emit.layout import LayoutText, lift
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import Sexp
 
-from .knowledge import Knowledge, LayoutRecipe, Lift, fold
+from .knowledge import Knowledge, LayoutRecipe, Lift
+from .normal import fold
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000

@@ -19,8 +19,9 @@ from smtlib_emit.errors import NoDefinition
 
 from .access import Access, access
 from .cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, solve
+from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
 from .matching import AlgebraRecipe, Instance, Use
+from .normal import make_fact, solve
 
 Literal = Fraction | bool
 

@@ -21,7 +21,9 @@ from smtlib_emit.errors import NoDefinition
 
 from .access import COMMUTATIVE, Access, access
 from .cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, merge, solve
+from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
+from .merging import join
+from .normal import make_fact, solve
 from .rings import RING, Rings, TooLarge, Trail
 
 Forms = tuple[Affine, ...]
@@ -242,7 +244,7 @@ class Matcher:
     def _settle(self) -> None:
         """Record the pieces found; pieces that join make one fact, proved from theirs."""
         pieces = [fact for fact, _ in self._pending]
-        joined = merge(pieces)
+        joined = join(self.model, pieces)
         numbers = [self.k.add(fact, recipe, relates=fact in joined) for fact, recipe in self._pending]
         for fact in joined:
             if fact not in pieces:
@@ -254,7 +256,7 @@ class Matcher:
     def _join_pieces(self, reduced: Reduced) -> None:
         """Facts about a sum on some ranks each, as one."""
         numbers = self.k.by_lhs[reduced]
-        joined = merge([self.k.facts[n] for n in numbers])
+        joined = join(self.model, [self.k.facts[n] for n in numbers])
         if len(joined) < len(numbers):
             parts = LayoutRecipe(parts=tuple(numbers))
             self.k.by_lhs[reduced] = [self.k.add(fact, parts, relates=False) for fact in joined]
@@ -333,7 +335,7 @@ class Matcher:
                     pieces.append(
                         make_fact(self.model, cell, missing, left, reading.target, reading.at, reading.coef)
                     )
-                if self.propose(merge(pieces)):
+                if self.propose(join(self.model, pieces)):
                     return True
         except (Unrelated, Unfollowable, NoDefinition):
             pass

@@ -11,8 +11,9 @@ from certificates.facts import Reduced, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Cut, Digits, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated, make_fact, solve
+from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
 from .matching import AlgebraRecipe, Instance, Use
+from .normal import make_fact, solve
 from .trace import step
 
 Forms = tuple[Affine, ...]

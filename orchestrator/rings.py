@@ -20,7 +20,8 @@ from certificates.facts import Reduced, Ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cut, Digits, Unfollowable
-from .knowledge import Knowledge, Unrelated, solve
+from .knowledge import Knowledge, Unrelated
+from .normal import solve
 
 RING = frozenset(("add", "subtract", "multiply", "divide"))
 MAX_MONOMIALS = 24

@@ -14,8 +14,9 @@ from certificates.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Unrelated, make_fact, solve
+from .knowledge import Knowledge, LayoutRecipe, Unrelated
 from .matching import AlgebraRecipe, Instance, Use
+from .normal import make_fact, solve
 
 Forms = tuple[Affine, ...]
 

@@ -16,7 +16,8 @@ from certificates.plan import Plan
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.engine import Engine, Unproved
 from orchestrator.errors import EvaluationError
-from orchestrator.knowledge import Knowledge, Unrelated, fold, make_fact, merge, solve
+from orchestrator.knowledge import Knowledge, Unrelated
+from orchestrator.normal import fold, make_fact, merge, solve
 from orchestrator.solving import Cores
 from smtlib_emit.model import Model
 from tests.corpus.mutate import mutants

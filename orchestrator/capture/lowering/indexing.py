@@ -28,8 +28,8 @@ def _embedding_backward(
 ) -> Value:
     """The one-hot matrix of the indices, contracted with the gradient over all positions.
 
-    Where the gradient is multiplied by a mask of positions, the matrix is instead: the product is the same, and
-    a masked one-hot row has a meaning of its own.
+    Where the gradient is multiplied by a mask of positions, the matrix is instead: the product is the same,
+    and a masked one-hot row has a meaning of its own.
     """
     if padding_idx >= 0 or scale_grad:
         raise c.refuse("an embedding with a padding index or scaled gradient")
