@@ -20,7 +20,7 @@ from certificates.ir import Op
 from smtlib_emit.errors import NoDefinition
 
 from .access import COMMUTATIVE, Access, access
-from .cells import Cell, Unfollowable, explore
+from .cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
 from .merging import join
 from .normal import make_fact, solve
@@ -180,6 +180,8 @@ class Matcher:
         except (Unrelated, Unfollowable, NoDefinition) as problem:
             hinted = isinstance(problem, Unrelated) and self._hint(ref, problem.ref, pattern, start, index)
             return self.relate(ref) if hinted else self._reordered(ref, pattern, whole)
+        if len(found) > 1 and not ref.startswith("s:") and self._whole(ref, pattern, found, start, index):
+            return True
         groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
@@ -188,6 +190,63 @@ class Matcher:
         done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
         self._settle()
         return done or self._reordered(ref, pattern, whole)
+
+    def _whole(
+        self,
+        ref: str,
+        pattern: Access,
+        found: Sequence[tuple[Cell, tuple[tuple[Operand, ...], tuple[Candidate, ...]]]],
+        start: Cell,
+        index: Callable[[Cell, Sequence[str]], list[Affine]],
+    ) -> bool:
+        """Match an op with operands in pieces, if each operand as a whole is a layout of its partner."""
+        if any(not candidates or any(o.partial for o in operands) for _, (operands, candidates) in found):
+            return False
+        specs = {candidates[0].spec for _, (_, candidates) in found}
+        if len(specs) != 1:
+            return False
+        wholes: list[Operand] = []
+        for i, (v, names) in enumerate(zip(self.model.operands(ref), pattern.operands, strict=True)):
+            facts = []
+            for cell, (operands, candidates) in found:
+                o = operands[i]
+                pair = next((p for p in candidates[0].pairs if p.plan == o.uses[0]), None)
+                there, coef = (pair.spec, pair.coef) if pair else (o.uses[-1], o.coef)
+                facts.append(make_fact(self.model, cell, v, index(cell, names), there.ref, there.at, coef))
+            joined = join(self.model, list(dict.fromkeys(facts)))
+            if len(joined) != 1:
+                return False
+            operand = self._tied(joined[0], v, tuple(index(start, names)), start)
+            if operand is None:
+                return False
+            wholes.append(operand)
+        op = self.model.ops[ref]
+        orders = [wholes, wholes[::-1]] if op.name in COMMUTATIVE or op.name == "dot_general" else [wholes]
+        for order in orders:
+            candidate = self._candidate(specs.copy().pop(), op, order, start)
+            if candidate is not None:
+                left = tuple(start.at[s] for s in self.k.full_index(ref).ranges)
+                self._pending.clear()
+                done = self._group(ref, pattern, left, [(start, tuple(wholes), (candidate,))])
+                self._settle()
+                return done
+        return False
+
+    def _tied(self, fact: Fact, ref: str, index: Forms, cell: Cell) -> Operand | None:
+        """An operand that one fact ties to a specification tensor, moved or not."""
+        try:
+            values = solve(fact.lhs_index, fact.ranges, index, cell.ranges)
+        except (Cut, Digits, Unfollowable):
+            return None
+        if values is None:
+            return None
+        number = self.k.add(fact, LayoutRecipe(), relates=False)
+        at = tuple(f.substitute(values) for f in fact.rhs_index)
+        forms = tuple(values[s] for s, _, _ in fact.symbols)
+        reading = Reading(fact.coef, fact.rhs, at, number, forms)
+        return Operand(
+            reading, fact.coef, None, (Instance(number, forms),), (Use(ref, index), Use(fact.rhs, at))
+        )
 
     def _reordered(self, ref: str, pattern: Access, whole: Cell) -> bool:
         """Match a sum or product that is bracketed in another way than the specification's."""
@@ -455,6 +514,8 @@ class Matcher:
         for v, names, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
             here = Use(v, tuple(known[n] for n in names))
             uses.append(here)
+            if operand.reading.target == v:
+                continue
             reading = self.k.read(v, here.at, cell.ranges)
             if reading.fact is None:
                 continue
@@ -489,7 +550,7 @@ class Matcher:
         ranges: Mapping[str, Range],
     ) -> Fraction | None:
         """Fix the variables that this operand determines; the specification's own factor, or ``None``."""
-        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+        if ref == reading.target or (ref not in self.k.by_lhs and self.k.is_atom(ref)):
             if ref != reading.target:
                 return None
             return Fraction(1) if _assign(known, zip(names, reading.at, strict=True)) else None

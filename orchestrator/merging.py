@@ -28,14 +28,18 @@ def join(model: Model, pieces: Sequence[Fact]) -> list[Fact]:
         following = _strides(model, _edges(model, facts))
         following = merge([_normal(model, f) for f in following])
         if len(following) >= len(facts):
-            return following
+            break
         facts = following
-    return facts
+    return [_remade(model, f) for f in facts]
+
+
+def _remade(model: Model, fact: Fact) -> Fact:
+    cell = Cell(fact.ranges, {})
+    return make_fact(model, cell, fact.lhs, fact.lhs_index, fact.rhs, fact.rhs_index, fact.coef)
 
 
 def _normal(model: Model, fact: Fact) -> Fact:
-    cell = Cell(fact.ranges, {})
-    return _anchored(make_fact(model, cell, fact.lhs, fact.lhs_index, fact.rhs, fact.rhs_index, fact.coef))
+    return _anchored(_remade(model, fact))
 
 
 def _anchored(fact: Fact) -> Fact:
