@@ -16,6 +16,7 @@ from certificates.errors import FormatError
 from certificates.ir import COLLECTIVES, Attr, Loc, Op, Program, TensorType
 from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
 
+from .buckets import relations, split_classes
 from .builder import Frame
 from .definition import Definition
 from .errors import CaptureError, LayoutError, UnsupportedOpError
@@ -81,14 +82,15 @@ def capture(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering))
         for i, f in enumerate(fitted)
     )
+    classes = tuple(split_classes(classes, mesh, definition.buckets))
     used = sorted({axes for f in fitted for axes in f.program.groups})
     for cls in classes:
-        extra = sorted(set(cls.program.outputs) - set(spec.outputs))
+        extra = sorted(set(cls.program.outputs) - set(spec.outputs) - set(definition.buckets))
         if extra:
             raise LayoutError(
                 f"class {cls.name} changes a state that the single-device step does not have", tensor=extra[0]
             )
-    relations = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
+    related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
     plan = Plan(
         definition.name,
         mesh,
@@ -96,8 +98,8 @@ def capture(
         sources.names,
         spec,
         classes,
-        relations.inputs(),
-        relations.outputs(),
+        related.inputs(),
+        related.outputs(),
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
         _provenance(definition, mesh, fitted),
     )
@@ -181,14 +183,32 @@ class _Relations:
         self._traces = traces
 
     def inputs(self) -> tuple[Relation, ...]:
-        return tuple(self._state(name, type_.shape) for name, type_ in self._spec.inputs.items())
+        states = [self._state(n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)]
+        types = [[c.program.inputs[b] for c in self._classes] for b in self._definition.buckets]
+        return (*states, *self._buckets(types))
 
     def outputs(self) -> tuple[Relation, ...]:
         types = self._spec.types()
-        return tuple(
+        states = [
             self._state(name, types[value].shape) if name in self._spec.inputs else self._result(name)
             for name, value in self._spec.outputs.items()
-        )
+            if self._same(name)
+        ]
+        programs = [c.program for c in self._classes]
+        held = [[p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets]
+        return (*states, *self._buckets(held))
+
+    def _same(self, name: str) -> bool:
+        """Has the plan a tensor of this name, or must it have one?"""
+        bucketed = {t for bucket in self._definition.buckets.values() for t in bucket.tensors}
+        return name not in bucketed or any(name in c.program.inputs for c in self._classes)
+
+    def _buckets(self, types: Sequence[Sequence[TensorType]]) -> tuple[Relation, ...]:
+        shapes = {name: type_.shape for name, type_ in self._spec.inputs.items()}
+        found: list[Relation] = []
+        for (name, bucket), held in zip(self._definition.buckets.items(), types, strict=True):
+            found += relations(name, bucket, shapes, self._mesh, self._classes, held)
+        return tuple(found)
 
     def _state(self, name: str, shape: tuple[int, ...]) -> Relation:
         missing = [c.name for c in self._classes if name not in c.program.inputs]

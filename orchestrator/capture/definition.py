@@ -30,6 +30,18 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """A flat tensor that only the parallel step has: the row-major elements of tensors of the specification.
+
+    ``tensors`` (plan names such as ``opt.exp_avg.w``) follow one another, padding at the end; the ranks along
+    ``axis`` hold equal chunks. Without an axis every rank holds all of it.
+    """
+
+    tensors: tuple[str, ...]
+    axis: str | None = None
+
+
+@dataclass(frozen=True)
 class Definition:
     """A training step, once for a single device and once for every rank of a mesh.
 
@@ -37,7 +49,8 @@ class Definition:
     ``parallelize`` turns that model into the one of a rank. ``parallel_step`` defaults to ``step``. Layouts
     of DTensors are read off them; ``layouts`` declares those of plain tensors of the rank's model: parameter
     name -> mesh axis -> tensor dimension, major axis first, unnamed axes replicated. ``mean_over`` names the
-    outputs of which the specification's value is the mean over the ranks of some axes.
+    outputs of which the specification's value is the mean over the ranks of some axes. ``buckets`` declares
+    flat states of the rank's model or optimizer by plan name.
     """
 
     name: str
@@ -50,4 +63,5 @@ class Definition:
     parallel_step: Step | None = None
     layouts: Mapping[str, Mapping[str, int]] | None = None
     mean_over: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    buckets: Mapping[str, Bucket] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
