@@ -32,7 +32,7 @@ from .records import Fact, Reduced
 from .relations import check_once
 from .strict import anything, array, integer, integers, need, one_of, rational, record
 
-MAX_CELLS, MAX_WORK = 1 << 20, 1 << 24
+MAX_CELLS, MAX_WORK = 1 << 23, 1 << 27
 """Most cells of one value, and of all values together; beyond that there is no verdict."""
 Shape = tuple[int, ...]
 Cuts = tuple[Shape, ...]
