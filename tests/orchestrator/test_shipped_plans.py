@@ -19,7 +19,19 @@ from orchestrator.interpreter import (
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", ["llama-uneven-tp2-fsdp2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ddp-bucket-dp4",
+        "llama-small-clip-accum-hsdp-rep2-tp2-fsdp2",
+        "llama-small-clip-accum-tp2-fsdp2",
+        "llama-small-clip-accum-whole-tp2-fsdp2",
+        "llama-small-hsdp-rep2-tp2-fsdp2",
+        "llama-uneven-tp2-fsdp2",
+        "torchtitan-llama3-debugmodel-1l-tp2-fsdp2",
+        "zero1-dp4",
+    ],
+)
 def test_small_shipped_plans_hold_on_random_inputs(name: str) -> None:
     plan = load(EXAMPLES / f"{name}.json.gz")
     rng = np.random.default_rng(0)
