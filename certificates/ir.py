@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 from .affine import Affine
@@ -111,6 +112,13 @@ class Program:
 
     def types(self) -> dict[str, TensorType]:
         """Type of every value, inputs first."""
+        return dict(self._types)
+
+    def type_of(self, value: str) -> TensorType:
+        return self._types[value]
+
+    @cached_property
+    def _types(self) -> Mapping[str, TensorType]:
         return dict(self.inputs) | {op.out: op.type for op in self.ops}
 
 

@@ -489,7 +489,7 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
         table = program.inputs if side == "input" else program.outputs
         if name not in table:
             raise FormatError(f"{name} is not an {side}")
-        return program.inputs[name] if side == "input" else program.types()[program.outputs[name]]
+        return program.inputs[name] if side == "input" else program.type_of(program.outputs[name])
 
     spec = type_of(plan.specification, relation.spec)
     reduced = relation.reduce[1] if relation.reduce else ()

@@ -205,6 +205,15 @@ class Engine:
                 direct = self.matcher.direct(recipe)
                 return self._algebra(AlgebraBuilder(self.knowledge, number, direct).build(self._title(fact)))
             except (NoDefinition, Cut, Digits, Unfollowable):
+                for axis in self.plan.mesh.axes:
+                    apart = self.matcher.by_rank(recipe, axis)
+                    if apart is None:
+                        continue
+                    try:
+                        builder = AlgebraBuilder(self.knowledge, number, apart)
+                        return self._algebra(builder.build(self._title(fact)))
+                    except NoDefinition:
+                        continue
                 # Without a sum the stage can be proved at true sizes.
                 if not all(self._pointwise(ref) for ref in recipe.expand):
                     raise Unproved(str(first)) from first

@@ -109,6 +109,10 @@ class Contribution:
     partial: tuple[str, ...]
 
 
+#: Ranks of one axis that a sum may be taken apart into.
+MAX_RANKS = 32
+
+
 class Matcher:
     """Relates arithmetic ops, one at a time in execution order."""
 
@@ -774,6 +778,30 @@ class Matcher:
         return AlgebraRecipe(
             frozenset(expand), tuple(instances), tuple(uses), dict(ranges), goal, tuple(pairs)
         )
+
+    def by_rank(self, recipe: AlgebraRecipe, axis: str) -> AlgebraRecipe | None:
+        """The recipe with the ranks of a summed mesh axis one by one; ``None`` if it is not summed.
+
+        Shards of several classes may not run over one contiguous range together, but do for one rank of an
+        axis.
+        """
+        moving = {s: r for s, r in recipe.ranges.items() if s.endswith(f".{axis}") and r[1] - r[0] > 1}
+        used = {x for f in recipe.goal.values() for x in f.symbols}
+        if not moving or set(moving) & used or max(hi - lo for lo, hi in moving.values()) > MAX_RANKS:
+            return None
+        instances, uses = recipe.instances, recipe.uses
+        for symbol, (lo, hi) in moving.items():
+            values = [{symbol: Affine(v)} for v in range(lo, hi)]
+
+            def at(forms: Forms, value: Mapping[str, Affine]) -> Forms:
+                return tuple(f.substitute(value) for f in forms)
+
+            instances = tuple(
+                dict.fromkeys(replace(i, values=at(i.values, v)) for i in instances for v in values)
+            )
+            uses = tuple(dict.fromkeys(Use(u.ref, at(u.at, v)) for u in uses for v in values))
+        ranges = {s: r for s, r in recipe.ranges.items() if s not in moving}
+        return replace(recipe, instances=instances, uses=uses, ranges=ranges, pairs=())
 
     def direct(self, recipe: AlgebraRecipe) -> AlgebraRecipe:
         """The recipe with operands tied to operands by facts of their own, not through the tensors both

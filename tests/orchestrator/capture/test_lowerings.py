@@ -70,7 +70,6 @@ def test_a_masked_embedding_gradient_masks_the_one_hot_rows(agrees) -> None:
     assert next(op for op in program.ops if op.out == dot.ins[0]).name == "multiply"
 
 
-
 @pytest.mark.parametrize(
     "function",
     [
