@@ -28,6 +28,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
         "llama-small-clip-accum-whole-tp2-fsdp2",
         "llama-small-hsdp-rep2-tp2-fsdp2",
         "llama-uneven-tp2-fsdp2",
+        "torchtitan-llama3-debugmodel-1l-hsdp2-tp2-fsdp2",
         "torchtitan-llama3-debugmodel-1l-tp2-fsdp2",
         "zero1-dp4",
     ],
