@@ -298,26 +298,22 @@ class Algebra:
 
     def _representatives(self, trees: Sequence[Tree]) -> list[Choice]:
         """All items (piece, representatives) of the trees, in order, with their weights n/m."""
+        cut = [[[self.stage.classes[c] for c in classes] for _, classes in tree] for tree in trees]
+        if math.prod(sum(math.prod(m for _, m in piece) for piece in tree) for tree in cut) > MAX_TERMS:
+            raise Undecided(f"{self.where}: a sum has too many terms")
         items = []
-        for tree in trees:
+        for tree in cut:
             line: list[tuple[Coord, Fraction]] = []
-            for number, (_, classes) in enumerate(tree):
-                sizes = [self.stage.classes[c] for c in classes]
+            for number, sizes in enumerate(tree):
                 weight = math.prod((Fraction(n, m) for n, m in sizes), start=Fraction(1))
-                if math.prod(m for _, m in sizes) > MAX_TERMS:
-                    raise Undecided(f"{self.where}: a sum has too many terms")
                 line += [((number, *reps), weight) for reps in product(*(range(m) for _, m in sizes))]
             items.append(line)
-        if math.prod(map(len, items)) > MAX_TERMS:
-            raise Undecided(f"{self.where}: a sum has too many terms")
         return [(tuple(c for c, _ in pick), math.prod((w for _, w in pick), start=Fraction(1)), ())
                 for pick in product(*items)]
 
     def variables(self, trees: Sequence[Tree]) -> list[Choice]:
-        """All combinations of pieces, with fresh bound variables."""
+        """All combinations of pieces, with fresh bound variables; no more than `_representatives` has listed."""
         choices: list[Choice] = []
-        if math.prod(map(len, trees)) > MAX_TERMS:
-            raise Undecided(f"{self.where}: a sum has too many terms")
         for pick in product(*(enumerate(tree) for tree in trees)):
             coords: list[Coord] = []
             for number, (_, classes) in pick:

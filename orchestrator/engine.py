@@ -101,7 +101,7 @@ class Engine:
                 if (
                     ref not in self.knowledge.by_lhs
                     and not self.knowledge.moves(ref)
-                    and self.knowledge.deep(ref)
+                    and (self.knowledge.deep(ref) or self.matcher.relate_in_part(ref))
                 ):
                     waiting = self._settle(waiting)
 

@@ -156,6 +156,37 @@ class Matcher:
 
     # --- one op --------------------------------------------------------------------------------------------
 
+    def relate_in_part(self, ref: str) -> bool:
+        """Relate the elements of a pointwise op whose operands are related; padding, say, stays open."""
+        pattern = self._access(ref)
+        if pattern is None or pattern.summed or ref.startswith("s:"):
+            return False
+        whole = self.k.full_index(ref)
+        head = list(whole.ranges)[: len(self.model.tensors.mesh_axes(ref))]
+
+        def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]] | None:
+            try:
+                operands = tuple(
+                    self._operand(v, [cell.at[s] for s in (*head, *names)], cell.ranges)
+                    for v, names in zip(self.model.operands(ref), pattern.operands, strict=True)
+                )
+            except Unrelated:
+                return None
+            return operands, tuple(self._candidates(ref, pattern, operands, cell))
+
+        try:
+            found = explore(whole, compute)
+        except (Unfollowable, NoDefinition):
+            return False
+        self._pending.clear()
+        done = [
+            self._group(ref, pattern, tuple(cell.at[s] for s in whole.ranges), [(cell, *parts)])
+            for cell, parts in found
+            if parts is not None
+        ]
+        self._settle()
+        return any(done)
+
     def relate(self, ref: str) -> bool:
         """Try to relate one arithmetic op; whether it is now related (or partial)."""
         pattern = self._access(ref)

@@ -30,7 +30,7 @@ def join(model: Model, pieces: Sequence[Fact]) -> list[Fact]:
         if len(following) >= len(facts):
             break
         facts = following
-    return [_remade(model, f) for f in facts]
+    return [_remade(model, _grounded(f)) for f in facts]
 
 
 def _remade(model: Model, fact: Fact) -> Fact:
@@ -60,6 +60,20 @@ def _anchored(fact: Fact) -> Fact:
                 )
             )
     return fact
+
+
+def _grounded(fact: Fact) -> Fact:
+    """The fact with digits that start at 0, which is what solving for them relies on."""
+    digits = {s for f in fact.lhs_index if len(f.terms) > 1 for s in f.symbols}
+    moved = {
+        s: Affine.symbol(s) + lo for s, lo, _ in fact.symbols if s in digits and lo and s.startswith("z")
+    }
+    return replace(
+        fact,
+        symbols=tuple((s, 0, hi - lo) if s in moved else (s, lo, hi) for s, lo, hi in fact.symbols),
+        lhs_index=tuple(f.substitute(moved) for f in fact.lhs_index),
+        rhs_index=tuple(f.substitute(moved) for f in fact.rhs_index),
+    )
 
 
 def _once(fact: Fact, symbol: str) -> bool:

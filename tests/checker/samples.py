@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from checker import kernel
+from checker.algebra import Algebra
+from checker.model import Model
 from checker.reader import read_plan
 from checker.records import read_manifest, read_proof
+from checker.widths import check_widths
 
 
 def dump(value: Any) -> bytes:
@@ -269,3 +272,23 @@ def shards() -> Bundle:
     return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": stages},
                   files,
                   [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}])
+
+
+def one_case(premises: list[Any], *, spec: Any, local: Any = None, mesh: int = 1, facts: tuple[Any, ...] = (),
+             classes: tuple[Any, ...] = (("i", 4, 1),), trees: dict[str, Any] | None = None,
+             reduced: tuple[Any, ...] = ()) -> Algebra:
+    """An algebra stage with one case, checked with its widths. It proves `g = g` of a scalar input `g`, which
+    `spec` has, so that only its premises can be at fault. The plan is one class `c0` over the axis `r`."""
+    goal = {"lhs": "s:g", "rhs": "s:g", "coef": "1", "symbols": [], "lhs_index": [], "rhs_index": [],
+            "by": None}
+    stage = {"kind": "algebra", "goal": len(facts), "title": "t", "classes": list(map(list, classes)),
+             "trees": [["s:g", []], *([r, t] for r, t in (trees or {}).items()), *map(list, reduced)],
+             "goal_at": [], "cases": [{"reps": [], "premises": premises, "file": "0001"}]}
+    plan = plan_of([["r", mesh]], spec, [{"name": "c0", "box": {"r": [0, mesh]},
+                                          "program": local or program([], [], [])}], [], [],
+                   {"g": {"axes": ["r"], "ranks": [list(range(mesh))]}})
+    proof = read_proof(dump({"format": "trainverify-proof", "version": 1, "facts": [*facts, goal],
+                             "stages": [stage]}))
+    algebra = Algebra(Model(read_plan(dump(plan))), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
+    check_widths(algebra, "stage 0")
+    return algebra
