@@ -312,7 +312,7 @@ class Algebra:
                 for pick in product(*items)]
 
     def variables(self, trees: Sequence[Tree]) -> list[Choice]:
-        """All combinations of pieces, with fresh bound variables; no more than `_representatives` has listed."""
+        """All combinations of pieces, with fresh bound variables; `_representatives` has listed no fewer."""
         choices: list[Choice] = []
         for pick in product(*(enumerate(tree) for tree in trees)):
             coords: list[Coord] = []

@@ -1,4 +1,4 @@
-"""One check each: the smallest stage, fact or plan that this check alone refuses, found by mutation testing."""
+"""One check each: the smallest stage, fact or plan that this check alone refuses (by mutation tests)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def overlapping(at: list[Any]) -> Algebra:
 
 
 def test_the_other_side_of_a_hypothesis_follows_from_the_element() -> None:
-    """Where a fact relates one element to two, the piece stands for one of them: widths are counted with it."""
+    """Where a fact relates one element to two, the piece stands for one of them: widths count with it."""
     assert overlapping([0, {"i.0": 1, "": 1}]).cases
     with refuses(4, "the other side does not follow from the element of s:x"):
         overlapping([1, {"i.0": 1}])
@@ -109,7 +109,8 @@ def test_a_reduced_tensor_is_cut_like_its_members() -> None:
 
     def sum_of(cls: str) -> Algebra:
         return one_case([{"k": "def", "e": [red, [[0, 0]]]}], spec=program([["g", "f32[]"]], [], []), mesh=2,
-                        local=program([["x", "f32[4]"]], [], []), trees={"c0:x": [[[0, ["r"]]], [[0, ["i"]]]]},
+                        local=program([["x", "f32[4]"]], [], []),
+                        trees={"c0:x": [[[0, ["r"]]], [[0, ["i"]]]]},
                         classes=(("i", 4, 1), ("j", 4, 1), ("r", 2, 1)), reduced=((red, [[[0, [cls]]]]),))
 
     assert sum_of("i").cases
