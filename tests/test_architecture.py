@@ -21,7 +21,10 @@ CHECKER_LIBRARIES = {"z3", "cvc5", "click"}
 #: Ways to import by a computed name; finding where a package lies is fine.
 LOADERS = {"import_module", "exec_module", "spec_from_file_location"}
 #: What accepts or refuses a proof, once the plan and the records are read.
-CORE = "kernel algebra layout widths normalise roots terms affine model relations errors".split()
+CORE = (
+    *("kernel", "algebra", "layout", "widths", "normalise", "roots"),
+    *("terms", "affine", "model", "relations", "errors"),
+)
 #: The kernel's budget is DESIGN's. The others are ratchets: they may be lowered, never raised (ADR 0013).
 KERNEL_LINES, CORE_LINES, CHECKER_LINES = 800, 1950, 4400
 
@@ -122,8 +125,8 @@ def test_the_rules_catch_what_they_forbid() -> None:
 def test_checker_stays_within_its_line_budgets() -> None:
     """DESIGN's budget of 2,500 lines for all of checker/ is NOT met: it has about 4,350.
 
-    The kernel (budget 800, met) and the rest of the logic core are about 1,930 lines. What goes beyond are the
-    plan reader with the tables and type rules of the ops (reader, strict, ops: 805), the record readers
+    The kernel (budget 800, met) and the rest of the logic core are about 1,930 lines. Beyond these there are
+    the plan reader with the tables and type rules of the ops (reader, strict, ops: 805), the record readers
     (records, bundle: 433), the witness with its intervals (833) and what runs solvers and prints (replay,
     cli: 357). The last two numbers are ratchets at the size of the day (docs/adr/0013-checker-size.md).
     """
