@@ -88,7 +88,10 @@ class Knowledge:
     def add(self, fact: Fact, recipe: object | None, *, relates: bool = True) -> int:
         """Record a fact (once); ``relates`` makes it usable as a relation of its left side."""
         if fact in self._known:
-            return self._known[fact]
+            number = self._known[fact]
+            if recipe is not None and self.recipes.get(number) == LayoutRecipe():
+                self.recipes[number] = recipe  # a claim, for which a way was found since
+            return number
         number = len(self.facts)
         self.facts.append(fact)
         self._known[fact] = number

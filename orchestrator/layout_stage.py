@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from certificates.affine import ZERO, Affine, Range
 from certificates.facts import Fact, Reduced, Ref, split_ref
@@ -27,6 +27,8 @@ from .normal import fold
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
+#: Values of a digit that instances of a fact may be listed for.
+MAX_DIGITS = 32
 #: Ops on integers and booleans that layout stages define.
 POSITIONS = frozenset(
     ("add", "subtract", "negate", "compare", "select", "and", "or", "not", "maximum", "minimum")
@@ -150,14 +152,34 @@ class LayoutBuilder:
             if number == self.number:
                 continue
             fact = self.k.facts[number]
-            values = self.resolve(fact.lhs_index, fact.ranges, at)
-            if values is None:
-                continue
-            used = True
-            self.premises.append(Hyp((number,), tuple(values[s] for s, _, _ in fact.symbols)))
-            right = tuple(f.substitute(values) for f in fact.rhs_index)
-            self.unfold(fact.rhs, right)
+            for values in self._solutions(fact, at):
+                used = True
+                self.premises.append(Hyp((number,), tuple(values[s] for s, _, _ in fact.symbols)))
+                right = tuple(f.substitute(values) for f in fact.rhs_index)
+                self.unfold(fact.rhs, right)
         return used
+
+    def _solutions(self, fact: Fact, at: Index) -> Iterator[dict[str, Affine]]:
+        """Fact symbols at an index; where they are no affine forms of it, a solution per value of a digit."""
+        values = self.resolve(fact.lhs_index, fact.ranges, at)
+        if values is not None:
+            yield values
+            return
+        for form, target in zip(fact.lhs_index, at, strict=True):
+            digits = sorted(form.terms, key=lambda t: -t[1])
+            if len(digits) < 2 or target.is_const:
+                continue
+            symbol, (lo, hi) = digits[0][0], fact.ranges[digits[0][0]]
+            if hi - lo > MAX_DIGITS:
+                return
+            for value in range(lo, hi):
+                fixed = {symbol: Affine(value)}
+                forms = [f.substitute(fixed) for f in fact.lhs_index]
+                rest = {s: r for s, r in fact.ranges.items() if s != symbol}
+                found = self.resolve(forms, rest, at)
+                if found is not None:
+                    yield found | fixed
+            return
 
     def resolve(
         self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index

@@ -23,7 +23,8 @@ def solve(
     Raises a split where only a part of the box has a solution. Symbols that no form mentions get their
     smallest value: such a fact holds for all of them.
     """
-    values: dict[str, Affine] = {}
+    # A digit of one value says nothing of the index; a mesh coordinate keeps its symbol even then.
+    values = {s: Affine(lo) for s, (lo, hi) in symbols.items() if hi - lo == 1 and s.startswith("z")}
     rests: list[Affine] = []
     for form, target in zip(forms, index, strict=True):
         rest = target - form.const
