@@ -17,7 +17,8 @@ from typing import TypeVar
 from certificates.affine import Affine, Range
 
 T = TypeVar("T")
-MAX_CELLS = 256
+#: Pieces of one tensor; the norms of a deep model are stacked in one, a piece each.
+MAX_CELLS = 2048
 
 
 class Unfollowable(Exception):

@@ -153,6 +153,8 @@ class Knowledge:
             return Reading(Fraction(1), ref, tuple(fold(f, ranges) for f in index))
         for number in self.facts_for(ref):
             fact = self.facts[number]
+            if any(f.is_const and g.is_const and f != g for f, g in zip(fact.lhs_index, index, strict=True)):
+                continue
             values = solve(fact.lhs_index, fact.ranges, index, ranges)
             if values is None:
                 continue
