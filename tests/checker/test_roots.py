@@ -213,7 +213,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("an exponential", ("mul", root(E), root(E)), E),
     ("a literal", ("mul", root(lit(4)), root(lit(4))), lit(4)),
     ("a fraction", ("mul", root(lit("1/2")), root(lit("1/2"))), lit("1/2")),
-    ("recip", ("mul", root(lit(2)), ("recip", root(lit(2)))), lit(1))]
+    *((f"recip of {c}", ("mul", root(lit(c)), ("recip", root(lit(c)))), lit(1)) for c in ("2", "1/2"))]
 
 
 @pytest.mark.parametrize("name,left,right", BAD, ids=[b[0] for b in BAD])
