@@ -12,11 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from certificates.plan import Plan, load
 
+ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end -->"
 VERIFY = "from orchestrator.cli import verify_main; verify_main()"
