@@ -63,7 +63,7 @@ def verdict(path: Path) -> tuple[str, float]:
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     try:
         said = json.loads(done.stdout)
-        outputs = [o["verdict"] for o in said["outputs"]]
+        outputs = [o["verdict"] for o in said["check"]["outputs"]]
     except (ValueError, KeyError, TypeError):
         return f"exit code {done.returncode}", time.monotonic() - start
     proved = outputs.count("PROVED")
