@@ -332,6 +332,19 @@ def edit_file(old: str, new: str) -> Change:
     return strike
 
 
+def dropped_tree(b: Bundle, rng: Random) -> Any:
+    """Of a tensor that is not read as a literal: a constant needs no trees."""
+    programs = {"s": b.plan["specification"], **{c["name"]: c["program"] for c in b.plan["classes"]}}
+    literal = {f"{space}:{o[0]}" for space, p in programs.items() for o in p["ops"] if o[1] == "constant"}
+    found = [(s["trees"], t) for s in b.proof["stages"] for t in s.get("trees", ())
+             if isinstance(t[0], dict) or t[0] not in literal]
+    if not found:
+        return None
+    trees, tree = rng.choice(found)
+    trees.remove(tree)
+    return True
+
+
 def dropped_verdict(b: Bundle, rng: Random) -> Any:
     b.verdicts.pop(rng.randrange(len(b.verdicts)))
     return True
@@ -442,7 +455,7 @@ PROOF: SOME = {
                               lambda s, i, r: s.append(s[i])), {8}),
     "piece dropped": (pick(at("proof", "stages", "*", "trees", "*", "1", "*"), lambda s, i, r: s.pop(i)),
                       {8}),
-    "tree dropped": (pick(at("proof", "stages", "*", "trees"), lambda s, i, r: s.pop(i)), {8}),
+    "tree dropped": (dropped_tree, {8}),
     "tree twice": (pick(at("proof", "stages", "*", "trees"), lambda s, i, r: s.append(s[i])), {8}),
     "case dropped": (pick(at("proof", "stages", "*", "cases"), lambda s, i, r: s.pop(i)), {10}),
     "case twice": (pick(at("proof", "stages", "*", "cases"), lambda s, i, r: s.append(s[i])), {10}),
