@@ -192,6 +192,12 @@ class Matcher:
         pattern = self._access(ref)
         if pattern is None or (self.k.is_atom(ref) and not ref.startswith("s:")):
             return False
+        steps = self._steps(ref, pattern)
+        return (len(steps) > 1 and self._relate(ref, steps)) or self._relate(ref, steps[:1])
+
+    def _relate(self, ref: str, steps: Sequence[tuple[str, Access]]) -> bool:
+        through, pattern = steps[:-1], steps[-1][1]
+        ins = self.model.operands(steps[-1][0])
         owner, _ = split_ref(ref)
         whole = self.k.full_index(ref)
         inner = {f"{owner}.{name}": (0, n) for name, n in pattern.summed}
@@ -206,16 +212,26 @@ class Matcher:
         def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
             operands = tuple(
                 self._operand(v, index(cell, names), cell.ranges)
-                for v, names in zip(self.model.operands(ref), pattern.operands, strict=True)
+                for v, names in zip(ins, pattern.operands, strict=True)
             )
-            return operands, tuple(self._candidates(ref, pattern, operands, cell))
+            candidates = self._candidates(ref, pattern, operands, cell)
+            opened = frozenset(self.model.operands(r)[0] for r, _ in through)
+            passed = tuple(
+                Use(self.model.operands(r)[0], tuple(index(cell, p.operands[0]))) for r, p in through
+            )
+            return operands, tuple(
+                replace(c, opened=c.opened | opened, uses=(*c.uses, *passed)) for c in candidates
+            )
 
         try:
             found = explore(start, compute)
         except (Unrelated, Unfollowable, NoDefinition) as problem:
+            if through:
+                return False
             hinted = isinstance(problem, Unrelated) and self._hint(ref, problem.ref, pattern, start, index)
             return self.relate(ref) if hinted else self._reordered(ref, pattern, whole)
-        if len(found) > 1 and not ref.startswith("s:") and self._whole(ref, pattern, found, start, index):
+        splits = len(found) > 1 and not through and not ref.startswith("s:")
+        if splits and self._whole(ref, pattern, found, start, index):
             return True
         groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
         for cell, (operands, candidates) in found:
@@ -225,6 +241,25 @@ class Matcher:
         done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
         self._settle()
         return done or self._reordered(ref, pattern, whole)
+
+    def _steps(self, ref: str, pattern: Access) -> list[tuple[str, Access]]:
+        """A reduction and the reductions of the same kind that it goes on from, innermost last."""
+        steps = [(ref, pattern)]
+        while self.model.ops[steps[-1][0]].name == "reduce":
+            last, outer = steps[-1]
+            v = self.model.operands(last)[0]
+            op, inner = self.model.op(v), self._access(v)
+            if op is None or inner is None or op.name != "reduce" or v.startswith("s:"):
+                break
+            if self.k.facts_for(v) or op.text("kind") != self.model.ops[last].text("kind"):
+                break
+            taken = len(outer.summed)
+            names = dict(zip(inner.out, outer.operands[0], strict=True))
+            names |= {n: f"k{taken + i}" for i, (n, _) in enumerate(inner.summed)}
+            operand = tuple(names[n] for n in inner.operands[0])
+            summed = (*outer.summed, *((names[n], size) for n, size in inner.summed))
+            steps.append((v, Access(outer.out, (operand,), summed, outer.kind)))
+        return steps
 
     def _whole(
         self,

@@ -156,10 +156,6 @@ def test_a_gradient_that_is_left_partial_is_proved_as_such() -> None:
 
 # --- correct variants --------------------------------------------------------------------------------------
 
-#: Not yet proved; listed, so that a change for the better is noticed too.
-NOT_YET = ("reduce in two steps",)
-
-
 @pytest.fixture(scope="module")
 def captured() -> Plan:
     return load(EXAMPLES / "mlp-handwritten.json.gz")
@@ -168,13 +164,13 @@ def captured() -> Plan:
 def test_correct_variants_of_the_captured_mlp_are_proved(captured: Plan) -> None:
     found = variants.variants(captured)
     missing = [v.operator for v in found if unproved(v.build())]
-    assert len(found) - len(missing) >= 10
-    assert [name for name in missing if name not in NOT_YET] == []
+    assert len(found) >= 10
+    assert missing == []
 
 
 def test_correct_variants_of_small_plans_are_proved(any_plan: Plan) -> None:
     for variant in variants.variants(any_plan):
-        assert variant.operator in NOT_YET or unproved(variant.build()) == [], variant
+        assert unproved(variant.build()) == [], variant
 
 
 def test_facts_print_as_equations(mlp: Plan) -> None:
