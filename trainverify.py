@@ -28,11 +28,14 @@ from orchestrator.children import Checked, run_checker
 from orchestrator.emit import Emission, emit
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from orchestrator.capture import Definition
+    from orchestrator.capture.fingerprint import Fingerprint
 
 __all__ = [
     "Emission", "Kind", "OutputVerdict", "Partial", "Plan", "ProgramBuilder", "Replicate", "Shard", "Verdict",
-    "build_plan", "capture", "check", "dump", "emit", "load", "verify",
+    "build_plan", "capture", "check", "dump", "emit", "fingerprint", "load", "verify",
 ]  # fmt: skip
 
 
@@ -68,6 +71,20 @@ def capture(
     from orchestrator.capture import capture as traced
 
     return traced(definition, jobs=jobs, report=report)
+
+
+def fingerprint(
+    definition: Definition, plan: Plan | Path | str, group: ProcessGroup | None = None
+) -> Fingerprint:
+    """Compare a real job with a certified plan; every rank calls it once, before training and before CUDA.
+
+    Each rank traces itself under fake tensors; one small all-gather later all know whether all agree. A
+    difference
+    raises on every rank and names the rank and the op (needs the extra ``trainverify[torch]``).
+    """
+    from orchestrator.capture.fingerprint import fingerprint as traced
+
+    return traced(definition, plan, group)
 
 
 def verify(

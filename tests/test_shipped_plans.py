@@ -1,0 +1,49 @@
+"""Every shipped plan, through tv-verify: what is said to be proved is proved, what is not is UNKNOWN."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+VERIFY = "from orchestrator.cli import verify_main; verify_main()"
+QUICK = ("ddp-bucket-dp4", "zero1-dp4", "mlp-handwritten")
+PROVED = (
+    "llama-small-clip-accum-hsdp-rep2-tp2-fsdp2",
+    "llama-small-clip-accum-tp2-fsdp2",
+    "llama-small-hsdp-rep2-tp2-fsdp2",
+    "llama-uneven-tp2-fsdp2",
+    "llama3-405b-2l-tp8-fsdp64",
+    "llama3-8b-2l-clip-accum-tp2-fsdp2",
+    "llama3-8b-2l-tp2-fsdp2",
+    "torchtitan-llama3-405b-2l-tp8-fsdp64",
+    "torchtitan-llama3-debugmodel-1l-hsdp2-tp2-fsdp2",
+    "torchtitan-llama3-debugmodel-1l-tp2-fsdp2",
+)
+NOT_YET = ("llama-small-clip-accum-whole-tp2-fsdp2",)
+
+
+def verify(name: str) -> tuple[int, list[str]]:
+    path = ROOT / "examples" / f"{name}.json.gz"
+    words = [sys.executable, "-c", VERIFY, str(path), "--json", "--quiet", "--witness-seconds", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    said = json.loads(done.stdout)
+    return done.returncode, [o["verdict"] for o in said["check"]["outputs"]]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in PROVED)])
+def test_shipped_plans_are_proved(name: str) -> None:
+    code, verdicts = verify(name)
+    assert (code, set(verdicts)) == (0, {"PROVED"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOT_YET)
+def test_what_is_not_proved_is_unknown(name: str) -> None:
+    """The plan is right (the oracle says so), so REFUTED would be a lie and PROVED comes as a surprise."""
+    code, verdicts = verify(name)
+    assert code == 3 and set(verdicts) == {"PROVED", "UNKNOWN"}
