@@ -1,4 +1,4 @@
-"""Joining pieces: nothing is said that the pieces did not say, and one relation in pieces becomes one fact."""
+"""Joining pieces: nothing is said that they did not say, and one relation in pieces becomes one fact."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Z0, Z1 = Affine.symbol("z0"), Affine.symbol("z1")
 
 
 def test_single_positions_strides_and_ranges_become_one(model: Model) -> None:
-    """48*h + [q q q … k k … v v …]: what a fused projection with interleaved rotary halves comes apart into."""
+    """What a fused projection with interleaved rotary halves comes apart into."""
     pieces = [
         piece(Affine(0), Affine(7)),
         piece(Affine(1), Affine(8)),
