@@ -170,9 +170,10 @@ class Model:
         owner, _ = split_ref(ref)
         op = self.ops.get(ref)
         words = [ref, op.name if op else "input", str(self.tensors.type(ref))]
-        if owner != "s":
+        if owner != "s" and self.plan.mesh.axes:
             box = self.plan.by_class[owner].box
-            words += ["ranks", *(f"{a} {lo}..{hi - 1}" for a, (lo, hi) in box.items())]
+            words.append("ranks")
+            words += [f"{a} {box[a][0]}..{box[a][1] - 1}" for a in self.plan.mesh.axes]
         if op and op.loc:
             words += [f"{self.plan.sources[op.loc.source]}:{op.loc.line}", op.loc.function]
         return " ".join(words)

@@ -11,11 +11,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 VERIFY = "from orchestrator.cli import verify_main; verify_main()"
-QUICK = ("ddp-bucket-dp4", "zero1-dp4", "mlp-handwritten")
+QUICK = ("ddp-bucket-dp4", "zero1-dp4", "mlp-handwritten", "llama-small-hsdp-rep2-tp2-fsdp2")
 PROVED = (
     "llama-small-clip-accum-hsdp-rep2-tp2-fsdp2",
     "llama-small-clip-accum-tp2-fsdp2",
-    "llama-small-hsdp-rep2-tp2-fsdp2",
     "llama-uneven-tp2-fsdp2",
     "llama3-405b-2l-tp8-fsdp64",
     "llama3-8b-2l-clip-accum-tp2-fsdp2",
