@@ -59,7 +59,7 @@ def framework(plan: Plan) -> str:
 def verdict(path: Path) -> tuple[str, float]:
     """What tv-verify says, and its seconds."""
     start = time.monotonic()
-    words = [sys.executable, "-c", VERIFY, str(path), "--json", "--quiet"]
+    words = [sys.executable, "-c", VERIFY, str(path), "--json", "--quiet", "--witness-seconds", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     try:
         said = json.loads(done.stdout)
