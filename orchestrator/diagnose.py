@@ -60,9 +60,17 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
             reaching |= {v for v in op.ins if v in lost}
     for op in ops.values():
         if op.out in reaching and not any(v in reaching for v in op.ins):
-            return Suspect(rank, expansion.class_of(rank), op)
+            return Suspect(rank, expansion.class_of(rank), _scaled_term(values, rank, ops, op))
     # every tensor has a counterpart: two outputs were exchanged, or a right tensor is not the right one
     return Suspect(rank, fact.piece.cls, ops[output]) if output in ops else None
+
+
+def _scaled_term(values: _Values, rank: int, ops: dict[str, Op], op: Op) -> Op:
+    """The op behind the one term of a wrong sum that is a multiple of its counterpart; else the sum."""
+    if op.name not in ("add", "subtract"):
+        return op
+    scaled = [v for v in op.ins if v in ops and values.factor(rank, v) not in (None, 1.0)]
+    return ops[scaled[0]] if len(scaled) == 1 else op
 
 
 def _cone(ops: dict[str, Op], output: str) -> list[str]:
@@ -103,6 +111,13 @@ class _Values:
                     sums.append(summed)
         return any(self._matches(n) for n in sums)
 
+    def factor(self, rank: int, name: str) -> float | None:
+        """What a tensor must be multiplied by to have a counterpart: 1 if that will do, or nothing fits."""
+        node = self._expansion.value(rank, name)
+        if self._expansion.network.nodes[node].sort != "Real":
+            return None
+        return self._fit(node)
+
     def _sum(self, name: str, at: dict[str, int], axes: tuple[str, ...]) -> int | None:
         """The tensor added up over mesh axes, where every rank there runs the same class."""
         mesh = self._plan.mesh
@@ -118,13 +133,16 @@ class _Values:
         )
 
     def _matches(self, node: int) -> bool:
-        for factor in self._factors:
+        return self._fit(node) is not None
+
+    def _fit(self, node: int) -> float | None:
+        for factor in sorted(self._factors, key=lambda f: (f != 1.0, f)):
             keys = self._keys(node, factor, _SAMPLE)
             if keys is None:
-                return False
+                return None
             if _shared(self._owners.get(k, set()) for k in keys):
-                return True
-        return False
+                return factor
+        return None
 
     def _keys(self, node: int, factor: float = 1.0, limit: int = 1 << 20) -> set[int] | None:
         """Distinct values to nine digits, zero left out; ``None`` if the tensor cannot be evaluated."""
