@@ -293,7 +293,7 @@ class Matcher:
         op = self.model.ops[ref]
         orders = [wholes, wholes[::-1]] if op.name in COMMUTATIVE or op.name == "dot_general" else [wholes]
         for order in orders:
-            candidate = self._candidate(specs.copy().pop(), op, order, start)
+            candidate = self._candidate(next(iter(specs)), op, order, start)
             if candidate is not None:
                 left = tuple(start.at[s] for s in self.k.full_index(ref).ranges)
                 self._pending.clear()
@@ -620,10 +620,10 @@ class Matcher:
         ranges: Mapping[str, Range],
     ) -> Fraction | None:
         """Fix the variables that this operand determines; the specification's own factor, or ``None``."""
-        if ref == reading.target or (ref not in self.k.by_lhs and self.k.is_atom(ref)):
-            if ref != reading.target:
-                return None
+        if ref == reading.target:
             return Fraction(1) if _assign(known, zip(names, reading.at, strict=True)) else None
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            return None
         for number in self.k.facts_for(ref):
             fact = self.k.facts[number]
             if fact.rhs != reading.target:
@@ -888,12 +888,17 @@ class Matcher:
             fact = make_fact(
                 self.model, cell, pair.plan.ref, pair.plan.at, pair.spec.ref, pair.spec.at, pair.coef
             )
-            number = self.k.add(fact, LayoutRecipe(), relates=False)
-            values = solve(fact.lhs_index, fact.ranges, pair.plan.at, recipe.ranges)
-            if values is None:
-                raise Unfollowable(f"{fact.lhs}: a fact does not cover its own cell")
-            instances[Instance(number, tuple(values[s] for s, _, _ in fact.symbols))] = None
+            instances[tied(self.k, fact, pair.plan.at, recipe.ranges)] = None
         return replace(recipe, instances=tuple(instances), uses=tuple(uses), pairs=())
+
+
+def tied(knowledge: Knowledge, fact: Fact, at: Forms, ranges: Mapping[str, Range]) -> Instance:
+    """A fact of data movement, recorded, and its instance at the index that it was made for."""
+    number = knowledge.add(fact, LayoutRecipe(), relates=False)
+    values = solve(fact.lhs_index, fact.ranges, at, ranges)
+    if values is None:
+        raise Unfollowable(f"{fact.lhs}: a fact does not cover its own cell")
+    return Instance(number, tuple(values[s] for s, _, _ in fact.symbols))
 
 
 def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:

@@ -12,7 +12,7 @@ from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
-from .matching import AlgebraRecipe, Instance, Use
+from .matching import AlgebraRecipe, Use, tied
 from .normal import make_fact, solve
 from .trace import step
 
@@ -131,11 +131,7 @@ class Nested:
                 continue
             cell = Cell(ranges, {})
             link = make_fact(self.model, cell, layer.member, layer.at, layer.inner, layer.source, Fraction(1))
-            number = self.k.add(link, LayoutRecipe(), relates=False)
-            values = solve(link.lhs_index, link.ranges, layer.at, ranges)
-            if values is None:
-                raise Unfollowable(f"{link.lhs}: a fact does not cover its own cell")
-            instances.append(Instance(number, tuple(values[s] for s, _, _ in link.symbols)))
+            instances.append(tied(self.k, link, layer.at, ranges))
         goal = solve(fact.lhs_index, fact.ranges, left, ranges)
         if goal is None:
             raise Unfollowable(f"{ref}: goal does not cover its own cell")

@@ -14,8 +14,8 @@ from certificates.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Unrelated
-from .matching import AlgebraRecipe, Instance, Use
+from .knowledge import Knowledge, Unrelated
+from .matching import AlgebraRecipe, Use, tied
 from .normal import make_fact, solve
 
 Forms = tuple[Affine, ...]
@@ -105,11 +105,7 @@ class Roots:
         instances = []
         for link in square.links:
             tie = make_fact(self.model, cell, link.ref, link.at, link.source, link.where, link.coef)
-            number = self.k.add(tie, LayoutRecipe(), relates=False)
-            values = solve(tie.lhs_index, tie.ranges, link.at, cell.ranges)
-            if values is None:
-                raise Unfollowable(f"{link.ref}: a fact does not cover its own cell")
-            instances.append(Instance(number, tuple(values[s] for s, _, _ in tie.symbols)))
+            instances.append(tied(self.k, tie, link.at, cell.ranges))
             uses += [Use(link.ref, link.at), Use(link.source, link.where)]
         goal = solve(fact.lhs_index, fact.ranges, left, cell.ranges)
         if goal is None:
