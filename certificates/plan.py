@@ -13,16 +13,18 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
 from .affine import Affine, Range
 from .affine import digits as digits
+from .calls import call_from_json, call_to_json, calls, check_calls
 from .determined import check_determined
 from .errors import FormatError
 from .ir import (
+    CALL,
     COLLECTIVES,
     Op,
     Program,
@@ -99,6 +101,14 @@ class RankClass:
 
 
 @dataclass(frozen=True)
+class Function:
+    """Code that the step runs many times: its body in the specification and in every rank class."""
+
+    specification: Program
+    classes: Mapping[str, Program]
+
+
+@dataclass(frozen=True)
 class Piece:
     """``plan_m[plan(z)] = coef * spec[spec(z, m)]`` for every rank ``m`` of a class and digits ``z``."""
 
@@ -133,6 +143,7 @@ class Plan:
     outputs: tuple[Relation, ...]
     ranges: Mapping[str, Range] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
+    functions: Mapping[str, Function] = field(default_factory=dict)
 
     @cached_property
     def by_class(self) -> dict[str, RankClass]:
@@ -140,9 +151,7 @@ class Plan:
 
     def class_of(self, at: Coordinates) -> RankClass:
         """The rank class that holds a mesh coordinate."""
-        return next(
-            c for c in self.classes if all(c.box[a][0] <= x < c.box[a][1] for a, x in at.items())
-        )
+        return next(c for c in self.classes if all(c.box[a][0] <= x < c.box[a][1] for a, x in at.items()))
 
     def rendezvous(self, seq: int) -> dict[str, Op]:
         """The op of each class that takes part in collective ``seq``."""
@@ -277,11 +286,29 @@ def _mapping(data: object, what: str) -> dict[str, object]:
     return data
 
 
-def _program(data: object, what: str) -> Program:
+def _program(data: object, what: str, bodies: Mapping[str, Program] | None = None) -> Program:
+    """A program; ``bodies`` are those of the functions that it may call."""
     raw = _get(data, what, frozenset(("inputs", "ops", "outputs")))
     inputs = {n: TensorType.parse(t) for n, t in _pairs(raw["inputs"], f"inputs of {what}").items()}
-    ops = tuple(op_from_json(op) for op in _items(raw["ops"], f"ops of {what}"))
-    return Program(inputs, ops, _pairs(raw["outputs"], f"outputs of {what}"))
+    ops: list[Op] = []
+    for entry in _items(raw["ops"], f"ops of {what}"):
+        if isinstance(entry, list) and len(entry) == 5 and entry[1] == CALL:
+            ops += call_from_json(entry, bodies or {})
+        else:
+            ops.append(op_from_json(entry))
+    return Program(inputs, tuple(ops), _pairs(raw["outputs"], f"outputs of {what}"))
+
+
+def _functions(data: object) -> dict[str, Function]:
+    functions = {}
+    for name, entry in _mapping(data, "functions").items():
+        check_symbol(name, "function")
+        f = _get(entry, f"function {name}", frozenset(("specification", "classes")))
+        bodies = {
+            c: _program(p, f"{name} of class {c}") for c, p in _mapping(f["classes"], "classes").items()
+        }
+        functions[name] = Function(_program(f["specification"], f"{name} of the specification"), bodies)
+    return functions
 
 
 def _relation(data: object) -> Relation:
@@ -309,15 +336,29 @@ def _relation(data: object) -> Relation:
 
 _KEYS = frozenset(
     (
-        "format", "version", "name", "mesh", "groups", "sources", "specification", "classes",
-        "inputs", "outputs", "ranges", "provenance",
+        "format",
+        "version",
+        "name",
+        "mesh",
+        "groups",
+        "sources",
+        "specification",
+        "classes",
+        "inputs",
+        "outputs",
+        "ranges",
+        "provenance",
     )
 )
 
 
 def loads(data: bytes) -> Plan:
     """Parse and check a plan document."""
-    raw = _get(parse_json(data), "a plan", _KEYS)
+    document = parse_json(data)
+    called = (
+        frozenset(("functions",)) if isinstance(document, dict) and "functions" in document else frozenset()
+    )
+    raw = _get(document, "a plan", _KEYS | called)
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
     axes: dict[str, int] = {}
@@ -331,23 +372,28 @@ def loads(data: bytes) -> Plan:
         g = _get(entry, f"group {name}", frozenset(("axes", "ranks")))
         lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
         groups[name] = Group(_strings(g["axes"], f"axes of {name}"), lists)
+    functions = _functions(raw["functions"]) if called else {}
+    if called and not functions:
+        raise FormatError("an empty list of functions; leave it out")
     classes = []
     for entry in _items(raw["classes"], "classes"):
         c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
         name = _text(c["name"], "name of a class")
         box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
-        classes.append(RankClass(name, box, _program(c["program"], f"program of {name}")))
+        bodies = {f: g.classes[name] for f, g in functions.items() if name in g.classes}
+        classes.append(RankClass(name, box, _program(c["program"], f"program of {name}", bodies)))
     plan = Plan(
         _text(raw["name"], "name"),
         Mesh(axes),
         groups,
         _strings(raw["sources"], "sources"),
-        _program(raw["specification"], "specification"),
+        _program(raw["specification"], "specification", {f: g.specification for f, g in functions.items()}),
         tuple(classes),
         tuple(_relation(r) for r in _items(raw["inputs"], "inputs")),
         tuple(_relation(r) for r in _items(raw["outputs"], "outputs")),
         {n: _range(r, f"range of {n}", signed=True) for n, r in _mapping(raw["ranges"], "ranges").items()},
         _mapping(raw["provenance"], "provenance"),
+        functions,
     )
     check_plan(plan)
     return plan
@@ -376,6 +422,34 @@ def check_plan(plan: Plan) -> None:
         if not set(group.axes) <= set(mesh.axes) or len(set(group.axes)) != len(group.axes):
             raise FormatError(f"group {name} claims axes {group.axes} that the mesh does not have")
     _check_boxes(plan)
+    _check_programs(plan)
+    for name, function in plan.functions.items():
+        if function.classes.keys() != plan.by_class.keys():
+            raise FormatError(f"function {name} must have a body for every rank class")
+        classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
+        try:
+            _check_programs(
+                replace(plan, specification=function.specification, classes=classes, functions={})
+            )
+        except FormatError as error:
+            raise FormatError(f"function {name}: {error}") from error
+    check_calls(
+        {"specification": plan.specification} | {c.name: c.program for c in plan.classes},
+        {n: {"specification": f.specification, **f.classes} for n, f in plan.functions.items()},
+    )
+    for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
+        for relation in relations:
+            try:
+                check_relation(plan, relation, side)
+            except FormatError as error:
+                raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
+    check_determined(plan.inputs)
+    for name in plan.ranges:
+        if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
+            raise FormatError(f"range of {name}, which is not an integer input of the specification")
+
+
+def _check_programs(plan: Plan) -> None:
     check_program(plan.specification)
     for cls in plan.classes:
         try:
@@ -390,16 +464,6 @@ def check_plan(plan: Plan) -> None:
             if op.loc.source >= len(plan.sources):
                 raise FormatError(f"location of {op.out} names source {op.loc.source}, which is not listed")
     _check_rendezvous(plan)
-    for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
-        for relation in relations:
-            try:
-                check_relation(plan, relation, side)
-            except FormatError as error:
-                raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
-    check_determined(plan.inputs)
-    for name in plan.ranges:
-        if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
-            raise FormatError(f"range of {name}, which is not an integer input of the specification")
 
 
 def _check_boxes(plan: Plan) -> None:
@@ -556,9 +620,14 @@ def to_json(plan: Plan) -> dict[str, object]:
     """The document as plain data."""
 
     def program(p: Program) -> dict[str, object]:
+        made = {c.results[0]: call_to_json(c) for c in calls(p)}
         return {
             "inputs": [[n, str(t)] for n, t in p.inputs.items()],
-            "ops": [op_to_json(op) for op in p.ops],
+            "ops": [
+                made[op.out] if op.name == CALL else op_to_json(op)
+                for op in p.ops
+                if op.name != CALL or op.out in made
+            ],
             "outputs": [[n, v] for n, v in p.outputs.items()],
         }
 
@@ -579,7 +648,14 @@ def to_json(plan: Plan) -> dict[str, object]:
             ],
         }
 
-    return {
+    functions = {
+        n: {
+            "specification": program(f.specification),
+            "classes": {c: program(body) for c, body in f.classes.items()},
+        }
+        for n, f in plan.functions.items()
+    }
+    return ({"functions": functions} if functions else {}) | {
         "format": FORMAT,
         "version": VERSION,
         "name": plan.name,

@@ -147,7 +147,25 @@ class AlgebraStage:
     cases: tuple[Case, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CallStage:
+    """A lemma at one call: its conclusions hold whose assumptions do."""
+
+    lemma: int
+    instance: int
+
+
 Stage = LayoutStage | AlgebraStage
+
+
+@dataclass(frozen=True)
+class Lemma:
+    """What follows inside a function: facts without a stage are assumed, ``concludes`` are for the caller."""
+
+    function: str
+    facts: Sequence[Fact]
+    stages: Sequence[Stage]
+    concludes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -155,7 +173,14 @@ class Proof:
     """All facts and the stages that prove them, in dependency order."""
 
     facts: Sequence[Fact]
-    stages: Sequence[Stage]
+    stages: Sequence[Stage | CallStage]
+    lemmas: Sequence[Lemma] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Facts and stages, those of lemmas included."""
+        facts = len(self.facts) + sum(len(m.facts) for m in self.lemmas)
+        return facts, len(self.stages) + sum(len(m.stages) for m in self.lemmas)
 
 
 def ref_json(ref: Ref) -> object:
@@ -228,7 +253,9 @@ def premise_json(p: LayoutPremise | AlgebraPremise) -> dict[str, object]:
             assert_never(p)
 
 
-def stage_json(stage: Stage) -> dict[str, object]:
+def stage_json(stage: Stage | CallStage) -> dict[str, object]:
+    if isinstance(stage, CallStage):
+        return {"kind": "call", "lemma": stage.lemma, "instance": stage.instance}
     if isinstance(stage, LayoutStage):
         return {
             "kind": "layout",
@@ -261,7 +288,16 @@ def stage_json(stage: Stage) -> dict[str, object]:
 
 def proof_json(proof: Proof) -> dict[str, object]:
     """``proof.json`` as plain data."""
-    return {
+    lemmas = [
+        {
+            "function": lemma.function,
+            "facts": [fact_json(f) for f in lemma.facts],
+            "stages": [stage_json(s) for s in lemma.stages],
+            "concludes": list(lemma.concludes),
+        }
+        for lemma in proof.lemmas
+    ]
+    return ({"lemmas": lemmas} if lemmas else {}) | {
         "format": FORMAT,
         "version": VERSION,
         "facts": [fact_json(f) for f in proof.facts],

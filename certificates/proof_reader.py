@@ -18,6 +18,7 @@ from .proof import (
     BoundIndex,
     BoundSymbol,
     BoundValue,
+    CallStage,
     Case,
     Def,
     Elem,
@@ -29,6 +30,7 @@ from .proof import (
     Law,
     LayoutPremise,
     LayoutStage,
+    Lemma,
     Proof,
     Stage,
     Term,
@@ -40,12 +42,32 @@ _MAX_DEPTH = 200
 
 def proof_from_json(data: object) -> Proof:
     """The proof of a parsed ``proof.json``."""
-    raw = _object(data, "a proof", "format version facts stages")
+    called = isinstance(data, dict) and "lemmas" in data
+    raw = _object(data, "a proof", "format version facts stages" + " lemmas" * called)
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
+    lemmas = tuple(_lemma(entry) for entry in _list(raw["lemmas"], "lemmas")) if called else ()
+    facts = [_fact(f) for f in _list(raw["facts"], "facts")]
+    stages = [_call(s, len(lemmas)) or _stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
+    return Proof(facts, stages, lemmas)
+
+
+def _lemma(data: object) -> Lemma:
+    raw = _object(data, "a lemma", "function facts stages concludes")
     facts = [_fact(f) for f in _list(raw["facts"], "facts")]
     stages = [_stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
-    return Proof(facts, stages)
+    concludes = [_fact_number(n, len(facts)) for n in _ints(raw["concludes"], "conclusions")]
+    return Lemma(_text(raw["function"], "function of a lemma"), facts, stages, concludes)
+
+
+def _call(data: object, lemmas: int) -> CallStage | None:
+    match data:
+        case {"kind": "call", "lemma": int(lemma), "instance": int(instance), **rest} if not rest:
+            if not 0 <= lemma < lemmas:
+                raise FormatError(f"lemma {lemma} of a call does not exist")
+            return CallStage(lemma, instance)
+        case _:
+            return None
 
 
 def verdicts_from_json(data: object) -> list[tuple[str, str, str, str]]:

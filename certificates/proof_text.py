@@ -15,6 +15,7 @@ from .proof import (
     BoundIndex,
     BoundSymbol,
     BoundValue,
+    CallStage,
     Def,
     Elem,
     ElemDef,
@@ -37,8 +38,18 @@ def bundle_text(proof: Proof, verdicts: Sequence[tuple[str, str, str, str]]) -> 
     for spec, plan, verdict, reason in verdicts:
         names = clean(plan) if plan == spec else f"{clean(plan)} ~ {clean(spec)}"
         claimed.append(f"  {clean(verdict):<8} {names}" + (f": {clean(reason)}" if reason else ""))
+    lemmas = []
+    for number, lemma in enumerate(proof.lemmas):
+        inside = Proof(lemma.facts, lemma.stages)
+        assumed = len(lemma.facts) - len(lemma.stages)
+        size = f"{count(assumed, 'assumption')}, {count(len(lemma.concludes), 'conclusion')}"
+        lemmas.append(
+            [f"lemma {number} about function {clean(lemma.function)} ({size}):"]
+            + [f"  {stage_line(inside, i)}" for i in range(len(lemma.stages))]
+        )
     return [
         [*claimed, "}"],
+        *lemmas,
         [count(len(proof.stages), "stage") + ", each proves one fact:"]
         + [f"  {stage_line(proof, i)}" for i in range(len(proof.stages))],
     ]
@@ -48,6 +59,9 @@ def stage_line(proof: Proof, number: int) -> str:
     """``stage 3 layout: title (2 premises)``."""
     stage = proof.stages[number]
     match stage:
+        case CallStage():
+            function = clean(proof.lemmas[stage.lemma].function)
+            return f"stage {number} call: {function} {stage.instance}, by lemma {stage.lemma}"
         case LayoutStage():
             size = count(len(stage.premises), "premise")
             kind = "layout"
@@ -63,6 +77,8 @@ def stage_line(proof: Proof, number: int) -> str:
 def stage_text(plan: Plan, proof: Proof, number: int) -> list[str]:
     """One stage in full: the fact it proves, from what, and in which file."""
     stage = proof.stages[number]
+    if isinstance(stage, CallStage):
+        return [stage_line(proof, number)]
     lines = [stage_line(proof, number), f"  proves {fact_text(proof, stage.goal)}"]
     match stage:
         case LayoutStage():
@@ -99,11 +115,13 @@ def fact_text(proof: Proof, number: int) -> str:
     return f"fact {number}: {clean(fact)}{_origin(proof.stages, fact, number)}"
 
 
-def _origin(stages: Sequence[Stage], fact: Fact, number: int) -> str:
+def _origin(stages: Sequence[Stage | CallStage], fact: Fact, number: int) -> str:
     if fact.by is not None and fact.by[0] == "input":
         return f" (input relation {fact.by[1]})"
-    prover = next((i for i, s in enumerate(stages) if s.goal == number), None)
-    proved = "not proved" if prover is None else f"stage {prover}"
+    goals = (i for i, s in enumerate(stages) if not isinstance(s, CallStage) and s.goal == number)
+    prover = next(goals, None)
+    called = any(isinstance(s, CallStage) for s in stages)
+    proved = f"stage {prover}" if prover is not None else "by a call" if called else "not proved"
     return f" ({proved}; output relation {fact.by[1]})" if fact.by is not None else f" ({proved})"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .ir import ATTRS, MAX_RANK, SORTS
+from .ir import ATTRS, CALL, MAX_RANK, SORTS
 from .plan import FORMAT, VERSION
 
 Schema = dict[str, object]
@@ -40,6 +40,14 @@ def _object(**properties: Schema) -> Schema:
     }
 
 
+def _call() -> Schema:
+    """``[[results], "call", [operands], function, instance]``."""
+    names = _list({"type": "string"})
+    return _tuple(
+        _list({"type": "string"}, minItems=1), {"const": CALL}, names, _ref("symbol"), _ref("natural")
+    )
+
+
 def _map(values: Schema) -> Schema:
     return {"type": "object", "additionalProperties": values}
 
@@ -66,9 +74,7 @@ def _op() -> Schema:
         key = json.dumps(schema, sort_keys=True)
         names.setdefault(key, []).append(name)
         attributes[key] = schema
-    location: Schema = {
-        "anyOf": [{"type": "null"}, _tuple(_ref("natural"), _ref("natural"), _ref("text"))]
-    }
+    location: Schema = {"anyOf": [{"type": "null"}, _tuple(_ref("natural"), _ref("natural"), _ref("text"))]}
     return {
         "anyOf": [
             _tuple(
@@ -102,7 +108,7 @@ def plan_schema() -> Schema:
     )
     program = _object(
         inputs=_list(_tuple(_ref("name"), _ref("type"))),
-        ops=_list(_ref("op")),
+        ops=_list({"anyOf": [_ref("op"), _ref("call")]}),
         outputs=_list(_tuple(_ref("name"), {"type": "string"})),
     )
     definitions: Schema = {
@@ -129,6 +135,7 @@ def plan_schema() -> Schema:
         },
         "range": _tuple(_ref("natural"), _ref("natural")),
         "op": _op(),
+        "call": _call(),
         "program": program,
         "piece": _object(**piece),
         "relation": relation,
@@ -152,6 +159,10 @@ def plan_schema() -> Schema:
         ranges=_map(_tuple({"type": "integer"}, {"type": "integer"})),
         provenance={"type": "object"},
     )
+    function = _object(specification=_ref("program"), classes=_map(_ref("program")))
+    properties = document["properties"]
+    assert isinstance(properties, dict)
+    properties["functions"] = {**_map(function), "minProperties": 1}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "TrainVerify plan",

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, Word, check_replaceable, write
+from certificates.functions import inline
 from certificates.plan import Plan, digest, dumps
-from certificates.proof import LayoutStage, Proof
+from certificates.proof import Proof
 from certificates.report import report, summary
 from certificates.text import clean
 
-from .confirming import Answers, confirm
+from .confirming import confirm
 from .cores import AllPremises, CoreFinder
-from .engine import Engine, Obligation, Unproved, dependencies
+from .engine import Engine, Obligation, Unproved
 from .errors import SolverMissing
 from .hint import hint
 from .journal import Journal
@@ -114,7 +115,9 @@ def emit(
     journal = Journal(out.with_name(f"{out.name}.journal") if solve else None)
     versions, cores = _solvers(journal) if solve else ("", AllPremises())
     resumed = len(journal)
-    run = _Run(plan, cores, (lambda _k, _n: True) if solve else Plausible(plan), progress or Progress())
+    flat = inline(plan)
+    plausible = (lambda _k, _n: True) if solve else Plausible(flat)
+    run = _Run(plan, flat, cores, plausible, progress or Progress())
     with _deep_recursion():
         run.relate_and_prove()
         proof, files = run.confirmed(journal, versions, jobs or os.cpu_count() or 1, solve)
@@ -135,7 +138,7 @@ def emit(
     answers = len(journal) - resumed
     journal.delete()
     return Emission(
-        out, verdicts, solve, len(plan.outputs) - len(run.why), len(proof.facts), len(proof.stages),
+        out, verdicts, solve, len(plan.outputs) - len(run.why), proof.size[0], proof.size[1],
         len(files), canonical, resumed, answers, run.progress.seconds, _peak_mib(),
     )  # fmt: skip
 
@@ -154,6 +157,7 @@ class _Run:
     """The state of one emission; ``why`` says of an output relation why it is not proved."""
 
     plan: Plan
+    flat: Plan
     cores: CoreFinder
     plausible: Callable[[Knowledge, int], bool]
     progress: Progress
@@ -168,7 +172,7 @@ class _Run:
             for i, facts in enumerate(self.claims):
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
-                    where = hint(self.plan, self.engine.knowledge, self.plan.outputs[i])
+                    where = hint(self.flat, self.engine.knowledge, self.plan.outputs[i])
                     self.why[i] = f"{where}; {reason}" if where else reason
                 self.progress.step(i + 1, len(self.claims))
 
@@ -188,17 +192,17 @@ class _Run:
         while True:
             wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
             with self.progress.phase("assemble"):
-                proof, files, numbers = self.engine.proof(wanted, "unsat" if solve else "unknown")
+                proof, files = self.engine.proof(wanted, "unsat" if solve else "unknown")
             if not solve:
                 return proof, files
             with self.progress.phase("confirm"):
                 answers = confirm([o.text for o in files], journal, versions, jobs, self.progress.step)
-            bad = {o.file: a for o, a in zip(files, answers, strict=True) if not a.unsat}
+            bad = {o.file: str(a) for o, a in zip(files, answers, strict=True) if not a.unsat}
             if not bad:
                 return proof, files
-            broken = _broken(proof, bad)
+            broken = self.engine.fallen(bad)
             for i, facts in enumerate(self.claims):
-                fallen = [broken[numbers[f]] for f in facts if numbers.get(f) in broken]
+                fallen = [broken[f] for f in facts if f in broken]
                 if i not in self.why and fallen:
                     self.why[i] = fallen[0]
 
@@ -208,7 +212,7 @@ class _Run:
         if not facts or seconds <= 0:
             return None
         with self.progress.phase("witness"):
-            return refute(self.plan, facts, seconds)
+            return refute(self.flat, facts, seconds)
 
     def verdict(self, number: int, solve: bool, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"
@@ -236,18 +240,6 @@ def _attempt(task: Callable[[], None]) -> str:
         at = traceback.extract_tb(error.__traceback__)[-1]
         return f"internal error {type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error}"
     return ""
-
-
-def _broken(proof: Proof, bad: dict[str, Answers]) -> dict[int, str]:
-    """Facts whose stages rest on a file that is not confirmed, with both answers."""
-    out: dict[int, str] = {}
-    for stage in proof.stages:
-        own = [stage.file] if isinstance(stage, LayoutStage) else [c.file for c in stage.cases]
-        reasons = [f"{bad[f]} of the obligation of: {stage.title}" for f in own if f in bad]
-        reasons += [out[f] for f in dependencies(stage) if f in out]
-        if reasons:
-            out[stage.goal] = reasons[0]
-    return out
 
 
 @contextmanager

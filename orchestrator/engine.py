@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from certificates.affine import Affine
+from certificates.calls import Site
 from certificates.facts import Fact, Ref, relation_facts
-from certificates.ir import COLLECTIVES
+from certificates.functions import body_plan
+from certificates.ir import CALL, COLLECTIVES, Op
 from certificates.plan import Plan
 from certificates.proof import (
     AlgebraStage,
     BoundIndex,
     BoundSymbol,
     BoundValue,
+    CallStage,
     Case,
     Def,
     ElemHyp,
@@ -25,6 +28,7 @@ from certificates.proof import (
     Proof,
     Stage,
 )
+from certificates.proof import Lemma as LemmaProof
 from smtlib_emit.algebra import ELEMENTWISE, AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText
@@ -37,6 +41,7 @@ from .cores import CoreFinder
 from .deep import DeepMatcher
 from .knowledge import Knowledge, LayoutRecipe
 from .layout_stage import LayoutBuilder
+from .lemmas import Binding, CallSite, FromCall, Lemma, available, bodies, facts_about, renamed, sites
 from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
 from .nested import Nested
@@ -60,6 +65,15 @@ class Obligation:
         return f"{self.number:04d}"
 
 
+@dataclass(frozen=True, eq=False)
+class Called:
+    """In place of a stage: a fact about results of a call, and the facts about its operands it rests on."""
+
+    binding: Binding
+    conclusion: int
+    rests: tuple[int, ...]
+
+
 @dataclass
 class Engine:
     """Relates, stages and solves one plan.
@@ -72,10 +86,12 @@ class Engine:
     plausible: Callable[[Knowledge, int], bool] = lambda _knowledge, _number: True
     model: Model = field(init=False)
     knowledge: Knowledge = field(init=False)
-    built: dict[int, Stage] = field(default_factory=dict)
+    built: dict[int, Stage | Called] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     _open: set[int] = field(default_factory=set)
     _order: list[int] = field(default_factory=list)
+    _lemmas: list[Lemma] = field(default_factory=list)
+    _files: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.model = Model(self.plan)
@@ -95,7 +111,11 @@ class Engine:
         self.knowledge.declare_inputs()
         self._relate_iotas()
         self.matcher.index_specification(self.folder.fold)
+        called = sites(self.plan)
         for segment in segments(self.plan):
+            if isinstance(segment, tuple):
+                self._call(called[segment])
+                continue
             waiting = self._settle(segment)
             for ref in waiting:
                 if (
@@ -124,6 +144,34 @@ class Engine:
             or self.matcher.relate(ref)
             or self.roots.relate(ref)
         )
+
+    def _call(self, site: CallSite) -> None:
+        """What a lemma says of the results of a call; a call with operands unlike others' makes one."""
+        of = bodies(self.plan, site.function)
+        known = available(self.knowledge, site, of)
+        fitting = (
+            m for m in self._lemmas if m.function == site.function and m.assumed.keys() <= known.keys()
+        )
+        lemma = next(fitting, None) or self._lemma(site.function, list(known))
+        binding = Binding(lemma, site.instance, {n: known[f] for f, n in lemma.assumed.items()})
+        names = site.visible(of)
+        for number in lemma.conclusions:
+            for fact in renamed(lemma.engine.knowledge.facts[number], names):
+                self.knowledge.add(fact, FromCall(binding, number))
+
+    def _lemma(self, function: str, assumed: Sequence[Fact]) -> Lemma:
+        inner = Engine(body_plan(self.plan, function), self.cores)
+        numbers = {fact: inner.knowledge.add(fact, None) for fact in assumed}
+        inner.relate()
+        lemma = Lemma(function, inner, numbers)
+        of = bodies(self.plan, function)
+        shown = {f"{o}:{v}": (f"{o}:{v}",) for o, p in of.items() for v in (*p.outputs.values(), *p.inputs)}
+        results = [f"{o}:{v}" for o, p in of.items() for v in p.outputs.values()]
+        for number in facts_about(inner.knowledge, results):
+            if any(True for _ in renamed(inner.knowledge.facts[number], shown)):
+                lemma.conclusions.append(number)
+        self._lemmas.append(lemma)
+        return lemma
 
     def _relate_iotas(self) -> None:
         """Positions along a dimension of one size are one vector: the specification's first such iota, at
@@ -170,8 +218,9 @@ class Engine:
             raise Unproved(f"the proof of {self.knowledge.facts[number]} would be circular")
         self._open.add(number)
         try:
-            stage = self._stage(number)
-            for needed in dependencies(stage):
+            recipe = self.knowledge.recipes[number]
+            stage = self._called(recipe) if isinstance(recipe, FromCall) else self._stage(number)
+            for needed in self.uses_of(stage):
                 self.prove(needed)
         except (NoDefinition, Unfollowable) as error:
             self.failed[number] = str(error)
@@ -183,6 +232,20 @@ class Engine:
             self._open.discard(number)
         self.built[number] = stage
         self._order.append(number)
+
+    def _called(self, recipe: FromCall) -> Called:
+        binding = recipe.binding
+        binding.lemma.engine.prove(recipe.conclusion)
+        rests = sorted(binding.lemma.rests(recipe.conclusion))
+        return Called(binding, recipe.conclusion, tuple(binding.assumed[n] for n in rests))
+
+    def uses(self, number: int) -> Sequence[int]:
+        """The facts that a proved fact rests on directly."""
+        return self.uses_of(self.built[number]) if number in self.built else ()
+
+    @staticmethod
+    def uses_of(stage: Stage | Called) -> Sequence[int]:
+        return stage.rests if isinstance(stage, Called) else dependencies(stage)
 
     def _proves(self, number: int) -> bool:
         if not self.plausible(self.knowledge, number):
@@ -251,12 +314,45 @@ class Engine:
 
     # --- the result ----------------------------------------------------------------------------------------
 
-    def proof(
-        self, wanted: list[int], status: str = "unknown"
-    ) -> tuple[Proof, list[Obligation], dict[int, int]]:
-        """The proved facts in dependency order, their files (``:status`` as given), new numbers of the
-        facts.
-        """
+    def proof(self, wanted: list[int], status: str = "unknown") -> tuple[Proof, list[Obligation]]:
+        """The proved facts in dependency order, and their files (``:status`` as given)."""
+        files = Files(status)
+        needed = self._needed(wanted)
+        concluded: dict[int, list[int]] = {}
+        for n in sorted(needed):
+            stage = self.built.get(n)
+            if isinstance(stage, Called):
+                place = self._lemmas.index(stage.binding.lemma)
+                concluded.setdefault(place, []).append(stage.conclusion)
+        lemmas, place_of = list[LemmaProof](), dict[int, int]()
+        for place in sorted(concluded):
+            place_of[place] = len(lemmas)
+            lemma, goals = self._lemmas[place], sorted(set(concluded[place]))
+            inner = lemma.engine
+            facts, stages, numbers = inner._assemble(inner._needed(goals), files, {})
+            solved = [s for s in stages if not isinstance(s, CallStage)]
+            for goal in goals:
+                if goal not in numbers:  # an operand handed on: assumed and concluded
+                    numbers[goal] = len(facts)
+                    facts.append(inner.knowledge.facts[goal])
+            lemmas.append(LemmaProof(lemma.function, facts, solved, [numbers[n] for n in goals]))
+        facts, stages, _ = self._assemble(needed, files, place_of)
+        return Proof(facts, stages, lemmas), files.obligations
+
+    def _needed(self, wanted: Sequence[int]) -> set[int]:
+        needed: set[int] = set()
+        work = list(wanted)
+        while work:
+            n = work.pop()
+            if n not in needed:
+                needed.add(n)
+                work += self.uses(n)
+        return needed
+
+    def _assemble(
+        self, needed: set[int], files: Files, lemma_place: Mapping[int, int]
+    ) -> tuple[list[Fact], list[Stage | CallStage], dict[int, int]]:
+        """Facts that stages name, the stages in order, and the facts' numbers."""
         numbers: dict[int, int] = {}
         facts: list[Fact] = []
 
@@ -266,37 +362,78 @@ class Engine:
                 facts.append(self.knowledge.facts[old])
             return numbers[old]
 
-        needed: set[int] = set()
-        work = list(wanted)
-        while work:
-            n = work.pop()
-            if n not in needed:
-                needed.add(n)
-                if n in self.built:
-                    work += dependencies(self.built[n])
-        obligations: dict[str, Obligation] = {}
-        stages: list[Stage] = []
+        stages: list[Stage | CallStage] = []
+        self._files = {}
+        done = {n for n in needed if n not in self.built}
+        waiting: dict[Binding, list[int]] = {}
+        for n in needed:
+            stage = self.built.get(n)
+            if isinstance(stage, Called):
+                waiting.setdefault(stage.binding, []).append(n)
         for old in self._order:
-            if old in needed:
-                for dependency in dependencies(self.built[old]):
+            if old not in needed:
+                continue
+            stage = self.built[old]
+            if not isinstance(stage, Called):
+                for dependency in dependencies(stage):
                     number_of(dependency)
-                stages.append(renumber(self.built[old], number_of))
+                written = files.written(renumber(stage, number_of), self.model, facts)
+                self._files[old] = files_of(written)
+                stages.append(written)
+                done.add(old)
+            elif old not in done:
+                place = lemma_place[self._lemmas.index(stage.binding.lemma)]
+                stages.append(CallStage(place, stage.binding.instance))
+                done |= {n for n in waiting[stage.binding] if done.issuperset(self.uses(n))}
+        return facts, stages, numbers
 
-        def file(text: str) -> str:
-            key = without_comments(text)
-            if key not in obligations:
-                obligations[key] = Obligation(len(obligations) + 1, text)
-            return obligations[key].file
+    def fallen(self, bad: Mapping[str, str]) -> dict[int, str]:
+        """Facts that rest on one of these files of the last proof, and why they fall."""
+        out: dict[int, str] = {}
+        inner = {id(m): m.engine.fallen(bad) for m in self._lemmas}
+        for number in self._order:
+            stage = self.built[number]
+            reasons = [
+                f"{bad[f]} of the obligation of: {self._title(self.knowledge.facts[number])}"
+                for f in self._files.get(number, ())
+                if f in bad
+            ]
+            if isinstance(stage, Called):
+                below = inner[id(stage.binding.lemma)]
+                reasons += [below[stage.conclusion]] if stage.conclusion in below else []
+            reasons += [out[f] for f in self.uses_of(stage) if f in out]
+            if reasons:
+                out[number] = reasons[0]
+        return out
 
-        finished: list[Stage] = []
-        for stage in stages:
-            if isinstance(stage, LayoutStage):
-                finished.append(replace(stage, file=file(LayoutText(self.model, facts, stage).text(status))))
-            else:
-                writer = AlgebraText(self.model, facts, stage)
-                cases = tuple(replace(c, file=file(writer.text(c, status))) for c in stage.cases)
-                finished.append(replace(stage, cases=cases))
-        return Proof(facts, finished), list(obligations.values()), numbers
+
+class Files:
+    """The distinct files of a proof, numbered in order of first use."""
+
+    def __init__(self, status: str) -> None:
+        self.status = status
+        self.obligations: list[Obligation] = []
+        self._known: dict[str, Obligation] = {}
+
+    def written(self, stage: Stage, model: Model, facts: Sequence[Fact]) -> Stage:
+        """The stage with the names of its files."""
+        if isinstance(stage, LayoutStage):
+            return replace(stage, file=self._file(LayoutText(model, facts, stage).text(self.status)))
+        writer = AlgebraText(model, facts, stage)
+        cases = tuple(replace(c, file=self._file(writer.text(c, self.status))) for c in stage.cases)
+        return replace(stage, cases=cases)
+
+    def _file(self, text: str) -> str:
+        key = without_comments(text)
+        if key not in self._known:
+            self._known[key] = Obligation(len(self.obligations) + 1, text)
+            self.obligations.append(self._known[key])
+        return self._known[key].file
+
+
+def files_of(stage: Stage) -> tuple[str, ...]:
+    """Names of a stage's files, in order of use."""
+    return (stage.file,) if isinstance(stage, LayoutStage) else tuple(c.file for c in stage.cases)
 
 
 def dependencies(stage: Stage) -> list[int]:
@@ -358,18 +495,25 @@ def _symbols(p: LayoutPremise) -> Iterator[str]:
         yield from f.symbols
 
 
-def segments(plan: Plan) -> Iterator[list[str]]:
-    """Ops of all classes from one collective to the next; each segment needs earlier ones only."""
+def segments(plan: Plan) -> Iterator[list[str] | Site]:
+    """Ops of all classes from one collective or call to the next; each segment needs earlier ones only.
+
+    A call that every class has reached is a segment of its own.
+    """
     position = {c.name: 0 for c in plan.classes}
     while True:
         segment: list[str] = []
         arrived: dict[int, set[str]] = {}
+        called: dict[Site, list[str]] = {}
         for cls in plan.classes:
             ops = cls.program.ops
             while position[cls.name] < len(ops):
                 op = ops[position[cls.name]]
                 if op.name in COLLECTIVES:
                     arrived.setdefault(op.integer("seq"), set()).add(cls.name)
+                    break
+                if op.name == CALL:
+                    called.setdefault((op.text("function"), op.integer("instance")), []).append(cls.name)
                     break
                 segment.append(f"{cls.name}:{op.out}")
                 position[cls.name] += 1
@@ -379,5 +523,19 @@ def segments(plan: Plan) -> Iterator[list[str]]:
         ]
         for name in complete:
             position[name] += 1
+        for site, names in called.items():
+            if len(names) == len(plan.classes):
+                yield site
+                complete += names
+                for name in names:
+                    position[name] += _width(plan.by_class[name].program.ops, position[name])
         if not complete:
             return
+
+
+def _width(ops: Sequence[Op], first: int) -> int:
+    """How many results the call has whose first one stands at ``first``."""
+    last = first + 1
+    while last < len(ops) and ops[last].name == CALL and ops[last].integer("output"):
+        last += 1
+    return last - first

@@ -6,7 +6,9 @@ movement itself (an *atom*) or to a literal. Facts guessed here are proved by la
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -62,6 +64,20 @@ class Reading:
     values: tuple[Affine, ...] = ()
 
 
+#: First and last position of a part along one coordinate, and which fact it is.
+Span = tuple[int, int, int]
+_FEW = 8
+
+
+def _disjoint(facts: Sequence[Fact]) -> tuple[int, list[Span]] | None:
+    """A coordinate along which the left sides have disjoint ranges, and these in order."""
+    for place in range(len(facts[0].lhs_index)):
+        spans = sorted((*f.lhs_index[place].interval(f.ranges), k) for k, f in enumerate(facts))
+        if all(a[1] < b[0] for a, b in itertools.pairwise(spans)):
+            return place, spans
+    return None
+
+
 @dataclass
 class Knowledge:
     """All facts of one problem; fact numbers are positions in ``facts``."""
@@ -78,6 +94,7 @@ class Knowledge:
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
     _asking: set[Ref] = field(default_factory=set)
     _links: dict[str, list[int] | None] = field(default_factory=dict)
+    _parts: dict[tuple[int, int, int], tuple[int, list[Span]] | None] = field(default_factory=dict)
 
     def declare_inputs(self) -> None:
         """The facts of the input relation."""
@@ -151,7 +168,7 @@ class Knowledge:
         """The relation of one element on a box; raises :class:`Unrelated` or a split of the box."""
         if self.is_atom(ref) and ref not in self.by_lhs:
             return Reading(Fraction(1), ref, tuple(fold(f, ranges) for f in index))
-        for number in self.facts_for(ref):
+        for number in self._near(self.facts_for(ref), index, ranges):
             fact = self.facts[number]
             if any(f.is_const and g.is_const and f != g for f, g in zip(fact.lhs_index, index, strict=True)):
                 continue
@@ -161,6 +178,24 @@ class Knowledge:
             at = tuple(fold(f.substitute(values), ranges) for f in fact.rhs_index)
             return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
         raise Unrelated(ref)
+
+    def _near(
+        self, numbers: list[int], index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> Sequence[int]:
+        """Those of many facts about disjoint parts of one tensor whose part an index may meet."""
+        if len(numbers) <= _FEW:
+            return numbers
+        key = (numbers[0], numbers[-1], len(numbers))
+        if key not in self._parts:
+            self._parts[key] = _disjoint([self.facts[n] for n in numbers])
+        found = self._parts[key]
+        if found is None:
+            return numbers
+        place, spans = found
+        lo, hi = index[place].interval(ranges)
+        first = bisect_left(spans, lo, key=lambda s: s[1])
+        last = bisect_right(spans, hi, key=lambda s: s[0])
+        return [numbers[k] for k in sorted(s[2] for s in spans[first:last])]
 
     def summed(self, ref: Reduced, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
         """The relation of a sum that a stage opens: its fact then says what the right side is.
@@ -230,7 +265,7 @@ class Knowledge:
     def _hop(
         self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]
     ) -> tuple[Fraction, Ref, list[Affine]]:
-        for number in self.hops[ref]:
+        for number in self._near(self.hops[ref], index, ranges):
             fact = self.facts[number]
             values = solve(fact.lhs_index, fact.ranges, index, ranges)
             if values is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -39,15 +40,13 @@ def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, R
     factor = model.scale(ref)
     if factor is not None:
         return factor[1], ins[factor[0]], at
-    shapes = [model.tensors.type(v).shape for v in ins]
     match op.name:
         case "broadcast_in_dim":
-            source = [
-                ZERO if n == 1 else at[mesh + d] for n, d in zip(shapes[0], op.ints("dims"), strict=True)
-            ]
+            shape = model.tensors.type(ins[0]).shape
+            source = [ZERO if n == 1 else at[mesh + d] for n, d in zip(shape, op.ints("dims"), strict=True)]
             return one, ins[0], at[:mesh] + source
         case "transpose":
-            source = [ZERO] * len(shapes[0])
+            source = [ZERO] * len(op.type.shape)
             for d, p in enumerate(op.ints("perm")):
                 source[p] = at[mesh + d]
             return one, ins[0], at[:mesh] + source
@@ -60,18 +59,19 @@ def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, R
             return one, ins[0], at[:mesh] + source
         case "pad":
             source = [f - low for f, low in zip(at[mesh:], op.ints("low"), strict=True)]
-            if all(within(f, 0, n, ranges) for f, n in zip(source, shapes[0], strict=True)):
+            shape = model.tensors.type(ins[0]).shape
+            if all(within(f, 0, n, ranges) for f, n in zip(source, shape, strict=True)):
                 return one, ins[0], at[:mesh] + source
             return one, ins[1], at[:mesh]
         case "concatenate":
             d = mesh + op.integer("dim")
-            for v, shape in zip(ins, shapes, strict=True):
-                size = shape[d - mesh]
-                divide(at[d], size, ranges)
-                if at[d].interval(ranges)[1] < size:
-                    return one, v, at
-                at[d] = at[d] - size
-            raise Unfollowable(f"{ref}: index beyond the concatenation")
+            ends = model.ends(ref)
+            part = bisect_right(ends, at[d].interval(ranges)[0])
+            if part == len(ins):
+                raise Unfollowable(f"{ref}: index beyond the concatenation")
+            divide(at[d], ends[part], ranges)
+            at[d] = at[d] - (ends[part - 1] if part else 0)
+            return one, ins[part], at
         case "reshape" | "all_gather" | "all_to_all":
             return one, *_regroup(model, ref, at, ranges)
         case "all_reduce" | "reduce_scatter":

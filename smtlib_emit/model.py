@@ -30,6 +30,7 @@ class Model:
         self.ops: dict[str, Op] = {f"s:{op.out}": op for op in plan.specification.ops}
         for cls in plan.classes:
             self.ops |= {f"{cls.name}:{op.out}": op for op in cls.program.ops}
+        self._ends: dict[str, tuple[int, ...]] = {}
         self._factorised = {name: self._is_factorised(g) for name, g in plan.groups.items()}
 
     def _is_factorised(self, group: Group) -> bool:
@@ -42,6 +43,14 @@ class Model:
     def operands(self, ref: str) -> tuple[str, ...]:
         owner, _ = split_ref(ref)
         return tuple(f"{owner}:{v}" for v in self.ops[ref].ins)
+
+    def ends(self, ref: str) -> tuple[int, ...]:
+        """Where each operand of a ``concatenate`` ends along its dimension."""
+        if ref not in self._ends:
+            dim = self.ops[ref].integer("dim")
+            sizes = (self.tensors.type(v).shape[dim] for v in self.operands(ref))
+            self._ends[ref] = tuple(itertools.accumulate(sizes))
+        return self._ends[ref]
 
     def group(self, ref: str) -> Group:
         """The group of a collective; it must equal its claimed axis factorisation."""
