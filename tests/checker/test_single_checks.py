@@ -101,12 +101,14 @@ INTERLEAVED = [[0, ["r", "a"], [64, 1]], [63, ["r"], [64]]]
 
 def interleaved(tree: list[Any]) -> Algebra:
     spec = program([["g", "f32[]"], ["x", "f32[128]"]], [], [])
-    return one_case([], spec=spec, trees={"s:x": [tree]}, classes=(("r", 2, 2), ("a", 63, 1), ("q", 3, 3)))
+    classes = ("r", 2, 2), ("a", 63, 1), ("q", 3, 3), ("o", 1, 1)
+    return one_case([], spec=spec, trees={"s:x": [tree]}, classes=classes)
 
 
 def test_pieces_may_interleave() -> None:
     assert interleaved(INTERLEAVED).cases
     assert interleaved([[0, ["a", "r"]], [126, ["r"]]]).cases, "the order of rows in which pieces are ranges"
+    assert interleaved([[0, [*["o"] * 62, "a", "r"]], [126, ["r"]]]).cases, "as many classes as may be"
 
 
 @pytest.mark.parametrize("tree", [
