@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -131,8 +132,14 @@ class Case:
     file: str = ""
 
 
-Piece = tuple[int, tuple[str, ...]]
+#: Offset, classes major to minor, and the stride of each.
+Piece = tuple[int, tuple[str, ...], tuple[int, ...]]
 Tree = tuple[Piece, ...]
+
+
+def strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides of digits of these sizes."""
+    return tuple(math.prod(sizes[k + 1 :]) for k in range(len(sizes)))
 
 
 @dataclass(frozen=True)
@@ -265,13 +272,18 @@ def stage_json(stage: Stage | CallStage) -> dict[str, object]:
             "symbols": [list(s) for s in stage.symbols],
             "premises": [premise_json(p) for p in stage.premises],
         }
+
+    def piece(offset: int, classes: tuple[str, ...], steps: tuple[int, ...]) -> list[object]:
+        plain = steps == strides([stage.classes[c][0] for c in classes])
+        return [offset, list(classes)] if plain else [offset, list(classes), list(steps)]
+
     return {
         "kind": "algebra",
         "goal": stage.goal,
         "title": stage.title,
         "classes": [[name, n, m] for name, (n, m) in stage.classes.items()],
         "trees": [
-            [ref_json(ref), [[[offset, list(classes)] for offset, classes in tree] for tree in trees]]
+            [ref_json(ref), [[piece(*p) for p in tree] for tree in trees]]
             for ref, trees in stage.trees.items()
         ],
         "goal_at": [list(classes) for classes in stage.goal_at],

@@ -6,6 +6,8 @@ that resume or compare bundles: anything that does not have the documented shape
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .affine import Affine
 from .errors import FormatError
 from .facts import Fact, Reduced, Ref
@@ -35,6 +37,7 @@ from .proof import (
     Stage,
     Term,
     Tree,
+    strides,
 )
 
 _MAX_DEPTH = 200
@@ -223,7 +226,7 @@ def _algebra(data: object, facts: int) -> AlgebraStage:
         pair = _list(entry, "trees of a tensor")
         if len(pair) != 2:
             raise FormatError("trees of a tensor are [tensor, trees]")
-        trees[_ref(pair[0])] = tuple(_tree(t) for t in _list(pair[1], "trees of a tensor"))
+        trees[_ref(pair[0])] = tuple(_tree(t, classes) for t in _list(pair[1], "trees of a tensor"))
     return AlgebraStage(
         _fact_number(_int(raw["goal"], "goal of a stage"), facts),
         _text(raw["title"], "title of a stage"),
@@ -234,14 +237,22 @@ def _algebra(data: object, facts: int) -> AlgebraStage:
     )
 
 
-def _tree(data: object) -> Tree:
+def _tree(data: object, sizes: Mapping[str, tuple[int, int]]) -> Tree:
     pieces = []
     for entry in _list(data, "a tree"):
         match entry:
-            case [int(offset), list(classes)]:
-                pieces.append((offset, _texts(classes, "classes of a tree")))
+            case [int(offset), list(names), *rest] if len(rest) <= 1:
+                classes = _texts(names, "classes of a tree")
             case _:
-                raise FormatError("a piece of a tree is [offset, [class, ...]]")
+                raise FormatError(
+                    "a piece of a tree is [offset, [class, ...]] or [offset, [class, ...], [stride, ...]]"
+                )
+        if not set(classes) <= set(sizes):
+            raise FormatError("a piece of a tree names an unknown class")
+        steps = _ints(rest[0], "strides of a tree") if rest else strides([sizes[c][0] for c in classes])
+        if len(steps) != len(classes):
+            raise FormatError("a piece of a tree has one stride per class")
+        pieces.append((offset, classes, steps))
     return tuple(pieces)
 
 

@@ -43,7 +43,7 @@ Choice = tuple[tuple[Coord, ...], Fraction, tuple[str, ...]]
 """Coordinates chosen for the summed positions, their weight, and the variables that they bind."""
 Choose = Callable[[Sequence[Tree]], list[Choice]]
 FOLDS = {"max": "max2", "or": "max2", "min": "min2", "and": "min2"}
-TRIVIAL: Tree = ((0, ()),)
+TRIVIAL: Tree = ((0, (), ()),)
 MAX_PIECES, MAX_TERMS, MAX_GUESSES = 64, 20_000, 4096
 
 
@@ -104,11 +104,9 @@ class Algebra:
         self.need(ref not in self.trees and len(trees) == len(bounds), 8,
                   f"{ref} has {len(bounds)} coordinates and one list of trees")
         for tree, (low, high) in zip(trees, bounds, strict=True):
-            for offset, classes in tree:
-                self.need(offset == low and len(tree) <= MAX_PIECES, 8,
-                          f"the pieces of {ref} do not tile its range")
-                low += math.prod(map(self.size, classes))
-            self.need(low == high, 8, f"the pieces of {ref} do not tile its range")
+            cut = [(o, [*zip(map(self.size, classes), steps, strict=True)]) for o, classes, steps in tree]
+            self.need(len(tree) <= MAX_PIECES and tiled(cut, low) == high, 8,
+                      f"the pieces of {ref} do not tile its range")
         self.trees[ref] = trees
 
     def size(self, cls: str) -> int:
@@ -138,7 +136,7 @@ class Algebra:
         return ("lit", Fraction(value)) if isinstance(value, (bool, Fraction)) else e
 
     def _form(self, piece: Piece, names: Sequence[str]) -> Affine:
-        return row_major([Affine.symbol(v) for v in names], [self.size(c) for c in piece[1]]).shift(piece[0])
+        return Affine.total(zip(piece[2], map(Affine.symbol, names), strict=True)).shift(piece[0])
 
     def _decode(self, form: Affine, tree: Tree) -> Coord | None:
         """The piece and variables whose position is exactly this form."""
@@ -166,7 +164,8 @@ class Algebra:
         """Both sides of the goal, its k-th free occurrence of a class named by `label`."""
         values, k = dict[str, Affine](), 0
         for (name, low, _), classes in zip(self.goal.symbols, self.stage.goal_at, strict=True):
-            values[name] = self._form((low, classes), [f"{c}.{label(k + j)}" for j, c in enumerate(classes)])
+            digits = [Affine.symbol(f"{c}.{label(k + j)}") for j, c in enumerate(classes)]
+            values[name] = row_major(digits, map(self.size, classes)).shift(low)
             k += len(classes)
         left = self._locate(self.goal.lhs, self.goal.lhs_index, values, 10)
         right = self._locate(self.goal.rhs, self.goal.rhs_index, values, 10)
@@ -298,7 +297,7 @@ class Algebra:
 
     def _representatives(self, trees: Sequence[Tree]) -> list[Choice]:
         """All items (piece, representatives) of the trees, in order, with their weights n/m."""
-        cut = [[[self.stage.classes[c] for c in classes] for _, classes in tree] for tree in trees]
+        cut = [[[self.stage.classes[c] for c in classes] for _, classes, _ in tree] for tree in trees]
         if math.prod(sum(math.prod(m for _, m in piece) for piece in tree) for tree in cut) > MAX_TERMS:
             raise Undecided(f"{self.where}: a sum has too many terms")
         items = []
@@ -316,7 +315,7 @@ class Algebra:
         choices: list[Choice] = []
         for pick in product(*(enumerate(tree) for tree in trees)):
             coords: list[Coord] = []
-            for number, (_, classes) in pick:
+            for number, (_, classes, _) in pick:
                 coords.append((number, *(f"{c}.b{self.bound + k}" for k, c in enumerate(classes))))
                 self.bound += len(classes)
             choices.append((tuple(coords), Fraction(1), tuple(v for c in coords for v in c[1:])))
@@ -389,6 +388,23 @@ class Algebra:
         for _, node in reversed(parts[:-1]):
             result = (function, node, result)
         return result
+
+
+def tiled(pieces: Sequence[tuple[int, list[tuple[int, int]]]], low: int) -> int | None:
+    """The end of the range from `low` that pieces (offset, sizes and strides, major first) tile, or None.
+
+    Pieces whose offsets lie within the first major stride repeat together, so they must tile that stride.
+    """
+    while pieces:
+        first, digits = pieces[0]
+        n, step = digits[0] if digits else (1, 1)
+        block = pieces[:next((i for i, (o, _) in enumerate(pieces) if o >= low + step), len(pieces))]
+        rest = [(o, inner[1:]) for o, inner in block]
+        whole = tiled(rest, low) == low + step if digits else len(block) == 1
+        if first != low or not whole or any(inner[:1] != digits[:1] for _, inner in block):
+            return None
+        low, pieces = low + n * step, pieces[len(block):]
+    return low
 
 
 def solve(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[str, Affine]:

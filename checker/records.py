@@ -3,6 +3,7 @@ business."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from .strict import (
     text,
 )
 
-MAX_TERM, MAX_REPS = 200, 1000
+MAX_TERM, MAX_REPS, MAX_DIGITS = 200, 1000, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Reduced:
 
 Ref = Tensor | Reduced
 Index = tuple[Affine, ...]
-Piece = tuple[int, tuple[str, ...]]
+Piece = tuple[int, tuple[str, ...], tuple[int, ...]]
+"""Offset, classes major to minor, and the stride of each."""
 Tree = tuple[Piece, ...]
 
 
@@ -333,6 +335,15 @@ def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
     forms = affines({f"{c}.{r}" for c, (_, m) in classes.items() for r in range(min(m, MAX_REPS))})
     term = partial(_term, coords=coords)
 
+    def piece(value: Any, where: str) -> Piece:
+        """Strides are given where they are not row-major."""
+        some: list[Reader] = [natural, names, partial(integers, low=1)]
+        offset, inner, *given = row(*some[:max(2, len(array(value, where)))])(value, where)
+        need(len(inner) <= MAX_DIGITS, f"{where}: a piece of more than {MAX_DIGITS} classes")
+        own = tuple(math.prod(classes[c][0] for c in inner[k + 1:]) for k in range(len(inner)))
+        need(not given or (len(given[0]) == len(inner) and given[0] != own), f"{where}: strides out of place")
+        return offset, inner, given[0] if given else own
+
     def element(value: Any, where: str) -> Element:
         return Element(*row(read_ref, coords)(value, where))
 
@@ -348,7 +359,7 @@ def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
         case = record(entry, where, reps=coords, premises=array, file=file)
         cases.append(Case(case["reps"], tuple(_variant(p, f"{where}, premise {n}", kinds) for n, p in
                                               enumerate(case["premises"], 1)), case["file"]))
-    trees = many(row(read_ref, many(many(row(natural, names)))))(item["trees"], f"{what}: trees")
+    trees = many(row(read_ref, many(many(piece))))(item["trees"], f"{what}: trees")
     goal_at = many(names)(item["goal_at"], f"{what}: goal_at")
     return AlgebraStage(item["goal"], item["title"], classes, trees, goal_at, tuple(cases))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from certificates.proof import (
     ElemHyp,
     Piece,
     Tree,
+    strides,
 )
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
@@ -30,6 +32,10 @@ from .polynomial import Polynomials
 from .widths import Measurer, widths
 
 Coordinate = tuple[Ref, int]
+#: Offset, variables and strides of a position.
+Leaves = tuple[int, tuple[str, ...], tuple[int, ...]]
+#: Offset, and classes with strides, of a piece.
+Digits = tuple[int, list[tuple[str, int]]]
 MAX_ELEMENTS = 4000
 
 
@@ -69,22 +75,18 @@ class AlgebraBuilder:
 
     # --- classes and trees ---------------------------------------------------------------------------------
 
-    def _leaves(self, form: Affine) -> tuple[int, tuple[str, ...]]:
-        """Offset and variables (major to minor) of a position that runs over a contiguous range."""
+    def _leaves(self, form: Affine) -> Leaves:
+        """Offset, variables (major to minor) and strides of a position."""
         offset, leaves = form.const, []
         for symbol, coef in form.terms:
             lo, _ = self.recipe.ranges[symbol]
             offset += coef * lo
             if symbol in self.variables:
+                if coef < 0:
+                    raise NoDefinition(f"{self.goal.lhs}: position {form} runs downwards")
                 leaves.append((coef, symbol))
         leaves.sort(reverse=True)
-        expected = 1
-        for coef, symbol in reversed(leaves):
-            if coef != expected:
-                raise NoDefinition(f"{self.goal.lhs}: position {form} does not run over a contiguous range")
-            lo, hi = self.variables[symbol]
-            expected *= hi - lo
-        return offset, tuple(s for _, s in leaves)
+        return offset, tuple(s for _, s in leaves), tuple(c for c, _ in leaves)
 
     def _size(self, leaves: Sequence[str]) -> int:
         total = 1
@@ -96,7 +98,7 @@ class AlgebraBuilder:
         """Trees per coordinate: used pieces, aligned over the coordinates that ops tie together, gaps
         filled.
         """
-        used: dict[Coordinate, set[tuple[int, tuple[str, ...]]]] = {}
+        used: dict[Coordinate, set[Leaves]] = {}
         for use in self.recipe.uses:
             for c, form in enumerate(use.at):
                 used.setdefault((use.ref, c), set()).add(self._leaves(form))
@@ -106,18 +108,15 @@ class AlgebraBuilder:
         groups: dict[object, list[Coordinate]] = {}
         for coordinate in used:
             groups.setdefault(aligned.find(coordinate), []).append(coordinate)
-        layouts: dict[object, list[tuple[int, tuple[str, ...]]]] = {}
+        layouts: dict[object, list[Leaves]] = {}
         for key, members in groups.items():
             pieces = sorted({p for m in members for p in used[m]})
-            chosen: list[tuple[int, tuple[str, ...]]] = []
-            for offset, leaves in pieces:
-                same = [c for c in chosen if c[0] == offset and self._sizes(c[1]) == self._sizes(leaves)]
-                if same:
-                    for a, b in zip(same[0][1], leaves, strict=True):
-                        self._class_of.join(a, b)
-                else:
-                    chosen.append((offset, leaves))
-            layouts[key] = chosen
+            chosen: dict[object, Leaves] = {}
+            for offset, leaves, steps in pieces:
+                shape = offset, self._sizes(leaves), steps
+                for a, b in zip(chosen.setdefault(shape, (offset, leaves, steps))[1], leaves, strict=True):
+                    self._class_of.join(a, b)
+            layouts[key] = list(chosen.values())
         names: dict[object, str] = {}
         self.classes: dict[str, int] = {}
 
@@ -135,21 +134,49 @@ class AlgebraBuilder:
             if any(self._range(m) != (lo, hi) for m in members):
                 raise NoDefinition(f"{self.goal.lhs}: aligned coordinates {members} differ in size")
             tree: list[Piece] = []
-            position = lo
-            for offset, leaves in sorted(layouts[key]):
-                if offset < position:
-                    raise NoDefinition(f"{self.goal.lhs}: pieces of {members[0][0]} overlap")
-                if offset > position:
-                    tree.append((position, (self._filler(offset - position),)))
-                tree.append((offset, tuple(name(s) for s in leaves)))
-                position = offset + self._size(leaves)
-            if position < hi:
-                tree.append((position, (self._filler(hi - position),) if hi - position > 1 else ()))
+            cut = [(offset, tuple(map(name, leaves)), steps) for offset, leaves, steps in layouts[key]]
+            for offset, digits in self._tiled([(o, [*zip(n, s, strict=True)]) for o, n, s in cut], lo, hi):
+                tree.append((offset, tuple(c for c, _ in digits), tuple(s for _, s in digits)))
             fillers[key] = tuple(tree)
         for ref in {use.ref for use in self.recipe.uses}:
             count = len(self.model.tensors.ranges(ref))
             self.trees[ref] = tuple(fillers[aligned.find((ref, c))] for c in range(count))
         self._name = name
+
+    def _tiled(self, pieces: Sequence[Digits], low: int, high: int) -> list[Digits]:
+        """The pieces with fillers, so that they tile a range: one after the other, or interleaved.
+
+        Pieces that lie within the major stride of one repeat with it: together they tile that stride.
+        """
+        out: list[Digits] = []
+        left = sorted(pieces)
+        while left:
+            first, digits = left[0]
+            name, step = digits[0] if digits else ("", 1)
+            n = self.classes[name] if digits else 1
+            start = first
+            if digits and step > math.prod(self.classes[c] for c, _ in digits[1:]):
+                start = max(low, min(first - (first - low) % step, high - n * step))
+            block = [p for p in left if p[0] < start + step]
+            left = left[len(block) :]
+            repeated = all(d and (self.classes[d[0][0]], d[0][1]) == (n, step) for _, d in block)
+            if start < low or start + n * step > high or not (repeated if digits else len(block) == 1):
+                raise NoDefinition(f"{self.goal.lhs}: pieces of a tree overlap or do not nest")
+            out += self._gap(low, start)
+            if digits:
+                heads = {offset: d[0] for offset, d in block}
+                for offset, rest in self._tiled([(o, d[1:]) for o, d in block], start, start + step):
+                    head = heads.get(offset) or (self._filler(n), step)
+                    out.append((offset, [head, *rest]))
+            else:
+                out += block
+            low = start + n * step
+        return out + self._gap(low, high)
+
+    def _gap(self, low: int, high: int) -> list[Digits]:
+        """A piece for positions that the stage does not speak of."""
+        digits = [(self._filler(high - low), 1)] if high - low > 1 else []
+        return [(low, digits)] if high > low else []
 
     def _sizes(self, leaves: Sequence[str]) -> tuple[int, ...]:
         return tuple(self._size([s]) for s in leaves)
@@ -197,10 +224,10 @@ class AlgebraBuilder:
     def _side(self, ref: Ref, index: Sequence[Affine]) -> Side:
         places = []
         for c, form in enumerate(index):
-            offset, leaves = self._leaves(form)
-            wanted = tuple(self._name(s) for s in leaves)
+            offset, leaves, steps = self._leaves(form)
+            wanted = offset, tuple(self._name(s) for s in leaves), steps
             for number, piece in enumerate(self.trees[ref][c]):
-                if piece == (offset, wanted):
+                if piece == wanted:
                     places.append((number, leaves))
                     break
             else:
@@ -258,7 +285,9 @@ class AlgebraBuilder:
         goal_at = []
         free: Counter[str] = Counter()
         for symbol, _, _ in self.goal.symbols:
-            _, leaves = self._leaves(self.recipe.goal[symbol])
+            _, leaves, steps = self._leaves(self.recipe.goal[symbol])
+            if steps != strides(self._sizes(leaves)):
+                raise NoDefinition(f"{self.goal.lhs}: symbol {symbol} does not run over a contiguous range")
             goal_at.append(tuple(self._name(s) for s in leaves))
             free.update(goal_at[-1])
         skeleton = AlgebraStage(
@@ -368,4 +397,3 @@ def _growth(count: int, limit: int) -> Iterator[tuple[int, ...]]:
             yield from extend((*prefix, value))
 
     return extend(())
-

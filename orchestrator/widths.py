@@ -85,7 +85,7 @@ class Measurer(AlgebraText):
 
     def places(self, tree: Tree) -> list[tuple[Fraction, tuple[int, ...]]]:
         out = []
-        for number, (_, classes) in enumerate(tree):
+        for number, (_, classes, _) in enumerate(tree):
             reps = tuple(range(self.next, self.next + len(classes)))
             self.next += len(classes)
             out.append((Fraction(1), (number, *reps)))

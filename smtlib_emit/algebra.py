@@ -19,7 +19,6 @@ from .layout import UNARY
 from .model import Model
 from .sexp import Sexp, Symbol
 
-TRIVIAL: Tree = ((0, ()),)
 NO_ALGEBRA = frozenset(
     ["iota", "reshape", "slice", "pad", "concatenate", "gather", "all_gather", "reduce_scatter", "all_to_all"]
 )
@@ -71,11 +70,9 @@ class AlgebraText:
 
     def position(self, ref: Ref, coordinate: int, place: Sequence[int]) -> Affine:
         """Affine position of a place ``(piece, rep, …)`` over ``class.rep`` symbols."""
-        offset, classes = self.stage.trees[ref][coordinate][place[0]]
-        total = Affine()
-        for name, rep in zip(classes, place[1:], strict=True):
-            total = total.scale(self.stage.classes[name][0]) + Affine.symbol(f"{name}.{rep}")
-        return total + offset
+        offset, classes, steps = self.stage.trees[ref][coordinate][place[0]]
+        names = (f"{name}.{rep}" for name, rep in zip(classes, place[1:], strict=True))
+        return Affine.of(offset, zip(names, steps, strict=True))
 
     def element(self, ref: Ref, index: Sequence[Affine]) -> Elem:
         """The element whose places have exactly these positions."""
@@ -88,7 +85,7 @@ class AlgebraText:
         return Elem(ref, tuple(places))
 
     def _place(self, ref: Ref, coordinate: int, form: Affine) -> tuple[int, ...] | None:
-        for number, (offset, classes) in enumerate(self.stage.trees[ref][coordinate]):
+        for number, (offset, classes, _) in enumerate(self.stage.trees[ref][coordinate]):
             if form.const != offset or len(form.terms) != len(classes):
                 continue
             by_class: dict[str, list[tuple[int, int]]] = {}
@@ -202,7 +199,7 @@ class AlgebraText:
     def places(self, tree: Tree) -> list[tuple[Fraction, tuple[int, ...]]]:
         """All (weight, place) of a reduced coordinate: pieces, then representatives, lexicographically."""
         out = []
-        for number, (_, classes) in enumerate(tree):
+        for number, (_, classes, _) in enumerate(tree):
             sizes = [self.stage.classes[name] for name in classes]
             weight = math.prod((Fraction(n, m) for n, m in sizes), start=Fraction(1))
             for reps in itertools.product(*(range(m) for _, m in sizes)):

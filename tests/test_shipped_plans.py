@@ -16,6 +16,8 @@ PROVED = (
     "llama-small-clip-accum-hsdp-rep2-tp2-fsdp2",
     "llama-small-clip-accum-tp2-fsdp2",
     "llama-uneven-tp2-fsdp2",
+    "llama3-405b-2l-hsdp-rep2-tp8-fsdp64",
+    "llama3-405b-2l-hsdp-rep32-tp8-fsdp64",
     "llama3-405b-2l-tp8-fsdp64",
     "llama3-8b-2l-clip-accum-tp2-fsdp2",
     "llama3-8b-2l-tp2-fsdp2",

@@ -67,7 +67,10 @@ def proof(mlp: Plan) -> Proof:
         2,
         "tanh",
         {"i": (251, 1), "k": (4096, 2)},
-        {"c0:%1": (((0, ("i",)), (251, ("k", "i"))),), reduced: ()},
+        {
+            "c0:%1": (((0, ("i",), (1,)), (251, ("k", "i"), (251, 1)), (0, ("i", "k"), (502, 2))),),
+            reduced: (),
+        },
         (("i",), ()),
         (Case(((0,), ()), (ElemDef(e), ElemHyp(0, (Z0,), "rhs"), law), "0002"), Case(((1,), ()), ())),
     )
@@ -110,6 +113,9 @@ MALFORMED: list[tuple[Callable[[Any], None], str]] = [
     (edit(*ALGEBRA, "classes", 1, to=["i", 2, 2]), "an index class is .* with distinct names"),
     (edit(*ALGEBRA, "trees", 0, to=["c0:%1"]), r"trees of a tensor are \[tensor, trees\]"),
     (edit(*ALGEBRA, "trees", 0, 1, 0, 0, to=[0, "i"]), "a piece of a tree is"),
+    (edit(*ALGEBRA, "trees", 0, 1, 0, 0, to=[0, ["i"], [1], []]), "a piece of a tree is"),
+    (edit(*ALGEBRA, "trees", 0, 1, 0, 0, to=[0, ["j"]]), "a piece of a tree names an unknown class"),
+    (edit(*ALGEBRA, "trees", 0, 1, 0, 0, to=[0, ["i"], []]), "a piece of a tree has one stride per class"),
     (edit(*ALGEBRA, "cases", 0, to={}), "a case must be an object with exactly the keys"),
     (edit(*ALGEBRA, "cases", 0, "premises", 0, "e", to=["c0:%1"]), "an element is"),
     (edit(*ALGEBRA, "cases", 0, "premises", 0, "k", to="axiom"), "a premise of an algebra stage has none of"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from checker import kernel
 from checker.affine import Affine
-from checker.algebra import MAX_PIECES, Algebra
-from checker.errors import Rejected, Undecided
+from checker.algebra import MAX_PIECES, Algebra, tiled
+from checker.errors import Malformed, Rejected, Undecided
 from checker.layout import MAX_SUMMANDS, Layout
 from checker.model import Model
 from checker.reader import read_plan
@@ -90,6 +93,96 @@ def test_pieces_follow_one_another(tree: list[Any]) -> None:
     assert one_case([], spec=spec, trees={"s:x": [[[0, []], [1, []]]]}).cases
     with refuses(8, "the pieces of s:x do not tile its range"):
         one_case([], spec=spec, trees={"s:x": [tree]})
+
+
+#: 128 rows, of which rank r of 2 holds row 64 r + d for d below 63 (class a) and row 64 r + 63.
+INTERLEAVED = [[0, ["r", "a"], [64, 1]], [63, ["r"], [64]]]
+
+
+def interleaved(tree: list[Any]) -> Algebra:
+    spec = program([["g", "f32[]"], ["x", "f32[128]"]], [], [])
+    classes = ("r", 2, 2), ("a", 63, 1), ("q", 3, 3), ("o", 1, 1)
+    return one_case([], spec=spec, trees={"s:x": [tree]}, classes=classes)
+
+
+def test_pieces_may_interleave() -> None:
+    assert interleaved(INTERLEAVED).cases
+    assert interleaved([[0, ["a", "r"]], [126, ["r"]]]).cases, "the order of rows in which pieces are ranges"
+    assert interleaved([[0, [*["o"] * 62, "a", "r"]], [126, ["r"]]]).cases, "as many classes as may be"
+
+
+@pytest.mark.parametrize("tree", [
+    pytest.param([[0, ["r", "a"]], [63, ["r"], [64]]], id="read row-major, the pieces overlap"),
+    pytest.param([[0, ["r", "a"]]], id="rows 126 and 127 are in no piece"),
+    pytest.param(INTERLEAVED[:1], id="the rows of d = 63 are in no piece"),
+    pytest.param([*INTERLEAVED, INTERLEAVED[1]], id="the rows of d = 63 are in two pieces"),
+    pytest.param([[0, ["r", "a"], [64, 1]], [62, ["r"], [64]]], id="row 62 is in two pieces"),
+    pytest.param([[0, ["r", "a"], [62, 1]], [63, ["r"], [64]]], id="a piece overlaps itself"),
+    pytest.param([[0, ["a", "r"], [1, 64]], [63, ["r"], [64]]], id="minor before major"),
+    pytest.param([[0, ["r", "a"], [64, 1]], [63, ["q"], [64]]], id="other pieces repeat more often"),
+    pytest.param([INTERLEAVED[1], INTERLEAVED[0]], id="not in order"),
+    pytest.param([[0, ["r", "a"], [128, 1]], [63, ["r"], [128]]], id="beyond the range"),
+])  # fmt: skip
+def test_interleaved_pieces_hold_each_position_once(tree: list[Any]) -> None:
+    with refuses(8, "the pieces of s:x do not tile its range"):
+        interleaved(tree)
+
+
+@pytest.mark.parametrize(("piece", "reason"), [
+    ([0, ["r", "a"], [64]], "strides out of place"),
+    ([0, ["r", "a"], [63, 1]], "strides out of place"),
+    ([0, ["r", "a"], [64, 0]], "0 is no integer"),
+    ([0, ["r", "a"], [64, -1]], "-1 is no integer"),
+    ([0, ["r", "a"], [64, 1], []], "a list of 3 is expected"),
+    ([0], "a list of 2 is expected"),
+    ([0, ["r"] * 65], "more than 64 classes"),
+])  # fmt: skip
+def test_malformed_pieces(piece: list[Any], reason: str) -> None:
+    """Strides are written only where they are not row-major: a tree has one spelling."""
+    with pytest.raises(Malformed, match=reason):
+        interleaved([piece])
+
+
+Strided = list[tuple[int, list[tuple[int, int]]]]
+
+
+def positions(pieces: Strided) -> list[int]:
+    return sorted(o + sum(i * s for i, (_, s) in zip(at, digits, strict=True)) for o, digits in pieces
+                  for at in itertools.product(*(range(n) for n, _ in digits)))
+
+
+def axis(data: st.DataObject, depth: int) -> Strided:
+    """A class, a product of axes or axes one after the other."""
+    n = data.draw(st.integers(1, 3))
+    if not depth:
+        return [(0, [(n, 1)] if data.draw(st.booleans()) else [])]
+    if data.draw(st.booleans()):
+        inner = axis(data, depth - 1)
+        return [(o, [(n, len(positions(inner))), *digits]) for o, digits in inner]
+    out: Strided = []
+    for _ in range(n):
+        low = len(positions(out))
+        out += [(low + o, digits) for o, digits in axis(data, depth - 1)]
+    return out
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_what_tiles_holds_each_position_once(data: st.DataObject) -> None:
+    """Against enumeration: axes of products and ranges tile; with a number changed, only if still true."""
+    pieces = axis(data, 3)
+    assert tiled(pieces, 0) == len(positions(pieces))
+    assert positions(pieces) == list(range(len(positions(pieces))))
+    k = data.draw(st.integers(0, len(pieces) - 1))
+    offset, digits = pieces[k]
+    flat = [offset, *itertools.chain.from_iterable(digits)]
+    changed = data.draw(st.integers(0, len(flat) - 1))
+    flat[changed] = max(1 if changed else 0, flat[changed] + data.draw(st.sampled_from([-2, -1, 1, 2])))
+    pieces[k] = flat[0], list(zip(flat[1::2], flat[2::2], strict=True))
+    if data.draw(st.booleans()):
+        pieces.pop(data.draw(st.integers(0, len(pieces) - 1)))
+    end = tiled(pieces, 0)
+    assert end is None or positions(pieces) == list(range(end))
 
 
 def test_the_number_of_pieces_is_capped() -> None:

@@ -188,6 +188,12 @@ def swap(items: list[Any], i: int, rng: Random) -> None:
     items[i], items[j] = items[j], items[i]
 
 
+def strided(pieces: list[Any], i: int, rng: Random) -> None:
+    """Strides where there were none, or none where there were some."""
+    offset, classes, *given = pieces[i]
+    pieces[i] = [offset, classes] if given else [offset, classes, [rng.choice((2, 3))] * len(classes)]
+
+
 def other(options: Callable[[Bundle], list[Any]]) -> Callable[[Any, Random, Bundle], Any]:
     def how(old: Any, rng: Random, b: Bundle) -> Any:
         found = [o for o in options(b) if o != old]
@@ -453,6 +459,7 @@ PROOF: SOME = {
                           {BAD, 8}),
     "class of a piece": (pick(at("proof", "stages", "*", "trees", "*", "1", "*", "*", "1"),
                               lambda s, i, r: s.append(s[i])), {8}),
+    "strides of a piece": (pick(at("proof", "stages", "*", "trees", "*", "1", "*"), strided), {BAD, 8}),
     "piece dropped": (pick(at("proof", "stages", "*", "trees", "*", "1", "*"), lambda s, i, r: s.pop(i)),
                       {8}),
     "tree dropped": (dropped_tree, {8}),

@@ -42,8 +42,8 @@ MAX_CASES = 60
 
 def tree(kind: str, sizes: Sizes) -> Tree:
     if kind == "p":
-        return ((0, ("r", "k")),)
-    return ((0, ("u",)), (sizes["u"], ("v",))) if kind == "s" else ((0, (kind,)),)
+        return ((0, ("r", "k"), (sizes["k"], 1)),)
+    return ((0, ("u",), (1,)), (sizes["u"], ("v",), (1,))) if kind == "s" else ((0, (kind,), (1,)),)
 
 
 @dataclass
@@ -301,7 +301,7 @@ class Pair:
         symbols: list[tuple[str, int, int]] = [("r", 0, sizes["r"])]
         self.goal_at: list[tuple[str, ...]] = [("r",)]
         for i, v in enumerate(dims):
-            offset, classes = tree(v[0], sizes)[piece if v[0] == "s" else 0]
+            offset, classes, _ = tree(v[0], sizes)[piece if v[0] == "s" else 0]
             n = size_of("p", sizes) if v[0] == "p" else sizes[classes[0]]
             symbols.append((f"z{i}", offset, offset + n))
             self.goal_at.append(classes)

@@ -102,7 +102,7 @@ def exact_stage(model: Model, goal: int, refs: list[Ref]) -> AlgebraStage:
             name = f"n{hi - lo}"
             if hi - lo > 1:
                 classes[name] = (hi - lo, hi - lo)
-            cut.append(((lo, (name,) if hi - lo > 1 else ()),))
+            cut.append(((lo, (name,), (1,)) if hi - lo > 1 else (lo, (), ()),))
         trees[ref] = tuple(cut)
     return AlgebraStage(goal, "", classes, trees, (), ())
 
@@ -119,9 +119,6 @@ def positions(stage: AlgebraStage, e: Elem) -> tuple[int, ...]:
     """Where an element of an exact stage stands."""
     out = []
     for tree, place in zip(stage.trees[e.ref], e.index, strict=True):
-        offset, names = tree[place[0]]
-        at = 0
-        for name, rep in zip(names, place[1:], strict=True):
-            at = at * stage.classes[name][0] + rep
-        out.append(offset + at)
+        offset, _, steps = tree[place[0]]
+        out.append(offset + sum(s * rep for s, rep in zip(steps, place[1:], strict=True)))
     return tuple(out)

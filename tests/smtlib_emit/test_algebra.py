@@ -73,7 +73,7 @@ def sum_stage(n: int, m: int) -> tuple[Model, AlgebraStage]:
     b.output("y", b.dot(x, w, contract=((0,), (0,))))
     b.output("z", b.reduce(x, (0,), "max"))
     plan = alone(b)
-    tree = ((0, ("k",)), (n, ("r",)))
+    tree = ((0, ("k",), (1,)), (n, ("r",), (1,)))
     trees: dict[Ref, tuple[object, ...]] = {"s:x": (tree,), "s:w": (tree,), "s:%0": (), "s:%1": ()}
     stage = AlgebraStage(0, "", {"k": (n, m), "r": (3, 3)}, trees, (), ())  # type: ignore[arg-type]
     return Model(plan), stage
@@ -120,8 +120,8 @@ def test_hypotheses_and_goals_stand_at_the_places_of_their_symbols(mlp: Plan) ->
     fact = Fact("c0:params.w1", "s:params.w1", over, (dp, tp, z0, z1), (z0, z1 + tp.scale(4)))
     classes = {"d": (2, 2), "t": (2, 2), "i": (4, 2), "j": (4, 2)}
     trees: dict[Ref, object] = {
-        "c0:params.w1": tuple(((0, (c,)),) for c in "dtij"),
-        "s:params.w1": (((0, ("i",)),), ((0, ("t", "j")),)),
+        "c0:params.w1": tuple(((0, (c,), (1,)),) for c in "dtij"),
+        "s:params.w1": (((0, ("i",), (1,)),), ((0, ("t", "j"), (4, 1)),)),
     }
     case = Case(((0,), (1,), (0,), (1,)), ())
     stage = AlgebraStage(0, "", classes, trees, (("d",), ("t",), ("i",), ("j",)), (case,))  # type: ignore[arg-type]

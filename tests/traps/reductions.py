@@ -66,6 +66,32 @@ def _unequal(weighted: bool) -> Plan:
                       inputs={"x": ROWS}, outputs={"y": {}})  # fmt: skip
 
 
+def _interleaved(minor: str) -> Plan:
+    """Rows `3 rep + dp`, each weighted with a number of its own; the ranks of the last dp hold fewer columns.
+
+    So the rows of a rank class are no range: 0, 1, 3 and 4, or 2 and 5. A rank takes the weight of row
+    `2 dp + rep` if `minor` is rep.
+    """
+    mesh = {"rep": 2, "dp": 3}
+    specification = B()
+    x, w, c = (specification.input(n, t) for n, t in (("x", "f32[6,4]"), ("w", "f32[4,5]"), ("c", "f32[6]")))
+    h = specification.tanh(x @ w)
+    specification.output("y", (h * c.like(h, 0)).sum(0))
+    classes = {}
+    for name, box, columns in (("full", (0, 2), 2), ("last", (2, 3), 1)):
+        b = B(mesh, {"all": ("rep", "dp"), "shards": ("dp",)}, box={"dp": box})
+        x, w, c = (b.input(n, t) for n, t in (("x", "f32[1,4]"), ("w", f"f32[4,{columns}]"), ("c", "f32[6]")))
+        padded = w if columns == 2 else b.pad(w, (0, 0), (0, 1))
+        h = b.tanh(x @ b.all_gather(padded, "shards", 1)[:, :5])
+        rep, dp = b.axis_index("rep"), b.axis_index("dp")
+        row = rep.scale(3) + dp if minor == "dp" else dp.scale(2) + rep
+        b.output("y", b.all_reduce((h * b.slice(c, (row,), (1,)).like(h, 0)).sum(0), "all"))
+        classes[name] = ({"dp": box}, b.build())
+    return build_plan(name="trap", mesh=mesh, specification=specification.build(), classes=classes,
+                      inputs={"x": {"rep": Shard(0), "dp": Shard(0)}, "w": {"dp": Shard(1)}, "c": {}},
+                      outputs={"y": {}}, groups={"all": ("rep", "dp"), "shards": ("dp",)})  # fmt: skip
+
+
 def _gathered(group: Group) -> Plan:
     return plan(
         {"x": ("f32[4,3]", ROWS)},
@@ -164,6 +190,9 @@ TRAPS: dict[str, Trap] = {
         lambda b, x: _softmax(b, x, 1),
     ),
     "mean of means over unequal shards": Trap(lambda: _unequal(False), lambda: _unequal(True)),
+    "interleaved rows of rank classes counted in the other order": Trap(
+        lambda: _interleaved("rep"), lambda: _interleaved("dp")
+    ),
     "a literal that equals a reduced size": trap(
         {"x": ("f32[4,8]", ROWS)},
         lambda b, x: _rms(b, x, 8),
