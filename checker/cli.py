@@ -13,9 +13,11 @@ import click
 
 from . import kernel
 from .bundle import read_bundle, read_file, read_plan_file
+from .calls import inline
 from .errors import CheckerError, Rejected, SolverMissing, Undecided
 from .reader import Plan, read_plan
 from .records import Fact, Proof, read_manifest, read_proof
+from .relations import relation_facts
 from .replay import read_answers, replay, solvers
 from .strict import integer, members, need, read_json
 from .witness import replay as replay_witness
@@ -59,7 +61,9 @@ def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...
     need(isinstance(witness, dict), "witness: an object is expected")
     output = integer(witness.get("output"), "witness: output", 0, len(claimed))
     piece = integer(witness.get("piece"), "witness: piece", 0, len(claimed[output]))
-    found = replay_witness(plan, claimed[output][piece], witness)
+    flat = inline(plan)  # calls written out: an output then has another name
+    fact = relation_facts(flat, flat.outputs[output], "outputs")[piece]
+    found = replay_witness(flat, fact, witness)
     at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
     sides = [f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number"
              for s in (found.plan, found.spec)]
@@ -93,7 +97,7 @@ def report(examined: kernel.Examined, verified: kernel.Verified,
     lines += [f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}"
               for o in verified.outputs]
     lines += confirmed_lines(examined, answers)
-    lines.append(f"{examined.cases} proof cases in {len(examined.stages)} stages")
+    lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
     lines += [f"assumption: {note}" for note in examined.assumptions]
     lines += [f"not claimed: {note}" for note in examined.padding]
@@ -128,7 +132,8 @@ def final_line(verified: kernel.Verified) -> tuple[int, str]:
 
 def trusted_base(plan: Plan, proof: Proof, chosen: list[str]) -> list[str]:
     """Everything a verdict rests on."""
-    programs = [plan.spec, *(c.program for c in plan.classes.values())]
+    programs = [q for p in (plan, *plan.functions.values())
+                for q in (p.spec, *(c.program for c in p.classes.values()))]
     ops = sorted({op.name for p in programs for op in p.ops})
     lines = ["the reduction theorem (DESIGN section 3), for the algebra stages",
              *(f"law {law}" for law in LAWS), f"op semantics: {', '.join(ops)}", "opaque kernels: none",

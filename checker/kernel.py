@@ -18,7 +18,9 @@
  8 trees and classes  one tree per coordinate, tiling it; one size per class; every op cuts its tensors alike
  9 widths             every class has m >= min(n, w) representatives, w by the checker's own count
 10 goals              the goals of a stage are all coincidence patterns of its fact's free indices
-11 order              every fact is declared or the goal of one stage, which uses earlier facts only
+11 order              every fact is declared, the goal of one stage, which uses earlier facts only, or a
+conclusion
+                    of a lemma at a call where the facts that it rests on are proved
 12 text               every obligation file is, byte for byte, what its record says
 13 process groups     a process group that is used is a mesh factorisation, order included
 14 rendezvous         collectives and reduced tensors join rank classes that tile the reduced axes
@@ -38,12 +40,24 @@ from typing import Any
 
 from .affine import evident
 from .algebra import Algebra
+from .calls import Call, seen, tensors
 from .errors import Rejected, Undecided
 from .layout import Layout
 from .model import LITERALS, Model
 from .normalise import Normaliser
 from .reader import Plan, Program, Relation
-from .records import ElementHyp, Fact, Hyp, LayoutStage, Manifest, Proof, Stage, Tensor
+from .records import (
+    CallStage,
+    ElementHyp,
+    Fact,
+    Hyp,
+    LayoutStage,
+    Lemma,
+    Manifest,
+    Proof,
+    Stage,
+    Tensor,
+)
 from .relations import check_once, check_outputs, relation_facts
 from .terms import file_text, plain
 from .widths import check_widths
@@ -74,6 +88,7 @@ class Examined:
     stages: tuple[Proved, ...]
     claimed: tuple[tuple[Fact, ...], ...]
     cases: int
+    steps: int
     normalised: frozenset[str]
     assumptions: tuple[str, ...]
     padding: tuple[str, ...]
@@ -110,7 +125,9 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     for name in members:
         if name not in manifest.members and name != "manifest.json":
             raise Rejected(1, f"{name} is not listed in the manifest")
-    model, assumptions = Model(plan), _infinities(plan)
+    model, assumptions = Model(plan), _infinities(plan, "")
+    for name, body in plan.functions.items():
+        assumptions += _infinities(body, f"function {name}, ")
     check_once(plan.inputs, 15)
     padding = check_outputs(plan)
     declared = [relation_facts(plan, r, "inputs") for r in plan.inputs]
@@ -123,8 +140,16 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         if relation is not None and (relation >= len(declared) or fact not in declared[relation]):
             raise Rejected(3, "this is no fact of the input relation it cites", f"fact {number}")
     texts = _Texts(members, manifest.status)
-    stages = _stages(model, proof, texts)
-    return Examined(plan, manifest, texts.files, proof.facts, stages, claimed, texts.cases,
+    lemmas = [_lemma(plan, lemma, texts, f"lemma {i}, ") for i, lemma in enumerate(proof.lemmas)]
+    unlisted = dict.fromkeys(f for relation in declared for f in relation if lemmas).keys() - set(proof.facts)
+    facts = [*proof.facts, *unlisted]  # a call may rest on a declared fact without its being listed
+    given = {*proof.declared, *range(len(proof.facts), len(facts))}
+    stages = _stages(model, facts, given, proof.stages, texts, "", lemmas)
+    for name in texts.members:
+        if name.startswith("obligations/") and name[12:-5] not in texts.files:
+            raise Rejected(12, f"{name} belongs to no stage")
+    return Examined(plan, manifest, texts.files, tuple(facts), stages, claimed, texts.cases,
+                    len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
                     frozenset(texts.normalised), tuple(assumptions), tuple(padding))
 
 
@@ -177,23 +202,59 @@ class _Texts:
         return new
 
 
-def _stages(model: Model, proof: Proof, texts: _Texts) -> tuple[Proved, ...]:
-    proved, stages = set(proof.declared), []
-    for number, stage in enumerate(proof.stages):
-        where = f"stage {number} ({stage.title[:80]})"
+@dataclass(frozen=True)
+class _Lemma:
+    """An examined lemma; per conclusion the assumed facts and the files that it rests on."""
+
+    function: str
+    facts: tuple[Fact, ...]
+    concludes: tuple[tuple[Fact, frozenset[int], frozenset[str]], ...]
+
+
+def _lemma(plan: Plan, lemma: Lemma, texts: _Texts, where: str) -> _Lemma:
+    """A proof about the bodies of a function, from facts about its inputs to facts about its outputs."""
+    if lemma.function not in plan.functions:
+        raise Rejected(11, f"there is no function {lemma.function[:60]}", where[:-2])
+    body = plan.functions[lemma.function]
+    model = Model(body)
+    assumed = set(range(len(lemma.facts))) - {s.goal for s in lemma.stages}
+    for number, fact in enumerate(lemma.facts):
+        _fact(model, fact, f"{where}fact {number}")
+        for about, kind in ((assumed, "assumed"), (set(lemma.concludes), "concluded")):
+            if number in about and not set(tensors(fact)) <= seen(body, kind == "concluded"):
+                raise Rejected(11, f"a fact is {kind} about what no call shows", f"{where}fact {number}")
+    rests = {n: (frozenset((n,)), frozenset[str]()) for n in assumed}
+    for stage in _stages(model, list(lemma.facts), set(assumed), lemma.stages, texts, where, []):
+        below = [rests[f] for f in stage.used]
+        rests[stage.goal] = (frozenset[int]().union(*(r[0] for r in below)),
+                             stage.files.union(*(r[1] for r in below)))
+    return _Lemma(lemma.function, lemma.facts, tuple((lemma.facts[n], *rests[n]) for n in lemma.concludes))
+
+
+def _stages(model: Model, facts: list[Fact], proved: set[int], given: Sequence[Stage | CallStage],
+            texts: _Texts, prefix: str, lemmas: Sequence[_Lemma]) -> tuple[Proved, ...]:
+    """Every stage in order. Conclusions of calls join `facts`."""
+    stages, known = list[Proved](), {f: i for i, f in reversed(list(enumerate(facts)))}
+    listed = len(facts)
+    for number, stage in enumerate(given):
+        where = f"{prefix}stage {number}"
+        if isinstance(stage, CallStage):
+            stages += _concluded(model.plan, lemmas[stage.lemma], stage, facts, known, proved, where)
+            continue
+        where = f"{where} ({stage.title[:80]})"
         used = _used(stage)
         if stage.goal in proved:
             raise Rejected(11, f"fact {stage.goal} is declared or proved already", where)
         if not used <= proved:
             raise Rejected(11, f"fact {min(used - proved)} is used before it is proved", where)
         if isinstance(stage, LayoutStage):
-            layout = Layout(model, proof.facts, stage, where)
+            layout = Layout(model, facts, stage, where)
             text = file_text("QF_UFLIRA", stage.title, texts.status, list(layout.ranges), layout.assertions,
                              model.signature, model.describe)
             texts.compare(stage.file, text, where)
             names = {stage.file}
         else:
-            algebra = Algebra(model, proof.facts, stage, where)
+            algebra = Algebra(model, facts, stage, where)
             check_widths(algebra, where)
             for i, case in enumerate(algebra.cases):
                 text = file_text("QF_UFLRA", stage.title, texts.status, [], case.assertions,
@@ -205,12 +266,26 @@ def _stages(model: Model, proof: Proof, texts: _Texts) -> tuple[Proved, ...]:
             names = {case.file for case in algebra.cases}
         proved.add(stage.goal)
         stages.append(Proved(stage.goal, stage.title, frozenset(names), frozenset(used)))
-    if len(proved) != len(proof.facts):
-        raise Rejected(11, f"fact {min(set(range(len(proof.facts))) - proved)} is never proved")
-    for name in texts.members:
-        if name.startswith("obligations/") and name[12:-5] not in texts.files:
-            raise Rejected(12, f"{name} belongs to no stage")
+    if not proved.issuperset(range(listed)):
+        raise Rejected(11, f"fact {min(set(range(listed)) - proved)} is never proved", prefix[:-2])
     return tuple(stages)
+
+
+def _concluded(plan: Plan, lemma: _Lemma, stage: CallStage, facts: list[Fact], known: dict[Fact, int],
+               proved: set[int], where: str) -> list[Proved]:
+    """The conclusions of a lemma at a call that rest on proved facts only; they are proved then."""
+    if (lemma.function, stage.instance) not in plan.spec.calls:
+        raise Rejected(11, f"there is no call of {lemma.function} {stage.instance}", where)
+    call, out = Call(plan, (lemma.function, stage.instance)), list[Proved]()
+    place = {n: known.get(call.fact(lemma.facts[n]), -1) for _, rests, _ in lemma.concludes for n in rests}
+    for conclusion, rests, files in lemma.concludes:
+        used, fact = frozenset(place[n] for n in rests), call.fact(conclusion)
+        if used <= proved and known.get(fact, -1) not in proved:
+            goal = known.setdefault(fact, len(facts))
+            facts += [fact] if goal == len(facts) else []
+            proved.add(goal)
+            out.append(Proved(goal, f"{lemma.function} {stage.instance}", files, used))
+    return out
 
 
 def _used(stage: Stage) -> set[int]:
@@ -229,15 +304,15 @@ def _normal(defs: Mapping[Any, Any], left: Any, right: Any) -> bool:
 # Infinite literals (obligation 2) ---------------------------------------------------------------------------
 
 
-def _infinities(plan: Plan) -> list[str]:
+def _infinities(plan: Plan, prefix: str) -> list[str]:
     """Obligation 2 for all programs; a collective passes infinities on to every class that takes part."""
     meets: dict[int, int] = {}
     before = -1
     while before != len(meets):
         before = len(meets)
-        notes = _infinite("specification", plan.spec, meets)
+        notes = _infinite(f"{prefix}specification", plan.spec, meets)
         for cls in plan.classes.values():
-            notes += _infinite(f"class {cls.name}", cls.program, meets)
+            notes += _infinite(f"{prefix}class {cls.name}", cls.program, meets)
     return notes
 
 

@@ -123,7 +123,7 @@ class Layout:
 
     def _op(self, t: Ref) -> Op:
         op = self.model.producer(t)
-        if op is None:
+        if op is None or op.name == "call":
             raise Rejected(5, f"{t} is no result of an op", self.where)
         return op
 

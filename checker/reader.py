@@ -56,15 +56,21 @@ MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
 Box = tuple[tuple[int, int], ...]
 
 
+Site = tuple[str, int]
+"""A function and the number of an instance of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program in static single assignment; `types` covers inputs and results, `producers` the results."""
+    """A program in static single assignment; `types` covers inputs and results, `producers` the results.
+    `calls` has the operands and the results of every call; each result's producer is an op named `call`."""
 
     inputs: Mapping[str, Type]
     ops: tuple[Op, ...]
     outputs: Mapping[str, str]
     types: Mapping[str, Type]
     producers: Mapping[str, Op]
+    calls: Mapping[Site, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole plan file. `rendezvous[seq][class]` is the collective of that number in that class."""
+    """A whole plan file. `rendezvous[seq][class]` is the collective of that number in that class. A function
+    is a plan of its own on the same mesh, without relations: its bodies."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -126,6 +133,7 @@ class Plan:
     provenance: Mapping[str, Any]
     rendezvous: Mapping[int, Mapping[str, Op]]
     digest: str
+    functions: Mapping[str, Plan]
 
     def axis(self, name: str) -> int:
         """Position of a mesh axis."""
@@ -138,7 +146,9 @@ class Plan:
 
 def read_plan(data: bytes) -> Plan:
     """The plan in these (uncompressed) bytes, everything in it checked; else `Malformed`."""
-    top = record(read_json(data, "plan"), "plan", format=one_of(("trainverify-plan",), "unknown format"),
+    document = read_json(data, "plan")
+    called = document.pop("functions", {}) if isinstance(document, dict) else {}
+    top = record(document, "plan", format=one_of(("trainverify-plan",), "unknown format"),
                  version=anything, name=text, mesh=many(row(symbol, natural)), groups=anything,
                  sources=many(text), specification=anything, classes=array, inputs=array, outputs=array,
                  ranges=anything, provenance=anything)
@@ -148,26 +158,45 @@ def read_plan(data: bytes) -> Plan:
     need(len(dict(mesh)) == len(mesh) and 1 <= world <= MAX_RANKS, "mesh: bad axes")
     need(len(top["classes"]) <= MAX_CLASSES, f"plan: more than {MAX_CLASSES} classes")
     groups = _groups(top["groups"], mesh)
-    spec = _program(top["specification"], "specification", {}, {}, len(top["sources"]))
-    classes: dict[str, RankClass] = {}
+    boxes, programs = dict[str, dict[str, tuple[int, int]]](), dict[str, Any]()
     for entry in top["classes"]:
         item = record(entry, "class", name=symbol, box=anything, program=anything)
         what = f"class {item['name']}"
         box = record(item["box"], f"{what}: box", **{a: interval for a, _ in mesh})
         need(all(box[a][0] >= 0 and box[a][1] <= n for a, n in mesh), f"{what}: bad box")
-        need(item["name"] not in classes, f"{what} occurs twice")
-        program = _program(item["program"], what, box, groups, len(top["sources"]))
-        classes[item["name"]] = RankClass(item["name"], tuple(box[a] for a, _ in mesh), program)
-    integral = " ".join(n for n, t in spec.inputs.items() if t.sort == "Int")
+        need(item["name"] not in boxes, f"{what} occurs twice")
+        boxes[item["name"]], programs[item["name"]] = box, item["program"]
+
+    def problem(what: str, spec: Any, bodies: Mapping[str, Any], functions: Mapping[str, Plan]) -> Plan:
+        """The specification's program and one for each class, which meet, and may call functions."""
+        sources = len(top["sources"])
+        read = _program(spec, f"{what}specification", {}, {}, sources,
+                        {f: p.spec for f, p in functions.items()})
+        classes = {c: RankClass(c, tuple(box[a] for a, _ in mesh), _program(
+            bodies[c], f"{what}class {c}", box, groups, sources,
+            {f: p.classes[c].program for f, p in functions.items()})) for c, box in boxes.items()}
+        for c, cls in classes.items():
+            need(cls.program.calls.keys() == read.calls.keys(),
+                 f"{what}class {c}: it and the specification call different instances")
+        plan = Plan(top["name"], mesh, groups, top["sources"], read, classes, (), (), {}, top["provenance"],
+                    _rendezvous(classes), hashlib.sha256(data).hexdigest(), functions)
+        _tile(plan)
+        _meet(plan)
+        return plan
+
+    functions = dict[str, Plan]()
+    for key, entry in members(called, "functions", "",
+                              " ".join(called) if isinstance(called, dict) else "").items():
+        item = record(entry, f"function {symbol(key, 'function')}", specification=anything, classes=anything)
+        bodies = members(item["classes"], f"function {key}: classes", " ".join(boxes))
+        functions[key] = problem(f"function {key}: ", item["specification"], bodies, {})
+    plan = problem("", top["specification"], programs, functions)
+    integral = " ".join(n for n, t in plan.spec.inputs.items() if t.sort == "Int")
     ranges = {n: interval(r, f"range of {n}") for n,
               r in members(top["ranges"], "ranges", "", integral).items()}
-    plan = Plan(top["name"], mesh, groups, top["sources"], spec, classes, (), (), ranges, top["provenance"],
-                _rendezvous(classes), hashlib.sha256(data).hexdigest())
-    _tile(plan)
-    _meet(plan)
     relations = [tuple(_relation(r, plan, side, f"{side[:-1]} relation {i}") for i, r in enumerate(top[side]))
                  for side in ("inputs", "outputs")]
-    return replace(plan, inputs=relations[0], outputs=relations[1])
+    return replace(plan, inputs=relations[0], outputs=relations[1], ranges=ranges)
 
 
 def read_type(value: Any, what: str) -> Type:
@@ -205,12 +234,15 @@ def fibres(mesh: tuple[tuple[str, int], ...], axes: Sequence[str]) -> list[tuple
 
 
 def _program(value: Any, what: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Group],
-             sources: int) -> Program:
+             sources: int, bodies: Mapping[str, Program]) -> Program:
     item = record(value, what, inputs=many(row(name, read_type)), ops=array, outputs=many(row(name, text)))
     types, ops = dict[str, Type](item["inputs"]), dict[str, Op]()
     need(len(types) == len(item["inputs"]), f"{what}: an input occurs twice")
-    inputs = dict(types)
+    inputs, calls = dict(types), dict[Site, tuple[tuple[str, ...], tuple[str, ...]]]()
     for entry in item["ops"]:
+        if isinstance(entry, list) and entry[1:2] == ["call"]:
+            _call(entry, what, bodies, types, ops, calls)
+            continue
         result, op, operands, kind, attrs, source = array(entry, f"{what}: op", 6)
         where = f"{what}: op {text(result, what, RESULT)}"
         where = f"{where} {one_of(ATTRIBUTES, 'unknown op')(op, where)}"
@@ -232,7 +264,25 @@ def _program(value: Any, what: str, axes: Mapping[str, tuple[int, int]], groups:
     outputs = dict[str, str](item["outputs"])
     need(len(outputs) == len(item["outputs"]), f"{what}: an output occurs twice")
     need(set(outputs.values()) <= set(types), f"{what}: an output has no value")
-    return Program(inputs, tuple(ops.values()), outputs, types, ops)
+    return Program(inputs, tuple(ops.values()), outputs, types, ops, calls)
+
+
+def _call(entry: list[Any], what: str, bodies: Mapping[str, Program], types: dict[str, Type],
+          ops: dict[str, Op], calls: dict[Site, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
+    """A call: a new value for each output of the body, whose inputs have the types of the operands."""
+    listed, _, operands, function, number = array(entry, f"{what}: call", 5)
+    body = bodies[one_of(bodies, "unknown function")(function, f"{what}: call")]
+    where = f"{what}: call of {function} {natural(number, f'{what}: call')}"
+    operands = many(one_of(types, "an operand is not defined before it:"))(operands, where)
+    results = many(lambda r, w: text(r, w, RESULT))(listed, where)
+    need((function, number) not in calls, f"{where}: it occurs twice")
+    need([types[o] for o in operands] == list(body.inputs.values()), f"{where}: operands of other types")
+    need(len(results) == len(body.outputs) > 0, f"{where}: a result for each of {len(body.outputs)} outputs")
+    for result, value in zip(results, body.outputs.values(), strict=True):
+        need(result not in types, f"{where}: {result} is assigned twice")
+        types[result] = body.types[value]
+        ops[result] = Op(result, "call", operands, (), types[result], {}, None)
+    calls[function, number] = operands, results
 
 
 def apart(a: Box, b: Box) -> bool:

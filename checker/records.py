@@ -178,12 +178,29 @@ class AlgebraStage(NamedTuple):
 Stage = LayoutStage | AlgebraStage
 
 
+class CallStage(NamedTuple):
+    """The conclusions of a lemma (by number) at one instance of its function."""
+
+    lemma: int
+    instance: int
+
+
+class Lemma(NamedTuple):
+    """Stages about the bodies of a function. Facts that no stage proves are assumed."""
+
+    function: str
+    facts: tuple[Fact, ...]
+    stages: tuple[Stage, ...]
+    concludes: tuple[int, ...]
+
+
 class Proof(NamedTuple):
-    """All facts, the input relation that each declared fact cites (by fact number), and all stages."""
+    """All facts, the input relation that each declared fact cites (by fact number), lemmas, all stages."""
 
     facts: tuple[Fact, ...]
     declared: Mapping[int, int]
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage | CallStage, ...]
+    lemmas: tuple[Lemma, ...]
 
 
 class Manifest(NamedTuple):
@@ -224,9 +241,20 @@ def read_manifest(data: bytes) -> Manifest:
 
 def read_proof(data: bytes) -> Proof:
     """`proof.json` as records, or `Malformed`."""
-    top = record(read_json(data, "proof"), "proof", format=one_of(("trainverify-proof",), "unknown format"),
+    document = read_json(data, "proof")
+    called = document.pop("lemmas", []) if isinstance(document, dict) else []
+    top = record(document, "proof", format=one_of(("trainverify-proof",), "unknown format"),
                  version=integer, facts=array, stages=array)
     need(top["version"] == 1, "proof: unknown version")
+    lemmas = []
+    for i, entry in enumerate(array(called, "lemmas")):
+        what = f"lemma {i}"
+        item = record(entry, what, function=symbol, facts=array, stages=array, concludes=anything)
+        inside = [_fact(f, f"{what}, fact {n}")[0] for n, f in enumerate(item["facts"])]
+        lemmas.append(Lemma(
+            item["function"], tuple(inside),
+            tuple(_stage(s, f"{what}, stage {n}", inside) for n, s in enumerate(item["stages"])),
+            integers(item["concludes"], f"{what}: concludes", high=len(inside))))
     facts, declared = [], dict[int, int]()
     for i, entry in enumerate(top["facts"]):
         fact, by = _fact(entry, f"fact {i}")
@@ -237,8 +265,15 @@ def read_proof(data: bytes) -> Proof:
             need(len(by) == 1, f"fact {i}: by names one relation")
             if "input" in by:
                 declared[i] = number
-    stages = [_stage(entry, f"stage {i}", facts) for i, entry in enumerate(top["stages"])]
-    return Proof(tuple(facts), declared, tuple(stages))
+    stages: list[Stage | CallStage] = []
+    for i, entry in enumerate(top["stages"]):
+        if isinstance(entry, dict) and entry.get("kind") == "call":
+            item = record(entry, f"stage {i}", kind=text, instance=natural,
+                          lemma=partial(integer, low=0, high=len(lemmas)))
+            stages.append(CallStage(item["lemma"], item["instance"]))
+        else:
+            stages.append(_stage(entry, f"stage {i}", facts))
+    return Proof(tuple(facts), declared, tuple(stages), tuple(lemmas))
 
 
 def read_ref(value: Any, what: str) -> Ref:

@@ -59,7 +59,7 @@ def emitted(name: str) -> Bundle:
     claims = [fact for facts in engine.claims() for fact in facts]
     for fact in claims:
         engine.prove(fact)
-    proof, obligations, _ = engine.proof(claims)
+    proof, obligations = engine.proof(claims)
     verdicts = [{"spec": r.spec, "plan": r.plan, "verdict": "PROVED", "reason": ""} for r in plan.outputs]
     files = {f"{o.number:04}": o.text for o in obligations}
     status = "unsat" if ":status unsat" in files["0001"] else "unknown"

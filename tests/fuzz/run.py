@@ -148,7 +148,7 @@ def proved(left: Term, right: Term, sizes: Sizes) -> bool:
             found.prove(number)
     except Unproved:
         return False
-    proof, files, _ = found.proof(wanted, "unsat")
+    proof, files = found.proof(wanted, "unsat")
     verdict = (OutputVerdict("y", "y", "PROVED"),)
     bundle = Bundle(plan, proof, {o.file: o.text for o in files}, verdict, "unsat", "")
     with tempfile.TemporaryDirectory(prefix="tv-fuzz-") as scratch:

@@ -40,12 +40,12 @@ def test_right_plans_are_proved(any_plan: Plan) -> None:
 
 def test_a_proof_uses_earlier_facts_only_and_ends_at_the_claims(any_plan: Plan) -> None:
     engine, wanted = prove_all(any_plan)
-    proof, obligations, numbers = engine.proof(wanted)
+    proof, obligations = engine.proof(wanted)
     known = {i for i, f in enumerate(proof.facts) if f.by is not None and f.by[0] == "input"}
     for stage in proof.stages:
         assert set(dependencies(stage)) <= known, "a stage that rests on a later one proves nothing"
         known.add(stage.goal)
-    assert {numbers[n] for n in wanted} <= known
+    assert {engine.knowledge.facts[n] for n in wanted} <= {proof.facts[n] for n in known}
     assert len({o.text for o in obligations}) == len(obligations)
     goals = Counter(s.goal for s in proof.stages)
     assert max(goals.values()) == 1
@@ -53,7 +53,7 @@ def test_a_proof_uses_earlier_facts_only_and_ends_at_the_claims(any_plan: Plan) 
 
 def test_equal_obligations_share_a_file(any_plan: Plan) -> None:
     engine, wanted = prove_all(any_plan)
-    proof, obligations, _ = engine.proof(wanted)
+    proof, obligations = engine.proof(wanted)
     cases = [s.file for s in proof.stages if isinstance(s, LayoutStage)]
     cases += [c.file for s in proof.stages if not isinstance(s, LayoutStage) for c in s.cases]
     assert set(cases) == {o.file for o in obligations}

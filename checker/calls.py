@@ -1,0 +1,91 @@
+"""Functions and calls: what a lemma about a function says at a call, and a plan with its calls written out.
+
+The bodies of a function are a plan of their own. A stage about them speaks of any values of their inputs
+that fulfil the lemma's assumptions, so of the operands of every call; its tensors are then that instance's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .ops import COLLECTIVES, Op
+from .reader import Plan, Program, Site
+from .records import Fact, Reduced, Ref, Tensor
+
+
+class Call:
+    """One call, in the specification and in every class: names outside for what can be seen inside."""
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        body = plan.functions[site[0]]
+        self.names: dict[Tensor, Tensor] = {}
+        for space, program, inside in [("s", plan.spec, body.spec), *(
+                (c, plan.classes[c].program, body.classes[c].program) for c in plan.classes)]:
+            operands, results = program.calls[site]
+            for name, value in zip(inside.inputs, operands, strict=True):
+                self.names[Tensor(space, name)] = Tensor(space, value)
+            for name, value in zip(inside.outputs.values(), results, strict=True):
+                self.names.setdefault(Tensor(space, name), Tensor(space, value))
+
+    def fact(self, fact: Fact) -> Fact:
+        """A fact about inputs and outputs of the function, at this call."""
+        return replace(fact, lhs=self._ref(fact.lhs), rhs=self._ref(fact.rhs))
+
+    def _ref(self, ref: Ref) -> Ref:
+        if isinstance(ref, Reduced):
+            return replace(ref, of=tuple(self.names[t] for t in ref.of))
+        return self.names.get(ref, ref)  # a literal stays
+
+
+def tensors(fact: Fact) -> list[Tensor]:
+    """The tensors of a fact, literals left out."""
+    both = [t for ref in (fact.lhs, fact.rhs) for t in (ref.of if isinstance(ref, Reduced) else (ref,))]
+    return [t for t in both if t.space[:1] != "#"]
+
+
+def seen(body: Plan, outputs: bool) -> set[Tensor]:
+    """Inputs of a function, with its output values or without."""
+    programs = {"s": body.spec} | {c: cls.program for c, cls in body.classes.items()}
+    return {Tensor(s, v) for s, p in programs.items()
+            for v in (*p.inputs, *(p.outputs.values() if outputs else ()))}
+
+
+def inline(plan: Plan) -> Plan:
+    """The plan without calls, as a witness evaluates it."""
+    seqs: dict[tuple[Site, int], int] = {}
+
+    def written(program: Program, bodies: Mapping[str, Program]) -> Program:
+        ops, name = dict[str, Op](), dict[str, str]()
+        first = {results[0]: (site, operands, results) for site, (operands, results) in program.calls.items()}
+        for op in program.ops:
+            if op.name != "call":
+                ops[op.result] = replace(op, operands=tuple(name.get(o, o) for o in op.operands))
+            elif op.result in first:
+                site, operands, results = first[op.result]
+                body = bodies[site[0]]
+                local = dict(zip(body.inputs, (name.get(o, o) for o in operands), strict=True))
+                for inner in body.ops:
+                    attrs = dict(inner.attrs)
+                    if inner.name in COLLECTIVES:
+                        attrs["seq"] = -1 - seqs.setdefault((site, attrs["seq"]), len(seqs))
+                    local[inner.result] = f"{site[0]}.{site[1]}.{inner.result}"
+                    ops[local[inner.result]] = replace(
+                        inner, result=local[inner.result], attrs=attrs,
+                        operands=tuple(local[o] for o in inner.operands))
+                name |= {r: local[v] for r, v in zip(results, body.outputs.values(), strict=True)}
+        outputs = {n: name.get(v, v) for n, v in program.outputs.items()}
+        types = dict(program.inputs) | {r: op.type for r, op in ops.items()}
+        return Program(program.inputs, tuple(ops.values()), outputs, types, ops, {})
+
+    if not plan.functions:
+        return plan
+    spec = written(plan.spec, {f: b.spec for f, b in plan.functions.items()})
+    classes = {c: replace(cls, program=written(cls.program, {
+        f: b.classes[c].program for f, b in plan.functions.items()})) for c, cls in plan.classes.items()}
+    meets: dict[int, dict[str, Op]] = {}
+    for c, cls in classes.items():
+        for op in cls.program.ops:
+            if op.name in COLLECTIVES:
+                meets.setdefault(op.attrs["seq"], {})[c] = op
+    return replace(plan, spec=spec, classes=classes, rendezvous=meets, functions={})
