@@ -380,7 +380,10 @@ def loads(data: bytes) -> Plan:
         c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
         name = _text(c["name"], "name of a class")
         box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
-        bodies = {f: g.classes[name] for f, g in functions.items() if name in g.classes}
+        for f, g in functions.items():
+            if name not in g.classes:
+                raise FormatError(f"function {f} must have a body for every rank class")
+        bodies = {f: g.classes[name] for f, g in functions.items()}
         classes.append(RankClass(name, box, _program(c["program"], f"program of {name}", bodies)))
     plan = Plan(
         _text(raw["name"], "name"),
@@ -434,8 +437,11 @@ def check_plan(plan: Plan) -> None:
         except FormatError as error:
             raise FormatError(f"function {name}: {error}") from error
     check_calls(
-        {"specification": plan.specification} | {c.name: c.program for c in plan.classes},
-        {n: {"specification": f.specification, **f.classes} for n, f in plan.functions.items()},
+        {"specification": plan.specification} | {f"class {c.name}": c.program for c in plan.classes},
+        {
+            n: {"specification": f.specification} | {f"class {c}": p for c, p in f.classes.items()}
+            for n, f in plan.functions.items()
+        },
     )
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
         for relation in relations:

@@ -172,7 +172,7 @@ class _Run:
             for i, facts in enumerate(self.claims):
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
-                    where = hint(self.flat, self.engine.knowledge, self.plan.outputs[i])
+                    where = hint(self.plan, self.engine.knowledge, self.plan.outputs[i])
                     self.why[i] = f"{where}; {reason}" if where else reason
                 self.progress.step(i + 1, len(self.claims))
 

@@ -168,7 +168,7 @@ class Knowledge:
         """The relation of one element on a box; raises :class:`Unrelated` or a split of the box."""
         if self.is_atom(ref) and ref not in self.by_lhs:
             return Reading(Fraction(1), ref, tuple(fold(f, ranges) for f in index))
-        for number in self._near(self.facts_for(ref), index, ranges):
+        for number in self.near(self.facts_for(ref), index, ranges):
             fact = self.facts[number]
             if any(f.is_const and g.is_const and f != g for f, g in zip(fact.lhs_index, index, strict=True)):
                 continue
@@ -179,7 +179,7 @@ class Knowledge:
             return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
         raise Unrelated(ref)
 
-    def _near(
+    def near(
         self, numbers: list[int], index: Sequence[Affine], ranges: Mapping[str, Range]
     ) -> Sequence[int]:
         """Those of many facts about disjoint parts of one tensor whose part an index may meet."""
@@ -265,7 +265,7 @@ class Knowledge:
     def _hop(
         self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]
     ) -> tuple[Fraction, Ref, list[Affine]]:
-        for number in self._near(self.hops[ref], index, ranges):
+        for number in self.near(self.hops[ref], index, ranges):
             fact = self.facts[number]
             values = solve(fact.lhs_index, fact.ranges, index, ranges)
             if values is not None:

@@ -57,6 +57,8 @@ class Folder:
         pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
         if pattern is None or op.name == "dot_general":
             return False
+        if op.name != "compare" and not any(map(self._may_be_literal, self.model.operands(ref))):
+            return False
         whole = self.k.full_index(ref)
         owner = split_ref(ref)[0]
         inner = {f"{owner}.{name}": (0, n) for name, n in pattern.summed}
@@ -65,6 +67,12 @@ class Folder:
             return self._fold(ref, op, pattern, cell)
         except (Unrelated, Unfollowable, NoDefinition):
             return False
+
+    def _may_be_literal(self, ref: str) -> bool:
+        """Whether anything that is known of a tensor says that some of its elements are a literal."""
+        if self.model.literal(ref) is not None:
+            return True
+        return any(self.model.literal(self.k.facts[n].rhs) is not None for n in self.k.facts_for(ref))
 
     def _fold(self, ref: str, op: Op, pattern: Access, start: Cell) -> bool:
         parts = explore(start, lambda cell: self._view(ref, op, pattern, cell))

@@ -372,8 +372,8 @@ class Matcher:
 
     def _settle(self) -> None:
         """Record the pieces found; pieces that join make one fact, proved from theirs."""
-        pieces = [fact for fact, _ in self._pending]
-        joined = join(self.model, pieces)
+        pieces = dict.fromkeys(fact for fact, _ in self._pending)
+        joined = dict.fromkeys(join(self.model, [fact for fact, _ in self._pending]))
         numbers = [self.k.add(fact, recipe, relates=fact in joined) for fact, recipe in self._pending]
         for fact in joined:
             if fact not in pieces:
@@ -406,7 +406,7 @@ class Matcher:
         uses = [Use(ref, at)]
         links = self.k.links(ref)
         if links is not None:
-            for number in links:
+            for number in self.k.near(links, index, ranges):
                 fact = self.k.facts[number]
                 values = solve(fact.lhs_index, fact.ranges, index, ranges)
                 if values is not None and isinstance(fact.rhs, str):

@@ -137,24 +137,26 @@ def _join_digits(
 
 def merge(pieces: Sequence[Fact]) -> list[Fact]:
     """Join facts that differ in one symbol's range only, where the ranges touch."""
-    out: list[Fact] = []
-    for fact in pieces:
+    out: dict[int, Fact] = {}
+    alike: dict[object, list[int]] = {}  # of the facts in ``out``: numbers of those that could be joined
+    for number, fact in enumerate(pieces):
+        key = (fact.lhs, fact.rhs, fact.coef, fact.lhs_index, tuple(s for s, _, _ in fact.symbols))
+        others = alike.setdefault(key, [])
         while True:
-            partner = next((f for f in out if _joined(f, fact) is not None), None)
+            found = ((n, _joined(out[n], fact)) for n in others)
+            partner = next(((n, joined) for n, joined in found if joined is not None), None)
             if partner is None:
                 break
-            joined = _joined(partner, fact)
-            out.remove(partner)
-            fact = joined if joined is not None else fact
-        out.append(fact)
-    return out
+            others.remove(partner[0])
+            del out[partner[0]]
+            fact = partner[1]
+        out[number] = fact
+        others.append(number)
+    return list(out.values())
 
 
 def _joined(a: Fact, b: Fact) -> Fact | None:
-    if (a.lhs, a.rhs, a.coef, a.lhs_index) != (b.lhs, b.rhs, b.coef, b.lhs_index):
-        return None
-    if [s for s, _, _ in a.symbols] != [s for s, _, _ in b.symbols]:
-        return None
+    """One fact instead of two that are alike but for ranges of symbols and the right index."""
     differing = [i for i, (x, y) in enumerate(zip(a.symbols, b.symbols, strict=True)) if x != y]
     if len(differing) != 1:
         return None

@@ -309,6 +309,22 @@ def _number(name: str) -> int | None:
 # --- the outlined plan -----------------------------------------------------------------------------------
 
 
+def in_order(program: Program) -> Program:
+    """The same program with its ops in the order of an outlined one: cheap ops where they are first needed."""
+    flow = Flow(program)
+    ops: dict[str, Op] = {}
+
+    def need(value: str) -> None:
+        if value in flow.producer and value not in ops:
+            for v in flow.producer[value].ins:
+                need(v)
+            ops[value] = flow.producer[value]
+
+    for value in (*(op.out for op in flow.core), *program.outputs.values()):
+        need(value)
+    return Program(program.inputs, tuple(ops.values()), program.outputs)
+
+
 def outline(plan: Plan) -> Plan:
     """The plan with its repeated code in functions; itself where the programs do not repeat alike."""
     if plan.functions:

@@ -16,6 +16,7 @@ from certificates.errors import FormatError
 from certificates.ir import COLLECTIVES, Attr, Loc, Op, Program, TensorType
 from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
 
+from ..outline import outline
 from .buckets import relations, split_classes
 from .builder import Frame
 from .definition import Definition
@@ -107,7 +108,7 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    return plan
+    return outline(plan)
 
 
 def unsupported_ops(definition: Definition) -> tuple[str, ...]:

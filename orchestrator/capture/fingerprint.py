@@ -21,9 +21,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from certificates.affine import Affine
+from certificates.functions import inline
 from certificates.ir import COLLECTIVES, Attr, Op, Program
 from certificates.plan import Plan, digest, dumps, load
 
+from ..outline import in_order
 from .assemble import rank_program
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, FingerprintError
@@ -90,7 +92,7 @@ def fingerprint(
 def expected_lines(plan: Plan, rank: int) -> list[_Line]:
     """The plan's program at one rank, canonically."""
     at = plan.mesh.coordinates(rank)
-    return _canonical(plan.class_of(at).program, at, plan.sources)
+    return _canonical(inline(plan).class_of(at).program, at, plan.sources)
 
 
 def _mismatch(
@@ -120,7 +122,11 @@ def _first_difference(wanted: list[_Line], traced: list[_Line]) -> int:
 
 
 def _canonical(program: Program, at: Mapping[str, int], sources: tuple[str, ...] = ()) -> list[_Line]:
-    """A program at one rank: integers for affine forms, equal pure ops merged, meetings counted per group."""
+    """A program at one rank: integers for affine forms, equal pure ops merged, meetings counted per group.
+
+    Ops stand in the order of a plan with functions, which hands no data movement over from call to call.
+    """
+    program = in_order(program)
     lines = [_Line(f"{name}: {type_}", f"input {name}") for name, type_ in program.inputs.items()]
     names: dict[str, str] = {}
     known: dict[str, str] = {}

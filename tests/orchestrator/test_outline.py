@@ -1,0 +1,228 @@
+"""Equal layers become calls of one function: what a user of a deep plan relies on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from certificates.calls import calls
+from certificates.errors import FormatError
+from certificates.functions import inline
+from certificates.ir import CALL
+from certificates.plan import Plan, check_plan, dumps, loads, to_json
+from orchestrator.emit import Emission, emit
+from orchestrator.engine import Engine
+from orchestrator.interpreter import run_plan, run_specification
+from orchestrator.outline import Flow, expressions, in_order, outline, runs
+from orchestrator.scatter import random_inputs, scatter_inputs
+from orchestrator.solving import Cores
+from trainverify import Kind, check
+
+sys.path.insert(0, str(Path(__file__).parent))
+from deep_plans import deep
+
+
+@pytest.fixture(scope="module")
+def flat() -> Plan:
+    return deep(6)
+
+
+@pytest.fixture(scope="module")
+def outlined(flat: Plan) -> Plan:
+    return outline(flat)
+
+
+def test_layers_become_calls_and_the_file_shrinks(flat: Plan, outlined: Plan) -> None:
+    assert set(outlined.functions) == {"f0"}
+    for program in (outlined.specification, *(c.program for c in outlined.classes)):
+        assert sorted(c.instance for c in calls(program)) == list(range(6))
+    assert len(dumps(outlined)) < len(dumps(flat)) / 2
+    larger = len(dumps(outline(deep(12)))) - len(dumps(outlined))
+    assert larger < len(dumps(outlined)), "six more layers add calls and relations, no code"
+
+
+def test_calls_written_out_again_are_the_same_program(flat: Plan, outlined: Plan) -> None:
+    again, known = inline(outlined), dict[object, int]()
+    check_plan(again)
+    assert expressions(again, known) == expressions(flat, known)
+    inputs = random_inputs(flat, np.random.default_rng(1))
+    for name, value in run_specification(flat, inputs).items():
+        np.testing.assert_array_equal(value, run_specification(again, inputs)[name])
+    ranks = scatter_inputs(flat, inputs, np.random.default_rng(2))
+    for ours, theirs in zip(run_plan(again, ranks), run_plan(flat, ranks), strict=True):
+        assert all(np.array_equal(ours[name], value) for name, value in theirs.items())
+
+
+def test_ops_in_order_are_those_of_the_outlined_plan(flat: Plan, outlined: Plan) -> None:
+    """The launch-time check compares what a rank runs with the plan in this order."""
+    ours, theirs = in_order(flat.classes[0].program), in_order(inline(outlined).classes[0].program)
+    assert [(o.name, o.type) for o in ours.ops] == [(o.name, o.type) for o in theirs.ops]
+
+
+def test_a_plan_with_functions_is_read_back(outlined: Plan) -> None:
+    assert loads(dumps(outlined)) == outlined
+
+
+def test_outlining_twice_changes_nothing(outlined: Plan) -> None:
+    assert outline(outlined) is outlined
+
+
+def test_short_and_few_repetitions_stay_where_they_are() -> None:
+    assert outline(deep(2)) == deep(2)
+    tokens = [1, 2, 3] * 40
+    assert runs(tokens) == [], "a period of three ops is no function"
+
+
+def test_an_all_gather_stands_before_its_first_use() -> None:
+    """Prefetched parameters belong to the layer that needs them."""
+    from certificates.build import ProgramBuilder
+
+    b = ProgramBuilder({"d": 2})
+    x, w = b.input("x", "f32[2]"), b.input("w", "f32[2]")
+    gathered = b.all_gather(w, "d")
+    y = b.exponential(b.tanh(x))
+    b.output("y", b.tanh(gathered).sum(0) + y.sum(0))
+    order = [op.name for op in Flow(b.build()).core]
+    assert order == ["tanh", "exponential", "all_gather", "tanh", "reduce", "reduce", "add"]
+
+
+# --- proofs --------------------------------------------------------------------------------------------------
+
+
+def emitted(plan: Plan, folder: Path) -> Emission:
+    return emit(plan, folder, witness_seconds=20)
+
+
+@pytest.fixture(scope="module")
+def bundle(outlined: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("deep") / "bundle"
+    assert emitted(outlined, folder).exit_code == 0
+    return folder
+
+
+def test_every_output_is_proved_and_the_checker_agrees(bundle: Path) -> None:
+    assert check(bundle).kind is Kind.PROVED
+
+
+def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:
+    proof = json.loads((bundle / "proof.json").read_text())
+    assert len(proof["lemmas"]) <= 2, "the first layer may stand in other relations than the others"
+    assert sum(s["kind"] == "call" for s in proof["stages"]) == 6
+    engine = Engine(flat, Cores())
+    engine.relate()
+    for claims in engine.claims():
+        for number in claims:
+            engine.prove(number)
+    alone = engine.proof([n for c in engine.claims() for n in c])[0]
+    assert len(proof["stages"]) + len(proof["lemmas"][0]["stages"]) < len(alone.stages)
+
+
+def test_stages_do_not_grow_with_layers(bundle: Path, tmp_path: Path) -> None:
+    emitted(outline(deep(12)), tmp_path / "b")
+    few, many = (json.loads((b / "proof.json").read_text()) for b in (bundle, tmp_path / "b"))
+    assert sum(len(m["stages"]) for m in few["lemmas"]) == sum(len(m["stages"]) for m in many["lemmas"])
+    sizes = [len(list((b / "obligations").iterdir())) for b in (bundle, tmp_path / "b")]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_function_that_is_wrong_is_refuted_in_every_layer(outlined: Plan, tmp_path: Path) -> None:
+    """A body without its reduction: the verdict speaks of the plan, whichever way it is written."""
+    function = outlined.functions["f0"]
+    body = function.classes["c0"]
+    reduction = next(op for op in body.ops if op.name == "all_reduce" and op.text("group") == "tp")
+    ops = tuple(
+        replace(op, ins=tuple(reduction.ins[0] if v == reduction.out else v for v in op.ins))
+        for op in body.ops
+    )
+    broken = replace(function, classes={"c0": replace(body, ops=ops)})
+    done = emitted(replace(outlined, functions={"f0": broken}), tmp_path / "b")
+    assert done.exit_code == 1
+    assert {v.verdict for v in done.verdicts} == {"REFUTED", "UNKNOWN"}
+    assert check(tmp_path / "b").kind is Kind.REFUTED
+
+
+def test_one_wrong_layer_among_equal_ones_is_refuted_where_it_shows(tmp_path: Path) -> None:
+    plan = outline(deep(6, wrong=5))
+    done = emitted(plan, tmp_path / "b")
+    verdicts = {v.plan: v.verdict for v in done.verdicts}
+    assert all(verdicts[f"norms.layers.{k}"] == "PROVED" for k in range(5))
+    assert sorted({verdicts["y"], verdicts["norms.layers.5"]}) in (["REFUTED", "UNKNOWN"], ["REFUTED"])
+    assert check(tmp_path / "b").kind is Kind.REFUTED
+
+
+def test_a_call_with_another_layers_weight_is_refuted(outlined: Plan, tmp_path: Path) -> None:
+    """Facts about the operands are the same for every layer; which tensors they are is not."""
+    cls = outlined.classes[0]
+    swapped = {"params.layers.2.w": "params.layers.3.w"}
+    ops = tuple(
+        replace(op, ins=tuple(swapped.get(v, v) for v in op.ins))
+        if op.name == CALL and op.integer("instance") == 2
+        else op
+        for op in cls.program.ops
+    )
+    plan = replace(outlined, classes=(replace(cls, program=replace(cls.program, ops=ops)),))
+    check_plan(plan)
+    done = emitted(plan, tmp_path / "b")
+    verdicts = {v.plan: v.verdict for v in done.verdicts}
+    assert verdicts["norms.layers.1"] == "PROVED"
+    assert "PROVED" not in {verdicts[f"norms.layers.{k}"] for k in range(2, 6)}
+    assert check(tmp_path / "b").kind is Kind.REFUTED
+
+
+# --- malformed ------------------------------------------------------------------------------------------------
+
+
+def refusal(plan: Plan, change: str) -> str:
+    document = json.loads(dumps(plan))
+    ops = document["classes"][0]["program"]["ops"]
+    place = next(i for i, op in enumerate(ops) if op[1] == "call")
+    call = ops[place]
+    match change:
+        case "twice":
+            ops.insert(place + 1, [[f"%{900 + i}" for i, _ in enumerate(call[0])], *call[1:]])
+        case "absent":
+            call[4] = 77
+        case "unknown":
+            call[3] = "f9"
+        case "operands":
+            call[2][0], call[2][1] = call[2][1], call[2][0]
+        case "results":
+            call[0].pop()
+        case "body":
+            document["functions"]["f0"]["classes"] = {}
+        case "empty":
+            document["functions"] = {}
+        case "nested":
+            document["functions"]["f0"]["specification"]["ops"].append([["%900"], "call", [], "f0", 0])
+        case "type":
+            document["functions"]["f0"]["specification"]["ops"][0][3] = "f32[1]"
+    with pytest.raises(FormatError) as error:
+        loads((json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n").encode())
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("twice", "class c0 calls f0 0 twice"),
+        ("absent", "only some programs call f0 0"),
+        ("unknown", "call of an unknown function 'f9'"),
+        ("operands", "operands of f0 0 have other types"),
+        ("results", "results, its body"),
+        ("body", "function f0 must have a body for every rank class"),
+        ("empty", "an empty list of functions"),
+        ("nested", "call of an unknown function 'f0'"),
+        ("type", "function f0: "),
+    ],
+)
+def test_calls_that_do_not_fit_are_refused(outlined: Plan, change: str, reason: str) -> None:
+    assert reason in refusal(outlined, change)
+
+
+def test_a_plan_without_functions_looks_as_before(flat: Plan) -> None:
+    assert "functions" not in to_json(flat)
