@@ -1,0 +1,65 @@
+"""Wrong training steps and their right twins, part by part: a line per plan, exit code 1 on a surprise.
+
+python bench/breakages.py [--part P] [--write]
+
+Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do. ``--write`` replaces the
+table in docs/breakages.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.breakages.corpus import PARTS
+from tests.breakages.outcome import Outcome, judged
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "breakages.md"
+BEGIN, END = "<!-- breakages -->", "<!-- end -->"
+
+
+def row(title: str, name: str, outcome: Outcome) -> str:
+    look = re.sub(r"%\d+ of (\w+).*? in (\S+)$", r"in \2", outcome.look)
+    proved = f"{outcome.proved} of {outcome.total}"
+    return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {look} | {proved} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=[*PARTS], action="append")
+    parser.add_argument("--mistake", help="only plans whose name contains this")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/breakages.md")
+    options = parser.parse_args()
+    head = "| part | plan or mistake | verdict | refuted output | op to look at | proved outputs |"
+    rows = [head, "| --- | --- | --- | --- | --- | --- |"]
+    surprises = 0
+    for number in options.part or PARTS:
+        found = PARTS[number]
+        for name, plan, mistake in [
+            *((f"*right: {p}*", p, "") for p in found.plans),
+            *((m, found.mistakes[m].plan, m) for m in found.mistakes),
+        ]:
+            if options.mistake and options.mistake not in name:
+                continue
+            start = time.monotonic()
+            outcome = judged(found, plan, mistake)
+            rows.append(row(found.title, name, outcome))
+            surprises += bool(outcome.surprises)
+            seconds = f"{outcome.captured:.1f} + {time.monotonic() - start - outcome.captured:.1f} s"
+            print(rows[-1], seconds, flush=True)
+            print(*(f"  SURPRISE: {s}\n" for s in outcome.surprises), sep="", end="", flush=True)
+    print(f"{len(rows) - 2} plans, {surprises} surprises")
+    if options.write:
+        page = PAGE.read_text("utf-8")
+        before, rest = page.split(BEGIN)
+        PAGE.write_text(before + "\n".join([BEGIN, *rows, END]) + rest.split(END, 1)[1], "utf-8")
+    sys.exit(surprises > 0)
+
+
+if __name__ == "__main__":
+    main()
