@@ -24,7 +24,7 @@ BEGIN, END = "<!-- breakages -->", "<!-- end -->"
 
 
 def row(title: str, name: str, outcome: Outcome) -> str:
-    look = re.sub(r"%\d+ of (\w+).*? in (\S+)$", r"in \2", outcome.look)
+    look = re.sub(r" %\d+ of (\w+) .*? in (\S+)$", r" of \1 in `\2`", outcome.look)
     proved = f"{outcome.proved} of {outcome.total}"
     return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {look} | {proved} |"
 

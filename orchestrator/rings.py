@@ -172,6 +172,7 @@ class Rings:
             return self._unrelated(ref, at, ranges, trail, leaf)
         if reading.fact is not None:
             trail.instances.append((reading.fact, reading.values, "lhs"))
+            trail.uses.append((reading.target, reading.at))
         inner = self._element(reading.target, reading.at, ranges, trail, leaf)
         return {m: reading.coef * c for m, c in inner.items()}
 
@@ -197,6 +198,7 @@ class Rings:
                 if values is not None:
                     trail.instances.append((number, tuple(values[s] for s, _, _ in fact.symbols), "lhs"))
                     source = tuple(f.substitute(values) for f in fact.rhs_index)
+                    trail.uses.append((fact.rhs, source))  # a constant is an element of the stage too
                     inner = self._element(fact.rhs, source, ranges, trail, leaf)
                     return {m: fact.coef * c for m, c in inner.items()}
             raise Unrelated(ref)

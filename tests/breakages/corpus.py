@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from . import data_parallel
+from . import data_parallel, zero1
 from .kit import Part
 
 PARTS: dict[str, Part] = {
     "1": data_parallel.PART,
+    "3": zero1.ZERO1,
+    "12": zero1.ADAMW,
 }

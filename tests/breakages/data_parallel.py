@@ -43,8 +43,8 @@ def reduce_buckets(model: Replica, mistake: str) -> None:
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     for number, names in enumerate(BUCKETS):
         bucket = torch.cat([grads[n].reshape(-1) for n in names])
-        if mistake == "divided by the number of buckets":
-            bucket = bucket / len(BUCKETS) / 2
+        if mistake == "divided by the ranks of one node":
+            bucket = bucket / 2
         elif mistake != "gradient summed, not averaged":
             bucket = bucket / size
         if not (mistake == "last bucket never reduced" and number == len(BUCKETS) - 1):
@@ -99,7 +99,7 @@ PART = part(
                 "last bucket never reduced": "params.0.weight",
                 "bucket reduced twice": "params.2.weight",
                 "copied back in another order": "params.*",
-                "divided by the number of buckets": "params.0.weight",
+                "divided by the ranks of one node": "params.0.weight",
                 "one gradient left out of the copy back": "params.0.bias",
             },
         )

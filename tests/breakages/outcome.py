@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import numpy as np
 
@@ -30,13 +32,18 @@ class Outcome:
     captured: float
 
 
+def name(output: tv.OutputVerdict | scatter.Mismatch) -> str:
+    """The specification's name of an output; a flat bucket of the plan holds several."""
+    return output.spec
+
+
 def wrong_outputs(plan: Plan) -> set[str]:
     """Outputs whose claimed relation fails on dense random inputs, by the interpreter."""
     rng = np.random.default_rng(1)
     inputs = scatter.random_inputs(plan, rng)
     spec = interpreter.run_specification(plan, inputs)
     ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
-    return {m.plan for m in scatter.compare_outputs(plan, spec, ranks, 1e-7)}
+    return {name(m) for m in scatter.compare_outputs(plan, spec, ranks, 1e-7)}
 
 
 def judged(part: Part, plan_name: str, mistake: str = "") -> Outcome:
@@ -45,9 +52,11 @@ def judged(part: Part, plan_name: str, mistake: str = "") -> Outcome:
     start = time.monotonic()
     plan = part.wrong(mistake) if mistake else part.right(plan_name)
     captured = time.monotonic() - start
-    verdict = tv.verify(plan, witness_seconds=SECONDS)
+    with tempfile.TemporaryDirectory(prefix="tv-breakages-") as scratch:
+        emission = tv.emit(plan, Path(scratch, "bundle"), witness_seconds=SECONDS)
+        verdict = tv.check(emission.bundle)
     wrong = wrong_outputs(plan)
-    said = {o.plan: o.verdict for o in verdict.outputs}
+    said = {name(o): o.verdict for o in verdict.outputs}
     refuted = [o for o in verdict.outputs if o.verdict == "REFUTED"]
     proved = {n for n, word in said.items() if word == "PROVED"}
     surprises = []
@@ -60,14 +69,15 @@ def judged(part: Part, plan_name: str, mistake: str = "") -> Outcome:
     if not mistake and wrong:
         surprises.append(f"a right plan computes something else: {sorted(wrong)}")
     for output in refuted:
-        if output.plan not in wrong:
-            surprises.append(f"{output.plan} is refuted and right")
-        elif mistake and not fnmatchcase(output.plan, part.mistakes[mistake].refuted):
-            surprises.append(f"{output.plan} is refuted, not {part.mistakes[mistake].refuted}")
+        if name(output) not in wrong:
+            surprises.append(f"{name(output)} is refuted and right")
+        elif mistake and not fnmatchcase(name(output), part.mistakes[mistake].refuted):
+            surprises.append(f"{name(output)} is refuted, not {part.mistakes[mistake].refuted}")
     if proved & wrong:
         surprises.append(f"PROVED AND WRONG: {sorted(proved & wrong)}")
     if refuted and set(said) - proved - wrong:
         surprises.append(f"right and not proved: {sorted(set(said) - proved - wrong)}")
-    look = refuted[0].reason.partition("look at ")[2] if refuted else ""
-    first = refuted[0].plan if refuted else ""
+    reasons = [v.reason.partition("look at ")[2] for v in emission.verdicts if v.verdict == "REFUTED"]
+    look = reasons[0] if reasons else ""
+    first = name(refuted[0]) if refuted else ""
     return Outcome(verdict.kind.value, first, look, len(proved), len(said), tuple(surprises), captured)
