@@ -95,6 +95,8 @@ class Candidate:
     uses: tuple[Use, ...]
     opened: frozenset[Ref] = frozenset()
     pairs: tuple[Pair, ...] = ()
+    #: The stage reads the specification's element and does not open it.
+    atom: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,13 +181,15 @@ class Matcher:
         except (Unfollowable, NoDefinition):
             return False
         self._pending.clear()
-        done = [
-            self._group(ref, pattern, tuple(cell.at[s] for s in whole.ranges), [(cell, *parts)])
-            for cell, parts in found
-            if parts is not None
-        ]
+        done, left = False, []
+        for cell, parts in found:
+            at = tuple(cell.at[s] for s in whole.ranges)
+            if parts is not None and self._group(ref, pattern, at, [(cell, *parts)]):
+                done = True
+            else:
+                left.append(cell)
         self._settle()
-        return any(done)
+        return (bool(left) and self._reordered(ref, whole, left)) or done
 
     def relate(self, ref: str) -> bool:
         """Try to relate one arithmetic op; whether it is now related (or partial)."""
@@ -229,7 +233,7 @@ class Matcher:
             if through:
                 return False
             hinted = isinstance(problem, Unrelated) and self._hint(ref, problem.ref, pattern, start, index)
-            return self.relate(ref) if hinted else self._reordered(ref, pattern, whole)
+            return self.relate(ref) if hinted else self._reordered(ref, whole)
         splits = len(found) > 1 and not through and not ref.startswith("s:")
         if splits and self._whole(ref, pattern, found, start, index):
             return True
@@ -240,7 +244,7 @@ class Matcher:
         self._pending.clear()
         done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
         self._settle()
-        return done or self._reordered(ref, pattern, whole)
+        return done or self._reordered(ref, whole)
 
     def _steps(self, ref: str, pattern: Access) -> list[tuple[str, Access]]:
         """A reduction and the reductions of the same kind that it goes on from, innermost last."""
@@ -318,8 +322,11 @@ class Matcher:
             reading, fact.coef, None, (Instance(number, forms),), (Use(ref, index), Use(fact.rhs, at))
         )
 
-    def _reordered(self, ref: str, pattern: Access, whole: Cell) -> bool:
-        """Match a sum or product that is bracketed in another way than the specification's."""
+    def _reordered(self, ref: str, whole: Cell, parts: Sequence[Cell] = ()) -> bool:
+        """Match a sum or product that is bracketed in another way than the specification's.
+
+        Of the ``parts`` of its elements, if given, those without a partner (padding, say) stay open.
+        """
         if self.model.ops[ref].name not in RING or ref.startswith("s:"):
             return False
 
@@ -328,11 +335,18 @@ class Matcher:
             poly = self.rings.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
             poly = self.rings.over_ranks(poly, trail.partial)
             found = next(self.rings.partners(poly, cell.ranges), None)
-            return None if found is None else (trail, *found)
+            if found is None or (trail.partial and found[0] not in found[3].opened):
+                return None
+            return trail, *found
 
-        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]]:
-            found = partner(cell, deep=False) or partner(cell, deep=True)
+        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]] | None:
+            try:
+                found = partner(cell, deep=False) or partner(cell, deep=True)
+            except Unrelated:
+                found = None
             if found is None:
+                if parts:
+                    return None
                 raise Unrelated(ref)
             trail, spec, out, coef, theirs = found
             candidate = Candidate(
@@ -343,17 +357,21 @@ class Matcher:
                 tuple(Instance(*i) for i in (*trail.instances, *theirs.instances)),
                 tuple(Use(*u) for u in (*trail.uses, *theirs.uses)),
                 frozenset(trail.opened | theirs.opened),
+                atom=spec not in theirs.opened,
             )
             reading = Reading(coef, spec, out)
             return candidate, tuple(Operand(reading, coef, r, (), ()) for r in trail.partial)
 
         try:
-            found = explore(whole, compute)
+            found = [share for start in parts or [whole] for share in explore(start, compute)]
         except (Unrelated, Unfollowable, NoDefinition, TooLarge):
             return False
         self._pending.clear()
-        done = True
-        for cell, (candidate, operands) in found:
+        done = any(share is not None for _, share in found)
+        for cell, matched in found:
+            if matched is None:
+                continue
+            candidate, operands = matched
             axes = {a for o in operands if o.partial for a in o.partial.axes}
             share = Contribution(
                 ref,
@@ -718,7 +736,7 @@ class Matcher:
     def _pointwise(self, share: Contribution) -> None:
         first = share.candidates[0]
         fact = make_fact(self.model, share.cells[0], share.ref, share.left, first.spec, first.out, first.coef)
-        expand = (share.ref, first.spec, *first.opened)
+        expand = (share.ref, *([] if first.atom else [first.spec]), *first.opened)
         self._pending.append((fact, self._recipe(fact, share.left, [share], expand, {})))
 
     def _partial(self, share: Contribution, kind: str) -> bool:
@@ -766,7 +784,8 @@ class Matcher:
         fact = make_fact(self.model, share.cells[0], reduced, left, first.spec, first.out, first.coef)
         extra = {o.partial: None for s in renamed for group in s.operands for o in group if o.partial}
         opened = frozenset().union(*(s.candidates[0].opened for s in renamed))
-        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, first.spec, *extra, *opened), {})
+        spec = [] if first.atom else [first.spec]
+        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, *spec, *extra, *opened), {})
         self.k.add(fact, recipe)
         self._sums.add(reduced)
         return True
@@ -806,6 +825,7 @@ class Matcher:
                 uses(c.uses),
                 c.opened,
                 tuple(map(pair, c.pairs)),
+                c.atom,
             )
             for c in share.candidates
         )

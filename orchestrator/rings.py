@@ -258,6 +258,11 @@ class Rings:
         leaves = {leaf for m in poly for leaf, _ in m}
         if not leaves:
             return
+        if len(poly) == 1:
+            ((monomial, coef),) = poly.items()
+            if len(monomial) == 1 and not isinstance(monomial[0][0], Inverse | Summand | Reduced):
+                yield monomial[0][0], monomial[0][1], coef, Trail()  # nothing but the element itself
+                return
         tensors = {leaf.ref if isinstance(leaf, Inverse | Summand) else leaf for leaf in leaves}
         rarest = min(tensors, key=lambda t: len(self._readers.get(t, [])))
         reached = list(self._readers.get(rarest, []))
