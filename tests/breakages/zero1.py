@@ -177,7 +177,7 @@ ADAMW = part(
                 "decay mask off by one": "params.*",
                 "weight decay inside the gradient": "params.0.weight",
                 "weight decay after the update": "params.0.weight",
-                "step counted twice": "params.0.weight",
+                "step counted twice": "opt.step.0.weight in *",
                 "epsilon inside the root": "params.0.weight",
                 "second moment of the local gradient": "params.0.weight",
             },
