@@ -24,7 +24,7 @@ from .cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
 from .merging import join
 from .normal import make_fact, solve
-from .rings import RING, Rings, TooLarge, Trail
+from .rings import Rings, TooLarge, Trail
 
 Forms = tuple[Affine, ...]
 
@@ -327,7 +327,7 @@ class Matcher:
 
         Of the ``parts`` of its elements, if given, those without a partner (padding, say) stay open.
         """
-        if self.model.ops[ref].name not in RING or ref.startswith("s:"):
+        if not self.rings.adds(ref) or ref.startswith("s:"):
             return False
 
         def partner(cell: Cell, deep: bool) -> tuple[Trail, str, Forms, Fraction, Trail] | None:

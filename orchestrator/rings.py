@@ -9,6 +9,7 @@ it, however both are bracketed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ RING = frozenset(("add", "subtract", "multiply", "divide"))
 MAX_MONOMIALS = 24
 #: Tensors opened on the way to one polynomial, and specification ops compared with it.
 MAX_OPENED = 48
+#: Summands of a reduction that is taken apart, such as the norms of all parameters in one tensor.
+MAX_SUMMANDS = 16
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,18 @@ class Rings:
         ):
             return False
         op = self.model.op(ref)
-        return op is not None and op.name in RING and op.type.sort == "Real"
+        return op is not None and op.type.sort == "Real" and self.adds(ref)
+
+    def adds(self, ref: str) -> bool:
+        """A sum or product of operands, or a sum over a few positions of a tensor put together from others."""
+        op = self.model.op(ref)
+        if op is None or op.name != "reduce":
+            return op is not None and op.name in RING
+        if op.type.sort != "Real" or op.text("kind") != "add":
+            return False
+        operand = self.model.operands(ref)[0]
+        shape = self.model.tensors.type(operand).shape
+        return math.prod(shape[d] for d in op.ints("dims")) <= MAX_SUMMANDS and self.k.moves(operand)
 
     def of_plan(
         self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, *, deep: bool
@@ -186,8 +200,7 @@ class Rings:
     ) -> Polynomial:
         if not isinstance(ref, str) or ref.startswith("s:"):
             raise Unrelated(ref)
-        op = self.model.op(ref)
-        if op is not None and op.name in RING and not self.k.moves(ref) and ref not in self.k.partials:
+        if self.adds(ref) and not self.k.moves(ref) and ref not in self.k.partials:
             trail.opened.add(ref)
             return self._operands(ref, at, ranges, trail, leaf)
         links = self.k.links(ref)
@@ -225,6 +238,8 @@ class Rings:
         if len(trail.opened) > MAX_OPENED:
             raise TooLarge(ref)
         op = self.model.ops[ref]
+        if op.name == "reduce":
+            return self._summands(ref, at, ranges, trail, leaf)
         first, second = self.model.operands(ref)
         left = self._element(first, at, ranges, trail, leaf)
         if op.name == "divide":
@@ -242,6 +257,30 @@ class Rings:
             out = dict(left)
             for m, c in right.items():
                 out[m] = out.get(m, Fraction(0)) + sign * c
+        out = {m: c for m, c in out.items() if c}
+        if len(out) > MAX_MONOMIALS:
+            raise TooLarge(ref)
+        return out
+
+    def _summands(
+        self,
+        ref: str,
+        at: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
+    ) -> Polynomial:
+        """The sum over all positions of the reduced dimensions, one by one."""
+        op, operand = self.model.ops[ref], self.model.operands(ref)[0]
+        shape, dims = self.model.tensors.type(operand).shape, op.ints("dims")
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        out: Polynomial = {}
+        for position in itertools.product(*(range(shape[d]) for d in dims)):
+            index = list(at)
+            for d, i in zip(dims, position, strict=True):
+                index.insert(mesh + d, Affine(i))
+            for m, c in self._element(operand, index, ranges, trail, leaf).items():
+                out[m] = out.get(m, Fraction(0)) + c
         out = {m: c for m, c in out.items() if c}
         if len(out) > MAX_MONOMIALS:
             raise TooLarge(ref)
