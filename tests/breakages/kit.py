@@ -27,10 +27,14 @@ Batches = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Mistake:
-    """``plan`` is the right plan that it breaks, ``refuted`` a pattern of the output that shows it."""
+    """``plan`` is the right plan that it breaks, ``refuted`` a pattern of the output that shows it.
+
+    ``hides`` says why outputs that it leaves alone are not proved, if they are not.
+    """
 
     plan: str
     refuted: str
+    hides: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,14 @@ class Part:
         return capture(self.plans[self.mistakes[mistake].plan](mistake), jobs=2, root=ROOT)
 
 
-def part(title: str, plans: Mapping[str, tuple[Define, Mapping[str, str]]]) -> Part:
+def part(
+    title: str, plans: Mapping[str, tuple[Define, Mapping[str, str]]], hides: Mapping[str, str] | None = None
+) -> Part:
     """Of every right plan its mistakes, each with the pattern of the output that shows it."""
-    mistakes = {m: Mistake(p, shown) for p, (_, found) in plans.items() for m, shown in found.items()}
+    why = hides or {}
+    mistakes = {
+        m: Mistake(p, shown, why.get(m, "")) for p, (_, found) in plans.items() for m, shown in found.items()
+    }
     return Part(title, {p: define for p, (define, _) in plans.items()}, mistakes)
 
 

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from orchestrator.capture import Batch, Definition
@@ -257,10 +256,6 @@ def define(
     )
 
 
-def group_of(mesh: DeviceMesh, axis: str) -> ProcessGroup:
-    return mesh[axis].get_group()
-
-
 TENSOR = part(
     "tensor and sequence parallel",
     {
@@ -311,5 +306,9 @@ CLIP = part(
                 "replicated parameters clipped on the first rank only": "params.mlp.norm.weight",
             },
         )
+    },
+    {
+        "replicated parameters clipped on the first rank only": "the ranks of tp run two programs, whose shards "
+        "of a flattened dimension do not lie side by side",
     },
 )
