@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from . import data_parallel, megatron, zero1
+from . import accumulation, checkpointing, data_parallel, megatron, vocabulary, zero1
 from .kit import Part
 
 PARTS: dict[str, Part] = {
     "1": data_parallel.PART,
     "3": zero1.ZERO1,
     "4": megatron.TENSOR,
+    "5": vocabulary.PART,
+    "6": accumulation.ACCUMULATION,
+    "7": checkpointing.PART,
+    "8": accumulation.COUNTS,
     "10": megatron.FINAL,
     "11": megatron.CLIP,
     "12": zero1.ADAMW,

@@ -41,14 +41,14 @@ def wrong_outputs(plan: Plan) -> set[str]:
     """Outputs whose claimed relation fails on dense random inputs, large or small, by the interpreter."""
     rng = np.random.default_rng(1)
     wrong: set[str] = set()
-    for size in (1.0, 1e-2):
+    for size in (1.0, 0.1, 0.01):
         inputs = scatter.random_inputs(plan, rng)
         for tensor, value in inputs.items():
             if value.dtype.kind == "f" and not tensor.startswith(("opt.", "hyper.")):
                 inputs[tensor] = value * size
         spec = interpreter.run_specification(plan, inputs)
         ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
-        wrong |= {name(m) for m in scatter.compare_outputs(plan, spec, ranks, 1e-11)}
+        wrong |= {name(m) for m in scatter.compare_outputs(plan, spec, ranks, 1e-12)}
     return wrong
 
 
