@@ -35,7 +35,7 @@ class CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, group: ProcessGroup, offset: Tensor, mistake: str
+        ctx: Any, logits: Tensor, labels: Tensor, group: ProcessGroup, offset: int, mistake: str
     ) -> Tensor:
         largest = logits.amax(-1, keepdim=True)
         if mistake != "maximum not reduced":
@@ -45,10 +45,14 @@ class CrossEntropy(torch.autograd.Function):
         if mistake != "sum of exponentials not reduced":
             total = summed(total, group)
         logs = shifted - total.log()
-        hot = offset == labels[:, None]
-        picked = torch.where(hot, logs, 0.0).sum(-1)
+        own = labels - offset
+        inside = (own >= 0) & (own < logits.shape[1])
+        picked = logs.gather(1, torch.where(inside, own, 0)[:, None])[:, 0]
+        if mistake != "foreign labels not masked":
+            picked = torch.where(inside, picked, 0.0)
         if mistake != "label's logit not reduced":
             picked = summed(picked, group)
+        hot = torch.arange(logits.shape[1]) == own[:, None]
         ctx.save_for_backward(logs, hot)
         ctx.mistake = mistake
         return -picked.sum() / labels.numel()
@@ -63,24 +67,23 @@ class CrossEntropy(torch.autograd.Function):
 
 
 class Lookup(torch.autograd.Function):
-    """Rows of this rank's part of the table; zero for tokens of other ranks."""
+    """Rows of this rank's part of the table, zero for tokens of other ranks; backward a product with a one-hot."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, tokens: Tensor, offset: int, mistake: str) -> Tensor:
         own = tokens - offset
         inside = (own >= 0) & (own < table.shape[0])
-        own = torch.where(inside, own, 0)
-        rows = F.embedding(own, table)
-        ctx.save_for_backward(own, inside)
-        ctx.rows, ctx.mistake = table.shape[0], mistake
+        kept = torch.where(inside, own, 0)
+        rows = F.embedding(kept, table)
+        ctx.save_for_backward(kept if mistake == "gradient of foreign tokens in row 0" else own)
+        ctx.rows = table.shape[0]
         return rows if mistake == "foreign tokens not masked" else torch.where(inside[..., None], rows, 0.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        own, inside = ctx.saved_tensors
-        if ctx.mistake != "gradient of foreign tokens not masked":
-            grad = torch.where(inside[..., None], grad, 0.0)
-        return torch.ops.aten.embedding_dense_backward(grad, own, ctx.rows, -1, False), None, None, None
+        (own,) = ctx.saved_tensors
+        hot = own.flatten()[:, None] == torch.arange(ctx.rows)
+        return hot.to(grad.dtype).T @ grad.flatten(0, 1), None, None, None
 
 
 class Parallel(nn.Module):
@@ -107,8 +110,7 @@ class Parallel(nn.Module):
         h = F.silu(self.hidden(h))
         h = h if self.mistake == "gradient of the output's input not reduced" else copy(h, self.group)
         logits = F.linear(h, self.output.weight).flatten(0, 1)
-        offset = torch.arange(rows) + rank * rows
-        return CrossEntropy.apply(logits, labels.flatten(), self.group, offset, self.mistake)
+        return CrossEntropy.apply(logits, labels.flatten(), self.group, rank * rows, self.mistake)
 
 
 def single_step(
@@ -160,7 +162,8 @@ PART = part(
                 "maximum not reduced": "loss",
                 "sum of exponentials not reduced": "loss",
                 "label's logit not reduced": "loss",
-                "gradient of foreign tokens not masked": "params.embedding.weight",
+                "foreign labels not masked": "loss",
+                "gradient of foreign tokens in row 0": "params.embedding.weight",
                 "gradient of the output's input not reduced": "params.embedding.weight",
                 "label subtracted on the first rank's rows": "params.*",
             },
