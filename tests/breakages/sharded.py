@@ -18,9 +18,8 @@ from .kit import Batches, _Pair, adamw, mse_step, part
 HYBRID = {"rep": 2, "dp": 2}
 
 
-def build() -> nn.Module:
-    """Seven hidden units: no shard fits."""
-    return nn.Sequential(nn.Linear(6, 7), nn.SiLU(), nn.Linear(7, 6))
+def build(hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, hidden), nn.SiLU(), nn.Linear(hidden, 6))
 
 
 # --- PyTorch's ----------------------------------------------------------------------------------------------
@@ -53,12 +52,12 @@ def hybrid_step(
     return {"loss": loss}
 
 
-def define_hybrid(mistake: str) -> Definition:
+def define_hybrid(mistake: str, hidden: int = 8) -> Definition:
     batch = Batch(shape=(8, 6), shard={"rep": 0, "dp": 0})
     return Definition(
         name="breakages-hsdp",
         mesh=HYBRID,
-        build=build,
+        build=lambda: build(hidden),
         parallelize=functools.partial(hybrid, mistake=mistake),
         optimizer=adamw,
         step=mse_step,
