@@ -52,17 +52,15 @@ class CrossEntropy(torch.autograd.Function):
             picked = torch.where(inside, picked, 0.0)
         if mistake != "label's logit not reduced":
             picked = summed(picked, group)
-        hot = torch.arange(logits.shape[1]) == own[:, None]
+        row = labels if mistake == "offset forgotten in the backward pass" else own
+        hot = torch.arange(logits.shape[1]) == row[:, None]
         ctx.save_for_backward(logs, hot)
-        ctx.mistake = mistake
         return -picked.sum() / labels.numel()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         logs, hot = ctx.saved_tensors
         share = logs.exp()
-        if ctx.mistake == "label subtracted on the first rank's rows":
-            hot = hot.flip(-1)
         return (share - hot.to(share.dtype)) * (grad / logs.shape[0]), None, None, None, None
 
 
@@ -165,7 +163,7 @@ PART = part(
                 "foreign labels not masked": "loss",
                 "gradient of foreign tokens in row 0": "params.embedding.weight",
                 "gradient of the output's input not reduced": "params.embedding.weight",
-                "label subtracted on the first rank's rows": "params.*",
+                "offset forgotten in the backward pass": "params.embedding.weight",
             },
         )
     },
