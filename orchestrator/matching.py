@@ -339,7 +339,7 @@ class Matcher:
                 return None
             return trail, *found
 
-        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]] | None:
+        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...], Mapping[str, Range]] | None:
             try:
                 found = partner(cell, deep=False) or partner(cell, deep=True)
             except Unrelated:
@@ -360,7 +360,8 @@ class Matcher:
                 atom=spec not in theirs.opened,
             )
             reading = Reading(coef, spec, out)
-            return candidate, tuple(Operand(reading, coef, r, (), ()) for r in trail.partial)
+            partial = tuple(Operand(reading, coef, r, (), ()) for r in trail.partial)
+            return candidate, partial, trail.ranges
 
         try:
             found = [share for start in parts or [whole] for share in explore(start, compute)]
@@ -371,11 +372,11 @@ class Matcher:
         for cell, matched in found:
             if matched is None:
                 continue
-            candidate, operands = matched
+            candidate, operands, ranks = matched
             axes = {a for o in operands if o.partial for a in o.partial.axes}
             share = Contribution(
                 ref,
-                (cell,),
+                (Cell({**cell.ranges, **ranks}, cell.at),),
                 (candidate,),
                 (operands,),
                 tuple(cell.at[s] for s in whole.ranges),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.affine import Affine, Range
-from certificates.facts import Reduced, Ref
+from certificates.facts import Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cut, Digits, Unfollowable
@@ -41,9 +41,10 @@ class Inverse:
 
 @dataclass(frozen=True)
 class Summand:
-    """What one rank adds to the elements of a tensor."""
+    """What one rank adds to the elements of a tensor, which are the sum over the ranks along ``axes``."""
 
     ref: Ref
+    axes: tuple[str, ...]
 
 
 Leaf = tuple[Ref | Inverse | Summand, tuple[Affine, ...]]
@@ -54,13 +55,14 @@ Polynomial = dict[Monomial, Fraction]
 @dataclass
 class Trail:
     """What was opened and used on the way to a polynomial;
-    ``partial`` are reduced tensors of its summands.
+    ``partial`` are reduced tensors of its summands, ``ranges`` those of ranks that were summed over.
     """
 
     opened: set[Ref] = field(default_factory=set)
     instances: list[tuple[int, tuple[Affine, ...], str]] = field(default_factory=list)
     uses: list[tuple[Ref, tuple[Affine, ...]]] = field(default_factory=list)
     partial: set[Reduced] = field(default_factory=set)
+    ranges: dict[str, Range] = field(default_factory=dict)
 
 
 class Alien(Exception):
@@ -120,23 +122,30 @@ class Rings:
         )
 
     def over_ranks(self, poly: Polynomial, partial: Collection[Reduced]) -> Polynomial:
-        """The sum of a polynomial over the ranks that hold its summands.
-
-        Ranks agree on what is no summand, so a monomial without one counts as often as there are ranks.
-        """
+        """The sum of a polynomial over the ranks that hold its summands."""
         if not partial:
             return poly
         axes = next(iter(partial)).axes
-        if any(r.axes != axes for r in partial):
+        pending = {leaf.axes for m in poly for leaf, _ in m if isinstance(leaf, Summand)}
+        if any(r.axes != axes for r in partial) or pending - {axes}:
             raise Unfollowable("summands over different axes")
+        return self._summed(poly, axes)
+
+    def _summed(self, poly: Polynomial, axes: Sequence[str]) -> Polynomial:
+        """The sum over the ranks along some axes.
+
+        Ranks agree on what is no summand, so a monomial without one counts as often as there are ranks.
+        """
         count = math.prod(self.model.plan.mesh.axes[a] for a in axes)
         out: Polynomial = {}
         for monomial, coef in poly.items():
             summands = [leaf for leaf, _ in monomial if isinstance(leaf, Summand)]
             symbols = {s for leaf, at in monomial if leaf not in summands for f in at for s in f.symbols}
-            if len(summands) > 1 or any(re.split("[~#]", s)[0] in axes for s in symbols):
+            if len(summands) > 1 or any(re.split("[~#]", s)[0].rpartition(".")[2] in axes for s in symbols):
                 raise Unfollowable("a product that depends on the rank")
-            whole = [(leaf.ref if isinstance(leaf, Summand) else leaf, at) for leaf, at in monomial]
+            if any(set(axes) - set(leaf.axes) for leaf in summands):
+                raise Unfollowable("summands over other axes")
+            whole = [(_after(leaf, axes), at) for leaf, at in monomial]
             key = tuple(sorted(whole, key=str))
             out[key] = out.get(key, Fraction(0)) + coef * (1 if summands else count)
         return {m: c for m, c in out.items() if c}
@@ -203,6 +212,9 @@ class Rings:
         if self.adds(ref) and not self.k.moves(ref) and ref not in self.k.partials:
             trail.opened.add(ref)
             return self._operands(ref, at, ranges, trail, leaf)
+        op = self.model.op(ref)
+        if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
+            return self._over_group(ref, at, ranges, trail, leaf)
         links = self.k.links(ref)
         if links is not None:
             for number in links:
@@ -224,8 +236,48 @@ class Rings:
                 trail.partial.add(reduced)
                 trail.uses += [(reduced, rest), (reading.target, reading.at)]
                 trail.instances.append((reading.fact, reading.values, "rhs"))
-                return {((Summand(reading.target), reading.at),): reading.coef}
+                return {((Summand(reading.target, reduced.axes), reading.at),): reading.coef}
         raise Unrelated(ref)
+
+    def _over_group(
+        self,
+        ref: str,
+        at: tuple[Affine, ...],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
+    ) -> Polynomial:
+        """The sum over a group of ranks of what all of its members compute alike, summands included."""
+        reduced, axes = self.model.reduced(ref, "add"), list(self.model.plan.mesh.axes)
+        inner = Trail()
+        polys: list[Polynomial] = []
+        try:
+            for member in reduced.of:
+                owner = split_ref(member)[0]
+                moving = {a: f"{owner}.{a}" for a in reduced.axes}
+                inner.ranges |= {s: self.model.plan.by_class[owner].box[a] for a, s in moving.items()}
+                here = [
+                    Affine.symbol(moving[axes[i]]) if i < len(axes) and axes[i] in moving else f
+                    for i, f in enumerate(at)
+                ]
+                polys.append(self._element(member, here, {**ranges, **inner.ranges}, inner, leaf))
+        except (Cut, Digits) as split:
+            if split.symbol in ranges:
+                raise
+            raise Unfollowable(f"{ref}: ranks differ") from None
+        if any(p != polys[0] for p in polys):
+            raise Unfollowable(f"{ref}: classes differ")
+        poly = self._summed(polys[0], reduced.axes)
+        rest = tuple(f for i, f in enumerate(at) if i >= len(axes) or axes[i] not in reduced.axes)
+        trail.uses += [(reduced, rest), *inner.uses]
+        trail.instances += inner.instances
+        trail.opened |= {ref, reduced} | inner.opened
+        trail.ranges |= inner.ranges
+        if any(isinstance(x, Summand) for m in poly for x, _ in m):
+            trail.partial |= inner.partial
+        else:
+            trail.opened |= inner.partial
+        return poly
 
     def _operands(
         self,
@@ -363,6 +415,14 @@ class Rings:
             return None
         ratios = {poly[m] / c for m, c in placed.items()}
         return (tuple(out), ratios.pop()) if len(ratios) == 1 else None
+
+
+def _after(leaf: Ref | Inverse | Summand, axes: Sequence[str]) -> Ref | Inverse | Summand:
+    """A leaf of a polynomial after its sum over the ranks along some axes."""
+    if not isinstance(leaf, Summand):
+        return leaf
+    left = tuple(a for a in leaf.axes if a not in axes)
+    return Summand(leaf.ref, left) if left else leaf.ref
 
 
 def _inverse(poly: Polynomial) -> Polynomial:

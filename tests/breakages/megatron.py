@@ -83,9 +83,9 @@ def build(dim: int, hidden: int, attention: bool) -> nn.Module:
 
 
 class Parallel(nn.Module):
-    def __init__(self, model: nn.Module, mesh: DeviceMesh, mistake: str, fsdp: bool) -> None:
+    def __init__(self, model: nn.Module, mesh: DeviceMesh, mistake: str, fsdp: bool, together: bool) -> None:
         super().__init__()
-        self.mistake, self.fsdp = mistake, fsdp
+        self.mistake, self.fsdp, self.together = mistake, fsdp, together
         self.tp, self.dp = mesh["tp"].get_group(), mesh["dp"].get_group()
         for name, layer in model.named_children():
             self.add_module(name, layer)
@@ -182,19 +182,30 @@ def finalize(model: Parallel, mistake: str) -> None:
 
 
 def squares(model: Parallel, mistake: str) -> Tensor:
-    """The squared norm of the whole gradient."""
-    total = torch.zeros(())
+    """The squared norm of the whole gradient, reduced parameter by parameter or in one sum."""
+    total, cut = torch.zeros(()), torch.zeros(())
+
+    def reduce_squares(square: Tensor) -> None:
+        if mistake != "norm without the axis tp":
+            dist.all_reduce(square, group=model.tp)
+        if mistake != "norm without the axis dp":
+            dist.all_reduce(square, group=model.dp)
+
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         square = parameter.grad.pow(2).sum()
         if mistake == "norms added, not their squares":
             square = square.sqrt()
-        if not whole_on_each(name) or mistake == "replicated parameters counted once per rank":
-            if mistake != "norm without the axis tp":
-                dist.all_reduce(square, group=model.tp)
-            if mistake != "norm without the axis dp":
-                dist.all_reduce(square, group=model.dp)
-        total = total + square
+        if whole_on_each(name) and mistake != "replicated parameters counted once per rank":
+            total = total + square
+        elif model.together:
+            cut = cut + square
+        else:
+            reduce_squares(square)
+            total = total + square
+    if model.together:
+        reduce_squares(cut)
+        total = total + cut
     return total
 
 
@@ -238,7 +249,12 @@ def step(
 
 
 def define(
-    mistake: str, *, attention: bool = False, clipped: bool = False, fsdp: bool = False, sgd: bool = False
+    mistake: str,
+    *,
+    attention: bool = False,
+    clipped: bool = False,
+    fsdp: bool = False,
+    together: bool = False,
 ) -> Definition:
     dim, hidden, length = 4, 6, 4
     batch = Batch(shape=(4, length, dim), shard={"dp": 0})
@@ -246,8 +262,8 @@ def define(
         name="breakages-megatron",
         mesh=MESH,
         build=lambda: build(dim, hidden, attention),
-        parallelize=lambda model, mesh: Parallel(model, mesh, mistake, fsdp),
-        optimizer=(lambda ps: torch.optim.SGD(ps, lr=1e-2, weight_decay=0.1)) if sgd else adamw,
+        parallelize=lambda model, mesh: Parallel(model, mesh, mistake, fsdp, together),
+        optimizer=adamw,
         step=functools.partial(single_step, clipped=clipped),
         parallel_step=functools.partial(step, clipped=clipped, mistake=mistake),
         batch={"x": batch, "y": batch},
@@ -305,7 +321,11 @@ CLIP = part(
                 "scaled up when the norm is small": "params.mlp.*",
                 "replicated parameters clipped on the first rank only": "params.mlp.norm.weight",
             },
-        )
+        ),
+        "one reduction for all squares": (
+            functools.partial(define, clipped=True, fsdp=True, together=True),
+            {},
+        ),
     },
     {
         "replicated parameters clipped on the first rank only": "the ranks of tp run two programs, whose shards "
