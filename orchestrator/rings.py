@@ -99,7 +99,7 @@ class Rings:
         return op is not None and op.type.sort == "Real" and self.adds(ref)
 
     def adds(self, ref: str) -> bool:
-        """A sum or product of operands, or a sum over a few positions of a tensor put together from others."""
+        """A sum or product, or a sum over a few positions of a tensor put together from others."""
         op = self.model.op(ref)
         if op is None or op.name != "reduce":
             return op is not None and op.name in RING
@@ -271,7 +271,8 @@ class Rings:
         rest = tuple(f for i, f in enumerate(at) if i >= len(axes) or axes[i] not in reduced.axes)
         trail.uses += [(reduced, rest), *inner.uses]
         trail.instances += inner.instances
-        trail.opened |= {ref, reduced} | inner.opened
+        trail.opened |= inner.opened
+        trail.opened.update((ref, reduced))
         trail.ranges |= inner.ranges
         if any(isinstance(x, Summand) for m in poly for x, _ in m):
             trail.partial |= inner.partial

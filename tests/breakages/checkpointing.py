@@ -37,9 +37,7 @@ class Checkpoint(torch.autograd.Function):
     """Run a block without a graph, and again with one in the backward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, run: Callable[..., Tensor], group: ProcessGroup, mistake: str
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, run: Callable[..., Tensor], group: ProcessGroup, mistake: str) -> Tensor:
         result = run(x, False)
         ctx.run, ctx.group, ctx.mistake, ctx.shape = run, group, mistake, x.shape
         ctx.piece = own(result if mistake == "result kept instead of the input" else x, group, 1).clone()

@@ -1,6 +1,6 @@
 """What the parts of the corpus share: how a part is written down, and collectives that autograd knows.
 
-A part has one or more right plans. ``define(mistake)`` captures the same code with one mistake made in it, and
+A part has one or more right plans. ``define(mistake)`` is the same code with one mistake made in it, and
 ``define("")`` the right one. Every mistake names the outputs of which one is to be refuted first.
 """
 

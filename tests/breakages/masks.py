@@ -100,10 +100,6 @@ def step(
     return {"loss": loss}
 
 
-def parallelize(model: nn.Module, mesh: DeviceMesh, mistake: str) -> nn.Module:
-    return Parallel(model, mesh, mistake)
-
-
 class Whole(nn.Module):
     """The single device's model under the names of the parallel one."""
 
@@ -144,12 +140,12 @@ PART = part(
                 "documents not separated": "loss",
                 "causal mask off by one": "loss",
                 "causal mask transposed": "loss",
-                "queries of every rank start at 0": "loss",
+                "queries of every rank start at 0": "params.inner.*",
                 "own segment ids for all keys": "loss",
                 "padding not left out of the loss": "loss",
                 "padding counted": "loss",
                 "count reduced over the sequence's ranks too": "loss",
-                "gradient of gathered keys not reduced": "params.inner.key.weight",
+                "gradient of gathered keys not reduced": "params.inner.[kv]*",
                 "gradient not reduced over the sequence": "params.inner.*",
             },
         )

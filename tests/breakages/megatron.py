@@ -1,9 +1,9 @@
 """Tensor and sequence parallelism written by hand, in the manner of Megatron: parts 4, 10 and 11.
 
-A layer of multi-query attention and one of SwiGLU, each behind an RMSNorm. Between the layers a rank of ``tp``
-holds its piece of the sequence, inside them its heads and hidden units. What the ranks of ``tp`` hold alike (norms,
-the bias, the one key and value head) gets a part of its gradient on each: :func:`finalize` adds them up, then
-averages over ``dp``. With ``fsdp`` weights are also sharded over ``dp``.
+A layer of multi-query attention and one of SwiGLU, each behind an RMSNorm. Between the layers a rank of
+``tp`` holds its piece of the sequence, inside them its heads and hidden units. What the ranks of ``tp`` hold
+alike (norms, the bias, the one key and value head) gets a part of its gradient on each: :func:`finalize` adds
+them up, then averages over ``dp``. With ``fsdp`` weights are also sharded over ``dp``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from .kit import (
     scatter,
     scattered,
     shard,
-    summed,
 )
 
 HEADS, WIDTH, MAX_NORM = 4, 2, 0.5
@@ -212,9 +211,9 @@ def squares(model: Parallel, mistake: str) -> Tensor:
 def clip(model: Parallel, norm: Tensor, mistake: str) -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
-        if mistake == "replicated parameters clipped on the first rank only":
-            if whole_on_each(name) and model.tp.rank() > 0:
-                continue
+        first_only = mistake == "replicated parameters clipped on the first rank only"
+        if first_only and whole_on_each(name) and model.tp.rank() > 0:
+            continue
         scale = MAX_NORM / (norm + 1e-6)
         parameter.grad *= scale if mistake == "scaled up when the norm is small" else scale.clamp(max=1.0)
 
@@ -328,7 +327,8 @@ CLIP = part(
         ),
     },
     {
-        "replicated parameters clipped on the first rank only": "the ranks of tp run two programs, whose shards "
-        "of a flattened dimension do not lie side by side",
+        "replicated parameters clipped on the first rank only": (
+            "the ranks of tp run two programs, whose shards of a flattened dimension do not lie side by side"
+        ),
     },
 )

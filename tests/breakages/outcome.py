@@ -13,6 +13,8 @@ import numpy as np
 import trainverify as tv
 from certificates.plan import Plan
 from orchestrator import interpreter, scatter
+from orchestrator.refute import Refuter
+from tests.corpus.run import replayed
 
 from .kit import Part
 
@@ -50,6 +52,18 @@ def wrong_outputs(plan: Plan) -> set[str]:
         ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
         wrong |= {name(m) for m in scatter.compare_outputs(plan, spec, ranks, 1e-12)}
     return wrong
+
+
+def refuted(part: Part, mistake: str) -> str:
+    """The output that a witness shows to be wrong, the checker's replay of it included; nothing is proved."""
+    plan = part.wrong(mistake)
+    witness = Refuter(plan).search(plan, budget=SECONDS)
+    assert witness is not None, "no witness"
+    replayed(plan, witness.to_json())
+    relation = plan.outputs[witness.output]
+    found = name(tv.OutputVerdict(relation.spec, relation.plan, "REFUTED"))
+    assert found in wrong_outputs(plan), f"{found} is right"
+    return found
 
 
 def judged(part: Part, plan_name: str, mistake: str = "") -> Outcome:

@@ -33,8 +33,7 @@ def hybrid(model: nn.Module, mesh: DeviceMesh, mistake: str) -> nn.Module:
     factors = {"divided by the shards only": 2.0, "gradient not divided": 1.0}
     if mistake in factors:
         model.set_gradient_divide_factor(factors[mistake])
-    if mistake == "all-reduce of the last microbatch off":
-        model.set_requires_all_reduce(False)
+    model.replicas = mesh["rep"].get_group()
     return model
 
 
@@ -48,6 +47,9 @@ def hybrid_step(
     if mistake == "loss summed over local rows":
         objective = loss * batch["x"].shape[0]
     objective.backward()
+    if mistake == "gradient reduced over the replicas again":
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad.to_local(), group=model.replicas)
     optimizer.step()
     return {"loss": loss}
 
@@ -110,8 +112,8 @@ class Shards(nn.Module):
             mine = padded.new_empty(piece, *grad.shape[1:])
             dist.reduce_scatter_tensor(mine, padded.contiguous(), group=self.group)
             if mistake == "gradient taken from the next rank's rows":
-                both = padded.roll(-piece, 0)
-                dist.reduce_scatter_tensor(mine, both, group=self.group)
+                moved = torch.cat([padded[piece:], padded[:piece]])
+                dist.reduce_scatter_tensor(mine, moved, group=self.group)
             if mistake == "reduce-scatter replaced by the own rows":
                 mine = padded[rank * piece : (rank + 1) * piece] * size
             held = min(piece, rows - rank * piece)
@@ -150,7 +152,7 @@ PART = part(
                 "gradient not divided": "params.0.weight",
                 "divided by the shards only": "params.0.weight",
                 "replicas not reduced": "params.0.weight",
-                "all-reduce of the last microbatch off": "params.0.weight",
+                "gradient reduced over the replicas again": "params.0.weight",
                 "loss summed over local rows": "params.0.weight",
                 "bias left out of the sharded group": "params.2.bias",
             },

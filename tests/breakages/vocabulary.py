@@ -65,7 +65,7 @@ class CrossEntropy(torch.autograd.Function):
 
 
 class Lookup(torch.autograd.Function):
-    """Rows of this rank's part of the table, zero for tokens of other ranks; backward a product with a one-hot."""
+    """Rows of this rank's part of the table, zero for foreign tokens; backward a product with a one-hot."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, tokens: Tensor, offset: int, mistake: str) -> Tensor:
@@ -101,19 +101,14 @@ class Parallel(nn.Module):
         if self.mistake == "offset of the neighbouring rank":
             first = (rank + 1) * rows
         found = Lookup.apply(self.embedding.weight, tokens, first, self.mistake)
-        if self.mistake == "rows not reduced":
-            h = found
-        else:
-            h = reduce(found, self.group)
+        h = found if self.mistake == "rows not reduced" else reduce(found, self.group)
         h = F.silu(self.hidden(h))
         h = h if self.mistake == "gradient of the output's input not reduced" else copy(h, self.group)
         logits = F.linear(h, self.output.weight).flatten(0, 1)
         return CrossEntropy.apply(logits, labels.flatten(), self.group, rank * rows, self.mistake)
 
 
-def single_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches
-) -> dict[str, Tensor]:
+def single_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
     loss = F.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["labels"].flatten())
     loss.backward()
     optimizer.step()

@@ -1,7 +1,7 @@
-"""Part 3: ZeRO-1, optimizer state in equal chunks of one flat, padded bucket; part 12: AdamW with weight decay.
+"""Parts 3 and 12: ZeRO-1, optimizer state in equal chunks of one flat, padded bucket; AdamW with weight decay.
 
-Both share the code of ``examples/models/ddp_zero1.py``. In part 12 matrices decay and biases do not, which a flat
-chunk no longer shows: a flat mask says so.
+Both share the code of ``examples/models/ddp_zero1.py``. Matrices decay and biases do not, which a flat chunk
+no longer shows: a flat mask says so.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class AdamW(torch.optim.Optimizer):
                 grad = grad + DECAY * mask * p
             first, second = (self.state[p][name] for name in MOMENTS)
             first.lerp_(grad, 1 - BETA1)
-            square = getattr(p, "local_grad", grad) if mistake == "second moment of the local gradient" else grad
+            local = mistake == "second moment of the local gradient"
+            square = getattr(p, "local_grad", grad) if local else grad
             second.mul_(BETA2).addcmul_(square, square, value=1 - BETA2)
             mean, variance = first / (1 - BETA1**count), second / (1 - BETA2**count)
             root = (variance + EPS).sqrt() if mistake == "epsilon inside the root" else variance.sqrt() + EPS
