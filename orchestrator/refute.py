@@ -356,7 +356,7 @@ def _scores(a: Array, b: Array, floor: float) -> Array:
 
 
 def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) -> dict[str, Blocks]:
-    """Block-constant inputs that keep the step well conditioned; signed numbers are ``size`` times as large as usual.
+    """Block-constant inputs that keep the step well conditioned; ``size`` scales what may be negative.
 
     Matrices that are contracted are scaled by the contracted size; inputs that reach a root, a logarithm or
     the base of a power by elementwise ops are positive; integers come from the declared ranges, preferably

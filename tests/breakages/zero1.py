@@ -1,4 +1,4 @@
-"""Parts 3 and 12: ZeRO-1, optimizer state in equal chunks of one flat, padded bucket; AdamW with weight decay.
+"""Parts 3 and 12: ZeRO-1, optimizer state in chunks of one flat, padded bucket; AdamW with weight decay.
 
 Both share the code of ``examples/models/ddp_zero1.py``. Matrices decay and biases do not, which a flat chunk
 no longer shows: a flat mask says so.
