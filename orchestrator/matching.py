@@ -219,6 +219,9 @@ class Matcher:
                 for v, names in zip(ins, pattern.operands, strict=True)
             )
             candidates = self._candidates(ref, pattern, operands, cell)
+            if not candidates:
+                places = [index(cell, names) for names in pattern.operands]
+                operands, candidates = self._with_summand(ref, pattern, ins, places, operands, cell)
             opened = frozenset(self.model.operands(r)[0] for r, _ in through)
             passed = tuple(
                 Use(self.model.operands(r)[0], tuple(index(cell, p.operands[0]))) for r, p in through
@@ -447,6 +450,69 @@ class Matcher:
             instances += (Instance(reading.fact, reading.values, "rhs"),)
             return Operand(reading, coef * reading.coef, reduced, instances, tuple(uses))
         raise Unrelated(ref)
+
+    def relate_summands(self, ref: str) -> bool:
+        """Record operands that, without an op of the plan, are what one rank adds to a sum of the specification.
+
+        With one of the summed heads on each rank, say, nothing is added on a rank. Whether anything was recorded.
+        """
+        op = self.model.op(ref)
+        if op is None or op.name not in ("dot_general", "reduce"):
+            return False
+        found = False
+        for v in dict.fromkeys(self.model.operands(ref)):
+            try:
+                links = self.k.links(v)
+            except (Unfollowable, NoDefinition):
+                continue
+            sources = [v] if links is None else [self.k.facts[n].rhs for n in links]
+            for source in dict.fromkeys(sources):
+                if isinstance(source, str) and source in self.k.by_lhs and source not in self.k.partials:
+                    found = self._summand(source) or found
+        return found
+
+    def _summand(self, ref: str) -> bool:
+        whole = self.k.full_index(ref)
+        left = tuple(whole.at[s] for s in whole.ranges)
+
+        def compute(cell: Cell) -> tuple[Operand, list[Candidate]]:
+            operand = self._operand(ref, list(cell.at.values()), cell.ranges)
+            readers = self._readers.get(("reduce", operand.reading.target), [])
+            sums = [s for s in readers if self.model.ops[s].text("kind") == "add"]
+            found = (self._candidate(s, self.model.ops[s], [operand], cell) for s in sums)
+            return operand, [c for c in found if c is not None]
+
+        try:
+            ((cell, (operand, candidates)),) = explore(whole, compute)
+        except (Unrelated, Unfollowable, NoDefinition, ValueError):
+            return False
+        shares = [Contribution(ref, (cell,), (c,), ((operand,),), left, ()) for c in candidates]
+        known = len(self.k.partials)
+        for share in shares:
+            self._partial(share, "add")
+        return len(self.k.partials) > known
+
+    def _with_summand(
+        self,
+        ref: str,
+        pattern: Access,
+        ins: Sequence[str],
+        places: Sequence[list[Affine]],
+        operands: tuple[Operand, ...],
+        cell: Cell,
+    ) -> tuple[tuple[Operand, ...], list[Candidate]]:
+        """Candidates if one operand is read as a summand of a tensor, not as the tensor that it equals."""
+        for i, (v, at) in enumerate(zip(ins, places, strict=True)):
+            if operands[i].partial is None:
+                try:
+                    other = self._partial_operand(v, at, cell.ranges)
+                except (Unrelated, Unfollowable, NoDefinition):
+                    continue
+                changed = (*operands[:i], other, *operands[i + 1 :])
+                candidates = self._candidates(ref, pattern, changed, cell)
+                if candidates:
+                    return changed, candidates
+        return operands, []
 
     def _hint(
         self,

@@ -34,19 +34,19 @@ from .kit import (
     shard,
 )
 
-HEADS, WIDTH, MAX_NORM = 4, 2, 0.5
+WIDTH, MAX_NORM = 2, 0.5
 MESH = {"dp": 2, "tp": 2}
 
 
 class Attention(nn.Module):
     """Query heads share one key and value head."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.norm = RMSNorm(dim)
-        self.query = nn.Linear(dim, HEADS * WIDTH, bias=False)
+        self.query = nn.Linear(dim, heads * WIDTH, bias=False)
         self.shared = nn.Linear(dim, 2 * WIDTH, bias=False)
-        self.out = nn.Linear(HEADS * WIDTH, dim, bias=False)
+        self.out = nn.Linear(heads * WIDTH, dim, bias=False)
 
     def heads(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -73,8 +73,8 @@ class SwiGLU(nn.Module):
         return x + self.down(F.silu(gate) * up)
 
 
-def build(dim: int, hidden: int, attention: bool) -> nn.Module:
-    layers: dict[str, nn.Module] = {"attention": Attention(dim)} if attention else {}
+def build(dim: int, hidden: int, heads: int) -> nn.Module:
+    layers: dict[str, nn.Module] = {"attention": Attention(dim, heads)} if heads else {}
     model = nn.Sequential()
     for name, layer in {**layers, "mlp": SwiGLU(dim, hidden)}.items():
         model.add_module(name, layer)
@@ -250,7 +250,7 @@ def step(
 def define(
     mistake: str,
     *,
-    attention: bool = False,
+    heads: int = 0,
     clipped: bool = False,
     fsdp: bool = False,
     together: bool = False,
@@ -260,13 +260,13 @@ def define(
     return Definition(
         name="breakages-megatron",
         mesh=MESH,
-        build=lambda: build(dim, hidden, attention),
+        build=lambda: build(dim, hidden, heads),
         parallelize=lambda model, mesh: Parallel(model, mesh, mistake, fsdp, together),
         optimizer=adamw,
         step=functools.partial(single_step, clipped=clipped),
         parallel_step=functools.partial(step, clipped=clipped, mistake=mistake),
         batch={"x": batch, "y": batch},
-        layouts=layouts(build(dim, hidden, attention), fsdp),
+        layouts=layouts(build(dim, hidden, heads), fsdp),
         mean_over={"loss": ("dp",)},
     )
 
@@ -275,7 +275,7 @@ TENSOR = part(
     "tensor and sequence parallel",
     {
         "attention and SwiGLU": (
-            functools.partial(define, attention=True),
+            functools.partial(define, heads=4),
             {
                 "bias added on every rank before the sum": "loss",
                 "partial products not reduced": "loss",
@@ -285,7 +285,8 @@ TENSOR = part(
                 "shared head's gradient not reduced over tp": "params.attention.shared.weight",
                 "norm gradients not reduced over tp": "params.attention.norm.weight",
             },
-        )
+        ),
+        "one query head on each rank": (functools.partial(define, heads=2), {}),
     },
 )
 FINAL = part(
