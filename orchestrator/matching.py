@@ -452,9 +452,9 @@ class Matcher:
         raise Unrelated(ref)
 
     def relate_summands(self, ref: str) -> bool:
-        """Record operands that, without an op of the plan, are what one rank adds to a sum of the specification.
+        """Record operands that are what one rank adds to a sum of the specification, without an op of their own.
 
-        With one of the summed heads on each rank, say, nothing is added on a rank. Whether anything was recorded.
+        With one of the summed heads on each rank, say, nothing is added there. Whether anything was recorded.
         """
         op = self.model.op(ref)
         if op is None or op.name not in ("dot_general", "reduce"):

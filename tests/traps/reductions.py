@@ -260,6 +260,12 @@ TRAPS: dict[str, Trap] = {
         lambda b, g: _clipped(b, g, bounded=True, reduced=True),
         out=ROWS,
     ),
+    "one summand on each rank": trap(
+        {"x": ("f32[4,2,3]", {"dp": Shard(1)}), "w": ("f32[3,5]", {})},
+        lambda b, x, w: b.tanh(x).sum(1) @ w,
+        lambda b, x, w: b.all_reduce(b.tanh(x).reshape(4, 3) @ w, "dp") / 2,
+        lambda b, x, w: b.all_reduce(b.tanh(x).reshape(4, 3) @ w, "dp"),
+    ),
     "a factor zero on the wrong half of a chunk": trap(
         {"x": ("f32[6]", {}), "lr": ("f32[]", {})},
         _decayed_in_two,
