@@ -452,7 +452,7 @@ class Matcher:
         raise Unrelated(ref)
 
     def relate_summands(self, ref: str) -> bool:
-        """Record operands that are what one rank adds to a sum of the specification, without an op of their own.
+        """Record operands that are, without an op of their own, what one rank adds to a specification's sum.
 
         With one of the summed heads on each rank, say, nothing is added there. Whether anything was recorded.
         """
