@@ -125,6 +125,7 @@ class Matcher:
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
         self._hinted: set[Ref] = set()
+        self._summands: set[Ref] = set()
         self.propose: Callable[[list[Fact]], bool] = lambda _: False
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
         self._sums: set[Reduced] = set()
@@ -467,8 +468,10 @@ class Matcher:
                 continue
             sources = [v] if links is None else [self.k.facts[n].rhs for n in links]
             for source in dict.fromkeys(sources):
-                if isinstance(source, str) and source in self.k.by_lhs and source not in self.k.partials:
-                    found = self._summand(source) or found
+                known = isinstance(source, str) and source in self.k.by_lhs and source not in self.k.partials
+                if known and source not in self._summands:
+                    self._summands.add(source)
+                    found = self._summand(str(source)) or found
         return found
 
     def _summand(self, ref: str) -> bool:
