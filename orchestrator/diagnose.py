@@ -106,7 +106,7 @@ class _Values:
             for key in self._keys(expansion.value(-1, name)) or ():
                 self._owners.setdefault(key, set()).add(number)
         sizes = {n for n in plan.mesh.axes.values() if n > 1}
-        #: Whether the values of a tensor may have their counterparts in several tensors.
+        #: Whether the values of a flat tensor may have their counterparts in several tensors.
         self.mixed = False
         self._factors = {1.0} | {float(n) for n in sizes} | {1.0 / n for n in sizes}
 
@@ -160,12 +160,13 @@ class _Values:
         return self._fit(node) is not None
 
     def _fit(self, node: int) -> float | None:
+        flat = self.mixed and len(self._expansion.network.nodes[node].shape) == 1
         for factor in sorted(self._factors, key=lambda f: (f != 1.0, f)):
             keys = self._keys(node, factor, _SAMPLE)
             if keys is None:
                 return None
             owners = [self._owners.get(k, set()) for k in keys]
-            if all(owners) if self.mixed else _shared(owners):
+            if all(owners) if flat else _shared(owners):
                 return factor
         return None
 

@@ -179,7 +179,7 @@ ADAMW = part(
                 "weight decay inside the gradient": "params.0.weight",
                 "weight decay after the update": "params.0.weight",
                 "step counted twice": "opt.step.0.weight in *",
-                "epsilon inside the root": "params.0.weight",
+                "epsilon inside the root": "params.*",
                 "second moment of the local gradient": "params.0.weight",
             },
         )
