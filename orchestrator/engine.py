@@ -101,11 +101,7 @@ class Engine:
                 if (
                     ref not in self.knowledge.by_lhs
                     and not self.knowledge.moves(ref)
-                    and (
-                        (self.matcher.relate_summands(ref) and self._relate(ref))
-                        or self.knowledge.deep(ref)
-                        or self.matcher.relate_in_part(ref)
-                    )
+                    and (self.knowledge.deep(ref) or self.matcher.relate_in_part(ref))
                 ):
                     waiting = self._settle(waiting)
 

@@ -160,7 +160,11 @@ class Matcher:
     # --- one op --------------------------------------------------------------------------------------------
 
     def relate_in_part(self, ref: str) -> bool:
-        """Relate the elements of a pointwise op whose operands are related; padding, say, stays open."""
+        """Relate an op by what its operands add to sums of the specification, or some elements of a pointwise
+        op, whose operands are related; padding, say, stays open.
+        """
+        if not ref.startswith("s:") and self._find_summands(ref) and self.relate(ref):
+            return True
         pattern = self._access(ref)
         if pattern is None or pattern.summed or ref.startswith("s:"):
             return False
@@ -452,7 +456,7 @@ class Matcher:
             return Operand(reading, coef * reading.coef, reduced, instances, tuple(uses))
         raise Unrelated(ref)
 
-    def relate_summands(self, ref: str) -> bool:
+    def _find_summands(self, ref: str) -> bool:
         """Record operands that are, without an op of their own, what one rank adds to a specification's sum.
 
         With one of the summed heads on each rank, say, nothing is added there. Whether anything was recorded.
