@@ -140,7 +140,7 @@ PART = part(
                 "documents not separated": "loss",
                 "causal mask off by one": "loss",
                 "causal mask transposed": "loss",
-                "queries of every rank start at 0": "params.inner.*",
+                "queries of every rank start at 0": "*",
                 "own segment ids for all keys": "loss",
                 "padding not left out of the loss": "loss",
                 "padding counted": "loss",
