@@ -80,6 +80,7 @@ class DeepMatcher:
             if self.prove(number):
                 self.k.by_lhs.setdefault(ref, []).append(number)
                 return number
+            self.k.drop(number)
         return None
 
     def _guesses(
@@ -113,6 +114,8 @@ class DeepMatcher:
         except (Unrelated, Unfollowable, NoDefinition):
             return False
         if not all(self.prove(n) for n in numbers):
+            for n in numbers:
+                self.k.drop(n)
             return False
         for fact, n in zip(facts, numbers, strict=True):
             self.k.by_lhs.setdefault(fact.lhs, []).append(n)

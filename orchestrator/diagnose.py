@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certificates.ir import Op
+from certificates.ir import Op, TensorType
 from certificates.plan import Plan
 
 from .errors import EvaluationError
@@ -53,6 +53,19 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
     output = expansion.program(rank).outputs[relation.plan]
     values = _Values(plan, scenario, expansion)
     ops = {op.out: op for op in expansion.program(rank).ops}
+    found = _first_lost(values, rank, ops, output)
+    if found is not None and found.name == "concatenate":
+        # Values of several tensors in one bucket are no mistake by themselves.
+        values.mixed = True
+        found = _first_lost(values, rank, ops, output) or found
+    if found is not None:
+        return Suspect(rank, expansion.class_of(rank), _scaled_term(values, rank, ops, found))
+    # every tensor has a counterpart: two outputs were exchanged, or a right tensor is not the right one
+    return Suspect(rank, fact.piece.cls, ops[output]) if output in ops else None
+
+
+def _first_lost(values: _Values, rank: int, ops: dict[str, Op], output: str) -> Op | None:
+    """The first op without a counterpart from which such ops lead to the output."""
     lost = {name for name in _cone(ops, output) if not values.known(rank, name)}
     reaching = {output} if output in lost else set()
     for op in reversed(ops.values()):
@@ -60,9 +73,8 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
             reaching |= {v for v in op.ins if v in lost}
     for op in ops.values():
         if op.out in reaching and not any(v in reaching for v in op.ins):
-            return Suspect(rank, expansion.class_of(rank), _scaled_term(values, rank, ops, op))
-    # every tensor has a counterpart: two outputs were exchanged, or a right tensor is not the right one
-    return Suspect(rank, fact.piece.cls, ops[output]) if output in ops else None
+            return op
+    return None
 
 
 def _scaled_term(values: _Values, rank: int, ops: dict[str, Op], op: Op) -> Op:
@@ -88,11 +100,14 @@ class _Values:
     def __init__(self, plan: Plan, scenario: Scenario, expansion: Expansion) -> None:
         self._plan, self._scenario, self._expansion = plan, scenario, expansion
         self._owners: dict[int, set[int]] = {}
+        self._ops: dict[str, dict[str, tuple[str, TensorType]]] = {}
         names = [*plan.specification.inputs, *(op.out for op in plan.specification.ops)]
         for number, name in enumerate(names):
             for key in self._keys(expansion.value(-1, name)) or ():
                 self._owners.setdefault(key, set()).add(number)
         sizes = {n for n in plan.mesh.axes.values() if n > 1}
+        #: Whether the values of a flat tensor may have their counterparts in several tensors.
+        self.mixed = False
         self._factors = {1.0} | {float(n) for n in sizes} | {1.0 / n for n in sizes}
 
     def known(self, rank: int, name: str) -> bool:
@@ -119,12 +134,12 @@ class _Values:
         return self._fit(node)
 
     def _sum(self, name: str, at: dict[str, int], axes: tuple[str, ...]) -> int | None:
-        """The tensor added up over mesh axes, where every rank there runs the same class."""
+        """The tensor added up over mesh axes, where every rank there computes one by the same op."""
         mesh = self._plan.mesh
         parts = []
         for moving in itertools.product(*(range(mesh.axes[a]) for a in axes)):
             rank = mesh.rank({**at, **dict(zip(axes, moving, strict=True))})
-            if self._expansion.class_of(rank) != self._expansion.class_of(mesh.rank(at)):
+            if self._made(rank, name) != self._made(mesh.rank(at), name):
                 return None
             parts.append(self._expansion.value(rank, name))
         first = self._expansion.network.nodes[parts[0]]
@@ -132,15 +147,26 @@ class _Values:
             Node("merge", tuple(sorted(parts)), ("add",), first.sort, first.shape)
         )
 
+    def _made(self, rank: int, name: str) -> tuple[str, TensorType] | None:
+        """How a rank makes a tensor of this name."""
+        cls = self._expansion.class_of(rank)
+        if cls not in self._ops:
+            program = self._plan.by_class[cls].program
+            self._ops[cls] = {n: ("input", t) for n, t in program.inputs.items()}
+            self._ops[cls] |= {op.out: (op.name, op.type) for op in program.ops}
+        return self._ops[cls].get(name)
+
     def _matches(self, node: int) -> bool:
         return self._fit(node) is not None
 
     def _fit(self, node: int) -> float | None:
+        flat = self.mixed and len(self._expansion.network.nodes[node].shape) == 1
         for factor in sorted(self._factors, key=lambda f: (f != 1.0, f)):
             keys = self._keys(node, factor, _SAMPLE)
             if keys is None:
                 return None
-            if _shared(self._owners.get(k, set()) for k in keys):
+            owners = [self._owners.get(k, set()) for k in keys]
+            if all(owners) if flat else _shared(owners):
                 return factor
         return None
 

@@ -110,7 +110,7 @@ class Engine:
         """Guess a relation for every tensor of the plan, in execution order."""
         self.knowledge.declare_inputs()
         self._relate_iotas()
-        self.matcher.index_specification(self.folder.fold)
+        self.matcher.index_specification(lambda ref: self.folder.fold(ref) or self.roots.relate(ref))
         called = sites(self.plan)
         for segment in segments(self.plan):
             if isinstance(segment, tuple):

@@ -123,6 +123,12 @@ class Knowledge:
                         known.append(fact.lhs)
         return number
 
+    def drop(self, number: int) -> None:
+        """Forget a guess that has no proof: made again in another way, it is a new fact."""
+        fact = self.facts[number]
+        if self._known.get(fact) == number and number not in self.by_lhs.get(fact.lhs, ()):
+            del self._known[fact]
+
     def is_atom(self, ref: Ref) -> bool:
         """A specification tensor that stands for itself, or a literal."""
         if self.model.literal(ref) is not None:

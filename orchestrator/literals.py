@@ -140,6 +140,9 @@ class Folder:
             return self._compare(op, values, readings)
         if op.name in ("and", "or") and any(v is (op.name == "or") for v in values):
             return op.name == "or"
+        factors = {"multiply": values, "divide": values[:1]}.get(op.name, ())
+        if op.type.sort == "Real" and any(isinstance(v, Fraction) and not v for v in factors):
+            return Fraction(0)
         if any(v is None for v in values):
             return None
         a, b = values[0], values[1] if len(values) > 1 else None

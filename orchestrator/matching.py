@@ -24,7 +24,7 @@ from .cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
 from .merging import join
 from .normal import make_fact, solve
-from .rings import RING, Rings, TooLarge, Trail
+from .rings import Rings, TooLarge, Trail
 
 Forms = tuple[Affine, ...]
 
@@ -95,6 +95,8 @@ class Candidate:
     uses: tuple[Use, ...]
     opened: frozenset[Ref] = frozenset()
     pairs: tuple[Pair, ...] = ()
+    #: The stage reads the specification's element and does not open it.
+    atom: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class Matcher:
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
         self._hinted: set[Ref] = set()
+        self._summands: set[Ref] = set()
         self.propose: Callable[[list[Fact]], bool] = lambda _: False
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
         self._sums: set[Reduced] = set()
@@ -157,7 +160,11 @@ class Matcher:
     # --- one op --------------------------------------------------------------------------------------------
 
     def relate_in_part(self, ref: str) -> bool:
-        """Relate the elements of a pointwise op whose operands are related; padding, say, stays open."""
+        """Relate an op by what its operands add to sums of the specification, or some elements of a pointwise
+        op, whose operands are related; padding, say, stays open.
+        """
+        if not ref.startswith("s:") and self._find_summands(ref) and self.relate(ref):
+            return True
         pattern = self._access(ref)
         if pattern is None or pattern.summed or ref.startswith("s:"):
             return False
@@ -179,13 +186,15 @@ class Matcher:
         except (Unfollowable, NoDefinition):
             return False
         self._pending.clear()
-        done = [
-            self._group(ref, pattern, tuple(cell.at[s] for s in whole.ranges), [(cell, *parts)])
-            for cell, parts in found
-            if parts is not None
-        ]
+        done, left = False, []
+        for cell, parts in found:
+            at = tuple(cell.at[s] for s in whole.ranges)
+            if parts is not None and self._group(ref, pattern, at, [(cell, *parts)]):
+                done = True
+            else:
+                left.append(cell)
         self._settle()
-        return any(done)
+        return (bool(left) and self._reordered(ref, whole, left)) or done
 
     def relate(self, ref: str) -> bool:
         """Try to relate one arithmetic op; whether it is now related (or partial)."""
@@ -215,6 +224,9 @@ class Matcher:
                 for v, names in zip(ins, pattern.operands, strict=True)
             )
             candidates = self._candidates(ref, pattern, operands, cell)
+            if not candidates:
+                places = [index(cell, names) for names in pattern.operands]
+                operands, candidates = self._with_summand(ref, pattern, ins, places, operands, cell)
             opened = frozenset(self.model.operands(r)[0] for r, _ in through)
             passed = tuple(
                 Use(self.model.operands(r)[0], tuple(index(cell, p.operands[0]))) for r, p in through
@@ -229,7 +241,7 @@ class Matcher:
             if through:
                 return False
             hinted = isinstance(problem, Unrelated) and self._hint(ref, problem.ref, pattern, start, index)
-            return self.relate(ref) if hinted else self._reordered(ref, pattern, whole)
+            return self.relate(ref) if hinted else self._reordered(ref, whole)
         splits = len(found) > 1 and not through and not ref.startswith("s:")
         if splits and self._whole(ref, pattern, found, start, index):
             return True
@@ -240,7 +252,7 @@ class Matcher:
         self._pending.clear()
         done = all([self._group(ref, pattern, left, group) for left, group in groups.items()])
         self._settle()
-        return done or self._reordered(ref, pattern, whole)
+        return done or self._reordered(ref, whole)
 
     def _steps(self, ref: str, pattern: Access) -> list[tuple[str, Access]]:
         """A reduction and the reductions of the same kind that it goes on from, innermost last."""
@@ -318,9 +330,12 @@ class Matcher:
             reading, fact.coef, None, (Instance(number, forms),), (Use(ref, index), Use(fact.rhs, at))
         )
 
-    def _reordered(self, ref: str, pattern: Access, whole: Cell) -> bool:
-        """Match a sum or product that is bracketed in another way than the specification's."""
-        if self.model.ops[ref].name not in RING or ref.startswith("s:"):
+    def _reordered(self, ref: str, whole: Cell, parts: Sequence[Cell] = ()) -> bool:
+        """Match a sum or product that is bracketed in another way than the specification's.
+
+        Of the ``parts`` of its elements, if given, those without a partner (padding, say) stay open.
+        """
+        if not self.rings.adds(ref) or ref.startswith("s:"):
             return False
 
         def partner(cell: Cell, deep: bool) -> tuple[Trail, str, Forms, Fraction, Trail] | None:
@@ -328,11 +343,18 @@ class Matcher:
             poly = self.rings.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
             poly = self.rings.over_ranks(poly, trail.partial)
             found = next(self.rings.partners(poly, cell.ranges), None)
-            return None if found is None else (trail, *found)
+            if found is None or (trail.partial and found[0] not in found[3].opened):
+                return None
+            return trail, *found
 
-        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...]]:
-            found = partner(cell, deep=False) or partner(cell, deep=True)
+        def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...], Mapping[str, Range]] | None:
+            try:
+                found = partner(cell, deep=False) or partner(cell, deep=True)
+            except Unrelated:
+                found = None
             if found is None:
+                if parts:
+                    return None
                 raise Unrelated(ref)
             trail, spec, out, coef, theirs = found
             candidate = Candidate(
@@ -343,21 +365,26 @@ class Matcher:
                 tuple(Instance(*i) for i in (*trail.instances, *theirs.instances)),
                 tuple(Use(*u) for u in (*trail.uses, *theirs.uses)),
                 frozenset(trail.opened | theirs.opened),
+                atom=spec not in theirs.opened,
             )
             reading = Reading(coef, spec, out)
-            return candidate, tuple(Operand(reading, coef, r, (), ()) for r in trail.partial)
+            partial = tuple(Operand(reading, coef, r, (), ()) for r in trail.partial)
+            return candidate, partial, trail.ranges
 
         try:
-            found = explore(whole, compute)
+            found = [share for start in parts or [whole] for share in explore(start, compute)]
         except (Unrelated, Unfollowable, NoDefinition, TooLarge):
             return False
         self._pending.clear()
-        done = True
-        for cell, (candidate, operands) in found:
+        done = any(share is not None for _, share in found)
+        for cell, matched in found:
+            if matched is None:
+                continue
+            candidate, operands, ranks = matched
             axes = {a for o in operands if o.partial for a in o.partial.axes}
             share = Contribution(
                 ref,
-                (cell,),
+                (Cell({**cell.ranges, **ranks}, cell.at),),
                 (candidate,),
                 (operands,),
                 tuple(cell.at[s] for s in whole.ranges),
@@ -428,6 +455,71 @@ class Matcher:
             instances += (Instance(reading.fact, reading.values, "rhs"),)
             return Operand(reading, coef * reading.coef, reduced, instances, tuple(uses))
         raise Unrelated(ref)
+
+    def _find_summands(self, ref: str) -> bool:
+        """Record operands that are, without an op of their own, what one rank adds to a specification's sum.
+
+        With one of the summed heads on each rank, say, nothing is added there. Whether anything was recorded.
+        """
+        op = self.model.op(ref)
+        if op is None or op.name not in ("dot_general", "reduce"):
+            return False
+        found = False
+        for v in dict.fromkeys(self.model.operands(ref)):
+            try:
+                links = self.k.links(v)
+            except (Unfollowable, NoDefinition):
+                continue
+            sources = [v] if links is None else [self.k.facts[n].rhs for n in links]
+            for source in dict.fromkeys(sources):
+                known = isinstance(source, str) and source in self.k.by_lhs and source not in self.k.partials
+                if known and source not in self._summands:
+                    self._summands.add(source)
+                    found = self._summand(str(source)) or found
+        return found
+
+    def _summand(self, ref: str) -> bool:
+        whole = self.k.full_index(ref)
+        left = tuple(whole.at[s] for s in whole.ranges)
+
+        def compute(cell: Cell) -> tuple[Operand, list[Candidate]]:
+            operand = self._operand(ref, list(cell.at.values()), cell.ranges)
+            readers = self._readers.get(("reduce", operand.reading.target), [])
+            sums = [s for s in readers if self.model.ops[s].text("kind") == "add"]
+            found = (self._candidate(s, self.model.ops[s], [operand], cell) for s in sums)
+            return operand, [c for c in found if c is not None]
+
+        try:
+            ((cell, (operand, candidates)),) = explore(whole, compute)
+        except (Unrelated, Unfollowable, NoDefinition, ValueError):
+            return False
+        shares = [Contribution(ref, (cell,), (c,), ((operand,),), left, ()) for c in candidates]
+        known = len(self.k.partials)
+        for share in shares:
+            self._partial(share, "add")
+        return len(self.k.partials) > known
+
+    def _with_summand(
+        self,
+        ref: str,
+        pattern: Access,
+        ins: Sequence[str],
+        places: Sequence[list[Affine]],
+        operands: tuple[Operand, ...],
+        cell: Cell,
+    ) -> tuple[tuple[Operand, ...], list[Candidate]]:
+        """Candidates if one operand is read as a summand of a tensor, not as the tensor that it equals."""
+        for i, (v, at) in enumerate(zip(ins, places, strict=True)):
+            if operands[i].partial is None:
+                try:
+                    other = self._partial_operand(v, at, cell.ranges)
+                except (Unrelated, Unfollowable, NoDefinition):
+                    continue
+                changed = (*operands[:i], other, *operands[i + 1 :])
+                candidates = self._candidates(ref, pattern, changed, cell)
+                if candidates:
+                    return changed, candidates
+        return operands, []
 
     def _hint(
         self,
@@ -718,7 +810,7 @@ class Matcher:
     def _pointwise(self, share: Contribution) -> None:
         first = share.candidates[0]
         fact = make_fact(self.model, share.cells[0], share.ref, share.left, first.spec, first.out, first.coef)
-        expand = (share.ref, first.spec, *first.opened)
+        expand = (share.ref, *([] if first.atom else [first.spec]), *first.opened)
         self._pending.append((fact, self._recipe(fact, share.left, [share], expand, {})))
 
     def _partial(self, share: Contribution, kind: str) -> bool:
@@ -766,7 +858,8 @@ class Matcher:
         fact = make_fact(self.model, share.cells[0], reduced, left, first.spec, first.out, first.coef)
         extra = {o.partial: None for s in renamed for group in s.operands for o in group if o.partial}
         opened = frozenset().union(*(s.candidates[0].opened for s in renamed))
-        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, first.spec, *extra, *opened), {})
+        spec = [] if first.atom else [first.spec]
+        recipe = self._recipe(fact, left, renamed, (reduced, *reduced.of, *spec, *extra, *opened), {})
         self.k.add(fact, recipe)
         self._sums.add(reduced)
         return True
@@ -806,6 +899,7 @@ class Matcher:
                 uses(c.uses),
                 c.opened,
                 tuple(map(pair, c.pairs)),
+                c.atom,
             )
             for c in share.candidates
         )

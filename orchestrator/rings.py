@@ -9,6 +9,7 @@ it, however both are bracketed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.affine import Affine, Range
-from certificates.facts import Reduced, Ref
+from certificates.facts import Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cut, Digits, Unfollowable
@@ -27,6 +28,8 @@ RING = frozenset(("add", "subtract", "multiply", "divide"))
 MAX_MONOMIALS = 24
 #: Tensors opened on the way to one polynomial, and specification ops compared with it.
 MAX_OPENED = 48
+#: Summands of a reduction that is taken apart, such as the norms of all parameters in one tensor.
+MAX_SUMMANDS = 16
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ class Inverse:
 
 @dataclass(frozen=True)
 class Summand:
-    """What one rank adds to the elements of a tensor."""
+    """What one rank adds to the elements of a tensor, which are the sum over the ranks along ``axes``."""
 
     ref: Ref
+    axes: tuple[str, ...]
 
 
 Leaf = tuple[Ref | Inverse | Summand, tuple[Affine, ...]]
@@ -51,13 +55,14 @@ Polynomial = dict[Monomial, Fraction]
 @dataclass
 class Trail:
     """What was opened and used on the way to a polynomial;
-    ``partial`` are reduced tensors of its summands.
+    ``partial`` are reduced tensors of its summands, ``ranges`` those of ranks that were summed over.
     """
 
     opened: set[Ref] = field(default_factory=set)
     instances: list[tuple[int, tuple[Affine, ...], str]] = field(default_factory=list)
     uses: list[tuple[Ref, tuple[Affine, ...]]] = field(default_factory=list)
     partial: set[Reduced] = field(default_factory=set)
+    ranges: dict[str, Range] = field(default_factory=dict)
 
 
 class Alien(Exception):
@@ -91,7 +96,18 @@ class Rings:
         ):
             return False
         op = self.model.op(ref)
-        return op is not None and op.name in RING and op.type.sort == "Real"
+        return op is not None and op.type.sort == "Real" and self.adds(ref)
+
+    def adds(self, ref: str) -> bool:
+        """A sum or product, or a sum over a few positions of a tensor put together from others."""
+        op = self.model.op(ref)
+        if op is None or op.name != "reduce":
+            return op is not None and op.name in RING
+        if op.type.sort != "Real" or op.text("kind") != "add":
+            return False
+        operand = self.model.operands(ref)[0]
+        shape = self.model.tensors.type(operand).shape
+        return math.prod(shape[d] for d in op.ints("dims")) <= MAX_SUMMANDS and self.k.moves(operand)
 
     def of_plan(
         self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, *, deep: bool
@@ -106,23 +122,30 @@ class Rings:
         )
 
     def over_ranks(self, poly: Polynomial, partial: Collection[Reduced]) -> Polynomial:
-        """The sum of a polynomial over the ranks that hold its summands.
-
-        Ranks agree on what is no summand, so a monomial without one counts as often as there are ranks.
-        """
+        """The sum of a polynomial over the ranks that hold its summands."""
         if not partial:
             return poly
         axes = next(iter(partial)).axes
-        if any(r.axes != axes for r in partial):
+        pending = {leaf.axes for m in poly for leaf, _ in m if isinstance(leaf, Summand)}
+        if any(r.axes != axes for r in partial) or pending - {axes}:
             raise Unfollowable("summands over different axes")
+        return self._summed(poly, axes)
+
+    def _summed(self, poly: Polynomial, axes: Sequence[str]) -> Polynomial:
+        """The sum over the ranks along some axes.
+
+        Ranks agree on what is no summand, so a monomial without one counts as often as there are ranks.
+        """
         count = math.prod(self.model.plan.mesh.axes[a] for a in axes)
         out: Polynomial = {}
         for monomial, coef in poly.items():
             summands = [leaf for leaf, _ in monomial if isinstance(leaf, Summand)]
             symbols = {s for leaf, at in monomial if leaf not in summands for f in at for s in f.symbols}
-            if len(summands) > 1 or any(re.split("[~#]", s)[0] in axes for s in symbols):
+            if len(summands) > 1 or any(re.split("[~#]", s)[0].rpartition(".")[2] in axes for s in symbols):
                 raise Unfollowable("a product that depends on the rank")
-            whole = [(leaf.ref if isinstance(leaf, Summand) else leaf, at) for leaf, at in monomial]
+            if any(set(axes) - set(leaf.axes) for leaf in summands):
+                raise Unfollowable("summands over other axes")
+            whole = [(_after(leaf, axes), at) for leaf, at in monomial]
             key = tuple(sorted(whole, key=str))
             out[key] = out.get(key, Fraction(0)) + coef * (1 if summands else count)
         return {m: c for m, c in out.items() if c}
@@ -172,6 +195,7 @@ class Rings:
             return self._unrelated(ref, at, ranges, trail, leaf)
         if reading.fact is not None:
             trail.instances.append((reading.fact, reading.values, "lhs"))
+            trail.uses.append((reading.target, reading.at))
         inner = self._element(reading.target, reading.at, ranges, trail, leaf)
         return {m: reading.coef * c for m, c in inner.items()}
 
@@ -185,10 +209,12 @@ class Rings:
     ) -> Polynomial:
         if not isinstance(ref, str) or ref.startswith("s:"):
             raise Unrelated(ref)
-        op = self.model.op(ref)
-        if op is not None and op.name in RING and not self.k.moves(ref) and ref not in self.k.partials:
+        if self.adds(ref) and not self.k.moves(ref) and ref not in self.k.partials:
             trail.opened.add(ref)
             return self._operands(ref, at, ranges, trail, leaf)
+        op = self.model.op(ref)
+        if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
+            return self._over_group(ref, at, ranges, trail, leaf)
         links = self.k.links(ref)
         if links is not None:
             for number in links:
@@ -197,6 +223,7 @@ class Rings:
                 if values is not None:
                     trail.instances.append((number, tuple(values[s] for s, _, _ in fact.symbols), "lhs"))
                     source = tuple(f.substitute(values) for f in fact.rhs_index)
+                    trail.uses.append((fact.rhs, source))  # a constant is an element of the stage too
                     inner = self._element(fact.rhs, source, ranges, trail, leaf)
                     return {m: fact.coef * c for m, c in inner.items()}
             raise Unrelated(ref)
@@ -209,8 +236,49 @@ class Rings:
                 trail.partial.add(reduced)
                 trail.uses += [(reduced, rest), (reading.target, reading.at)]
                 trail.instances.append((reading.fact, reading.values, "rhs"))
-                return {((Summand(reading.target), reading.at),): reading.coef}
+                return {((Summand(reading.target, reduced.axes), reading.at),): reading.coef}
         raise Unrelated(ref)
+
+    def _over_group(
+        self,
+        ref: str,
+        at: tuple[Affine, ...],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
+    ) -> Polynomial:
+        """The sum over a group of ranks of what all of its members compute alike, summands included."""
+        reduced, axes = self.model.reduced(ref, "add"), list(self.model.plan.mesh.axes)
+        inner = Trail()
+        polys: list[Polynomial] = []
+        try:
+            for member in reduced.of:
+                owner = split_ref(member)[0]
+                moving = {a: f"{owner}.{a}" for a in reduced.axes}
+                inner.ranges |= {s: self.model.plan.by_class[owner].box[a] for a, s in moving.items()}
+                here = [
+                    Affine.symbol(moving[axes[i]]) if i < len(axes) and axes[i] in moving else f
+                    for i, f in enumerate(at)
+                ]
+                polys.append(self._element(member, here, {**ranges, **inner.ranges}, inner, leaf))
+        except (Cut, Digits) as split:
+            if split.symbol in ranges:
+                raise
+            raise Unfollowable(f"{ref}: ranks differ") from None
+        if any(p != polys[0] for p in polys):
+            raise Unfollowable(f"{ref}: classes differ")
+        poly = self._summed(polys[0], reduced.axes)
+        rest = tuple(f for i, f in enumerate(at) if i >= len(axes) or axes[i] not in reduced.axes)
+        trail.uses += [(reduced, rest), *inner.uses]
+        trail.instances += inner.instances
+        trail.opened |= inner.opened
+        trail.opened.update((ref, reduced))
+        trail.ranges |= inner.ranges
+        if any(isinstance(x, Summand) for m in poly for x, _ in m):
+            trail.partial |= inner.partial
+        else:
+            trail.opened |= inner.partial
+        return poly
 
     def _operands(
         self,
@@ -223,6 +291,8 @@ class Rings:
         if len(trail.opened) > MAX_OPENED:
             raise TooLarge(ref)
         op = self.model.ops[ref]
+        if op.name == "reduce":
+            return self._summands(ref, at, ranges, trail, leaf)
         first, second = self.model.operands(ref)
         left = self._element(first, at, ranges, trail, leaf)
         if op.name == "divide":
@@ -245,6 +315,30 @@ class Rings:
             raise TooLarge(ref)
         return out
 
+    def _summands(
+        self,
+        ref: str,
+        at: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        leaf: Callable[[Ref], bool],
+    ) -> Polynomial:
+        """The sum over all positions of the reduced dimensions, one by one."""
+        op, operand = self.model.ops[ref], self.model.operands(ref)[0]
+        shape, dims = self.model.tensors.type(operand).shape, op.ints("dims")
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        out: Polynomial = {}
+        for position in itertools.product(*(range(shape[d]) for d in dims)):
+            index = list(at)
+            for d, i in zip(dims, position, strict=True):
+                index.insert(mesh + d, Affine(i))
+            for m, c in self._element(operand, index, ranges, trail, leaf).items():
+                out[m] = out.get(m, Fraction(0)) + c
+        out = {m: c for m, c in out.items() if c}
+        if len(out) > MAX_MONOMIALS:
+            raise TooLarge(ref)
+        return out
+
     # --- partners ------------------------------------------------------------------------------------------
 
     def partners(
@@ -256,6 +350,11 @@ class Rings:
         leaves = {leaf for m in poly for leaf, _ in m}
         if not leaves:
             return
+        if len(poly) == 1:
+            ((monomial, coef),) = poly.items()
+            if len(monomial) == 1 and not isinstance(monomial[0][0], Inverse | Summand | Reduced):
+                yield monomial[0][0], monomial[0][1], coef, Trail()  # nothing but the element itself
+                return
         tensors = {leaf.ref if isinstance(leaf, Inverse | Summand) else leaf for leaf in leaves}
         rarest = min(tensors, key=lambda t: len(self._readers.get(t, [])))
         reached = list(self._readers.get(rarest, []))
@@ -317,6 +416,14 @@ class Rings:
             return None
         ratios = {poly[m] / c for m, c in placed.items()}
         return (tuple(out), ratios.pop()) if len(ratios) == 1 else None
+
+
+def _after(leaf: Ref | Inverse | Summand, axes: Sequence[str]) -> Ref | Inverse | Summand:
+    """A leaf of a polynomial after its sum over the ranks along some axes."""
+    if not isinstance(leaf, Summand):
+        return leaf
+    left = tuple(a for a in leaf.axes if a not in axes)
+    return Summand(leaf.ref, left) if left else leaf.ref
 
 
 def _inverse(poly: Polynomial) -> Polynomial:

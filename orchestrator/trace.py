@@ -23,9 +23,13 @@ Step = tuple[Fraction, Ref, list[Affine]]
 
 
 def moves(model: Model, ref: Ref) -> bool:
-    """Whether a REF is data movement, a collective, or a multiple of its operand by a literal."""
+    """Whether a REF is data movement, a collective, or a multiple of its operand by a literal.
+
+    A multiple by zero is none: it says nothing of its operand, and is the literal zero.
+    """
     op = model.op(ref)
-    return op is not None and (op.name in MOVEMENT or model.scale(ref) is not None)
+    factor = None if op is None else model.scale(ref)
+    return op is not None and (op.name in MOVEMENT or (factor is not None and factor[1] != 0))
 
 
 def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Step:

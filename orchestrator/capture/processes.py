@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 import torch
+import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
 from .definition import Definition
 from .errors import CaptureError

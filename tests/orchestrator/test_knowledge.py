@@ -16,7 +16,7 @@ from certificates.plan import Plan
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.engine import Engine, Unproved
 from orchestrator.errors import EvaluationError
-from orchestrator.knowledge import Knowledge, Unrelated
+from orchestrator.knowledge import Knowledge, LayoutRecipe, Unrelated
 from orchestrator.normal import fold, make_fact, merge, solve
 from orchestrator.solving import Cores
 from smtlib_emit.model import Model
@@ -261,6 +261,18 @@ def test_an_unrelated_tensor_is_said_to_be_so(mlp: Plan) -> None:
     knowledge.declare_inputs()
     reading = knowledge.read("c0:batch.x", (Affine(1), Affine(), Affine(2), Affine(3)), {})
     assert (reading.target, reading.at, reading.coef) == ("s:batch.x", (Affine(5), Affine(3)), Fraction(1))
+
+
+def test_a_dropped_guess_may_be_made_again(mlp: Plan) -> None:
+    """A guess whose first way to a proof failed is a new fact when it is guessed in another way."""
+    knowledge = Knowledge(Model(mlp))
+    fact = Fact("c0:%0", "s:%0", (), (Affine(),) * 4, (Affine(),) * 2)
+    first = knowledge.add(fact, LayoutRecipe(), relates=False)
+    knowledge.drop(first)
+    second = knowledge.add(fact, LayoutRecipe(frozenset(("c0:%0",))))
+    assert second != first and knowledge.by_lhs["c0:%0"] == [second]
+    knowledge.drop(second)
+    assert knowledge.add(fact, LayoutRecipe()) == second
 
 
 def test_a_fact_is_recorded_once(mlp: Plan) -> None:

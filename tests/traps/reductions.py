@@ -144,6 +144,46 @@ def _matmul(b: B, x: Value, w: Value) -> Value:
     return x @ w
 
 
+BOTH = {"dp": Shard(0), "tp": Shard(1)}
+
+
+def _square(x: Value) -> Value:
+    return (x * x).sum()
+
+
+def _stacked_norm(b: B, g: Value, h: Value, c: Value) -> Value:
+    """The norm of three tensors as the norm of their norms, as PyTorch has it."""
+    norms = b.concatenate([b.sqrt(_square(x)).reshape(1) for x in (g, h, c)], 0)
+    return b.sqrt(_square(norms))
+
+
+def _reduced_norm(b: B, g: Value, h: Value, c: Value, *, counted: bool) -> Value:
+    """The same with one reduction; `c`, which all ranks hold, is added after it, or before."""
+    cut, whole = _square(g) + _square(h), _square(c)
+    if counted:
+        cut, whole = cut + whole, b.constant(0, whole.type)
+    return b.sqrt(b.all_reduce(b.all_reduce(cut, "tp"), "dp") + whole)
+
+
+def _clipped(b: B, g: Value, *, bounded: bool, reduced: bool) -> Value:
+    """`g` times the lesser of 1 and 1 / norm."""
+    square = _square(g)
+    scale = 1 / b.sqrt(b.all_reduce(square, "dp") if reduced else square)
+    return g * (b.minimum(b.constant(1, scale.type), scale) if bounded else scale).like(g)
+
+
+def _decayed(b: B, x: Value, lr: Value, first: int, second: int) -> Value:
+    """Elements of a flat, padded chunk that decay, or do not."""
+    ones = [b.constant(n, "f32[3]") for n in (first, second)]
+    mask = b.concatenate([*ones, b.constant(0, "f32[2]")], 0)
+    padded = b.pad(x, (0,), (2,))
+    return (padded * (1 - lr.like(padded) * mask))[:6]
+
+
+def _decayed_in_two(b: B, x: Value, lr: Value) -> Value:
+    return b.concatenate([x[:3] * (1 - lr * 1).like(x[:3]), x[3:] * (1 - lr * 0).like(x[3:])], 0)
+
+
 HALL: dict[str, Body] = {
     "left": lambda b, x, y, z: _commutator(x, y) @ z,
     "right": lambda b, x, y, z: b.all_gather(z, "dp") @ _commutator(x, y),
@@ -234,6 +274,32 @@ TRAPS: dict[str, Trap] = {
         lambda b, x, c: b.tanh(x * _column(b, c, 1)),
         lambda b, x, c: b.tanh(x * _column(b, c, 0)),
         lambda b, x, c: b.tanh(x * _column(b, c, 1)),
+    ),
+    "replicated squares reduced with the others": trap(
+        {"g": ("f32[8,4]", BOTH), "h": ("f32[4,6]", BOTH), "c": ("f32[5]", {})},
+        _stacked_norm,
+        lambda b, g, h, c: _reduced_norm(b, g, h, c, counted=True),
+        lambda b, g, h, c: _reduced_norm(b, g, h, c, counted=False),
+        mesh={"dp": 2, "tp": 2},
+    ),
+    "clipping that also scales up": trap(
+        {"g": ("f32[8,4]", ROWS)},
+        lambda b, g: _clipped(b, g, bounded=True, reduced=False),
+        lambda b, g: _clipped(b, g, bounded=False, reduced=True),
+        lambda b, g: _clipped(b, g, bounded=True, reduced=True),
+        out=ROWS,
+    ),
+    "one summand on each rank": trap(
+        {"x": ("f32[4,2,3]", {"dp": Shard(1)}), "w": ("f32[3,5]", {})},
+        lambda b, x, w: b.tanh(x).sum(1) @ w,
+        lambda b, x, w: b.all_reduce(b.tanh(x).reshape(4, 3) @ w, "dp") / 2,
+        lambda b, x, w: b.all_reduce(b.tanh(x).reshape(4, 3) @ w, "dp"),
+    ),
+    "a factor zero on the wrong half of a chunk": trap(
+        {"x": ("f32[6]", {}), "lr": ("f32[]", {})},
+        _decayed_in_two,
+        lambda b, x, lr: _decayed(b, x, lr, 0, 1),
+        lambda b, x, lr: _decayed(b, x, lr, 1, 0),
     ),
     "an identity of two by two matrices": trap(
         {"x": ("f32[4,4]", {}), "y": ("f32[4,4]", {}), "z": ("f32[4,4]", ROWS)},

@@ -1,0 +1,77 @@
+"""Wrong training steps and their right twins, part by part: a line per plan, exit code 1 on a surprise.
+
+python bench/breakages.py [--part P] [--write]
+
+Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do. ``--write`` replaces the
+rows of these parts in docs/breakages.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.breakages.corpus import PARTS
+from tests.breakages.outcome import Outcome, judged
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "breakages.md"
+BEGIN, END = "<!-- breakages -->", "<!-- end -->"
+
+
+def row(title: str, name: str, outcome: Outcome) -> str:
+    look = re.sub(r" %\d+ of (\w+) .*? in (\S+)$", r" of \1 in `\2`", outcome.look)
+    proved = f"{outcome.proved} of {outcome.total}"
+    return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {look} | {proved} |"
+
+
+def write(rows: list[str]) -> None:
+    """Put the rows into the page, in place of those of the same parts."""
+    before, rest = PAGE.read_text("utf-8").split(BEGIN)
+    table, after = rest.split(END, 1)
+    by_title = {part.title: [r for r in rows if r.startswith(f"| {part.title} |")] for part in PARTS.values()}
+    for title, found in by_title.items():
+        found.extend([] if found else [r for r in table.splitlines() if r.startswith(f"| {title} |")])
+    head = ["| part | plan or mistake | verdict | refuted output | op to look at | proved outputs |"]
+    head.append("| --- | --- | --- | --- | --- | --- |")
+    every = [r for found in by_title.values() for r in found]
+    PAGE.write_text(before + "\n".join([BEGIN, *head, *every, END]) + after, "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=[*PARTS], action="append")
+    parser.add_argument("--mistake", help="only plans whose name contains this")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/breakages.md")
+    options = parser.parse_args()
+    if options.write and options.mistake:
+        parser.error("--write needs all mistakes of a part")
+    rows: list[str] = []
+    surprises = 0
+    for number in options.part or PARTS:
+        found = PARTS[number]
+        for name, plan, mistake in [
+            *((f"*right: {p}*", p, "") for p in found.plans),
+            *((m, found.mistakes[m].plan, m) for m in found.mistakes),
+        ]:
+            if options.mistake and options.mistake not in name:
+                continue
+            start = time.monotonic()
+            outcome = judged(found, plan, mistake)
+            rows.append(row(found.title, name, outcome))
+            surprises += bool(outcome.surprises)
+            seconds = f"{outcome.captured:.1f} + {time.monotonic() - start - outcome.captured:.1f} s"
+            print(rows[-1], seconds, flush=True)
+            print(*(f"  SURPRISE: {s}\n" for s in outcome.surprises), sep="", end="", flush=True)
+    print(f"{len(rows)} plans, {surprises} surprises")
+    if options.write:
+        write(rows)
+    sys.exit(surprises > 0)
+
+
+if __name__ == "__main__":
+    main()

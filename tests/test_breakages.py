@@ -1,0 +1,69 @@
+"""Wrong training steps are refuted at the right tensor, right ones proved: capture, emission and check.
+
+All of them in a table: ``python bench/breakages.py``.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.breakages.corpus import PARTS
+from tests.breakages.outcome import judged, refuted
+
+#: From capture to the checker's verdict; other mistakes go as far as the replay of a witness.
+QUICK = [
+    ("1", "bucket offset off by one"),
+    ("2", "replicas not reduced"),
+    ("6", "earlier microbatches rescaled"),
+    ("8", "mean of local means"),
+]
+WHOLE = [
+    ("1", "gradient divided twice"),
+    ("3", "bucket offset off by one"),
+    ("4", "norm gradients not reduced over tp"),
+    ("5", "gradient of foreign tokens in row 0"),
+    ("7", "recomputed over the data-parallel group"),
+    ("9", "documents not separated"),
+    ("10", "norm gradients averaged over tp"),
+    ("11", "norm without the axis tp"),
+    ("11", "norm without the axis dp"),
+    ("11", "replicated parameters counted once per rank"),
+    ("12", "weight decay on the wrong shard"),
+]
+RIGHT = [(number, plan) for number, part in PARTS.items() for plan in part.plans]
+WRONG = [(number, mistake) for number, part in PARTS.items() for mistake in part.mistakes]
+
+
+def test_every_part_has_five_mistakes_or_more() -> None:
+    assert [int(number) for number in PARTS] == list(range(1, 13))
+    assert {number: len(part.mistakes) for number, part in PARTS.items() if len(part.mistakes) < 5} == {}
+    assert all(m.plan in part.plans for part in PARTS.values() for m in part.mistakes.values())
+
+
+@pytest.mark.parametrize(("number", "mistake"), QUICK, ids=lambda x: x)
+def test_a_mistake_is_refuted_and_the_rest_proved(number: str, mistake: str) -> None:
+    assert judged(PARTS[number], PARTS[number].mistakes[mistake].plan, mistake).surprises == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "plan"), RIGHT, ids=lambda x: x)
+def test_a_right_plan_is_proved(number: str, plan: str) -> None:
+    assert judged(PARTS[number], plan).surprises == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "mistake"), WHOLE, ids=lambda x: x)
+def test_another_mistake_is_refuted_and_the_rest_proved(number: str, mistake: str) -> None:
+    assert judged(PARTS[number], PARTS[number].mistakes[mistake].plan, mistake).surprises == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "mistake"), [w for w in WRONG if w not in (*QUICK, *WHOLE)], ids=lambda x: x
+)
+def test_a_witness_is_replayed(number: str, mistake: str) -> None:
+    assert fnmatchcase(refuted(PARTS[number], mistake), PARTS[number].mistakes[mistake].refuted)
