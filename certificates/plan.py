@@ -380,10 +380,10 @@ def loads(data: bytes) -> Plan:
         c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
         name = _text(c["name"], "name of a class")
         box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
-        for f, g in functions.items():
-            if name not in g.classes:
-                raise FormatError(f"function {f} must have a body for every rank class")
-        bodies = {f: g.classes[name] for f, g in functions.items()}
+        for label, function in functions.items():
+            if name not in function.classes:
+                raise FormatError(f"function {label} must have a body for every rank class")
+        bodies = {label: function.classes[name] for label, function in functions.items()}
         classes.append(RankClass(name, box, _program(c["program"], f"program of {name}", bodies)))
     plan = Plan(
         _text(raw["name"], "name"),

@@ -310,7 +310,7 @@ def _number(name: str) -> int | None:
 
 
 def in_order(program: Program) -> Program:
-    """The same program with its ops in the order of an outlined one: cheap ops where they are first needed."""
+    """The same program in the order of an outlined one: cheap ops where they are first needed."""
     flow = Flow(program)
     ops: dict[str, Op] = {}
 

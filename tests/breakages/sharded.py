@@ -54,7 +54,7 @@ def hybrid_step(
     return {"loss": loss}
 
 
-def define_hybrid(mistake: str, hidden: int = 8) -> Definition:
+def define_hybrid(mistake: str, hidden: int = 7) -> Definition:
     batch = Batch(shape=(8, 6), shard={"rep": 0, "dp": 0})
     return Definition(
         name="breakages-hsdp",

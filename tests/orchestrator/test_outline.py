@@ -91,7 +91,7 @@ def test_an_all_gather_stands_before_its_first_use() -> None:
     assert order == ["tanh", "exponential", "all_gather", "tanh", "reduce", "reduce", "add"]
 
 
-# --- proofs --------------------------------------------------------------------------------------------------
+# --- proofs ----------------------------------------------------------------------------------------------
 
 
 def emitted(plan: Plan, folder: Path) -> Emission:
@@ -174,7 +174,7 @@ def test_a_call_with_another_layers_weight_is_refuted(outlined: Plan, tmp_path: 
     assert check(tmp_path / "b").kind is Kind.REFUTED
 
 
-# --- malformed ------------------------------------------------------------------------------------------------
+# --- malformed -------------------------------------------------------------------------------------------
 
 
 def refusal(plan: Plan, change: str) -> str:
