@@ -44,7 +44,7 @@ Choice = tuple[tuple[Coord, ...], Fraction, tuple[str, ...]]
 Choose = Callable[[Sequence[Tree]], list[Choice]]
 FOLDS = {"max": "max2", "or": "max2", "min": "min2", "and": "min2"}
 TRIVIAL: Tree = ((0, (), ()),)
-MAX_PIECES, MAX_TERMS, MAX_GUESSES = 64, 20_000, 4096
+MAX_PIECES, MAX_TERMS, MAX_GUESSES = 2048, 20_000, 4096
 
 
 def term_of(node: Node) -> Term:

@@ -1,0 +1,239 @@
+"""Functions, lemmas and calls in the checker: what a forged lemma or call would let through.
+
+The bundle is of four equal layers. Files are the emitter's; digests are always fresh.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates.plan import dumps
+from certificates.proof import proof_json
+from checker import kernel
+from checker.calls import inline
+from checker.errors import CheckerError, Malformed, Rejected
+from checker.reader import read_plan
+from orchestrator.engine import Engine
+from orchestrator.outline import outline
+from orchestrator.solving import Cores
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "orchestrator")]
+from deep_plans import deep
+from samples import Bundle
+
+
+@cache
+def _made() -> str:
+    plan = outline(deep(4))
+    engine = Engine(plan, Cores())
+    engine.relate()
+    claims = [n for facts in engine.claims() for n in facts]
+    for n in claims:
+        engine.prove(n)
+    proof, obligations = engine.proof(claims, "unsat")
+    files = {o.file: o.text for o in obligations}
+    verdicts = [{"spec": r.spec, "plan": r.plan, "verdict": "PROVED", "reason": ""} for r in plan.outputs]
+    return json.dumps([json.loads(dumps(plan)), proof_json(proof), files, verdicts])
+
+
+def bundle() -> Bundle:
+    plan, proof, files, verdicts = json.loads(_made())
+    return Bundle(plan, proof, files, verdicts, "unsat")
+
+
+def proved(b: Bundle) -> set[str]:
+    """Outputs that are PROVED if every solver refutes every file."""
+    examined = b.examine()
+    answers = {s: dict.fromkeys(examined.files, "unsat") for s in ("a", "b")}
+    return {o.plan for o in kernel.conclude(examined, answers, 2, {}).outputs if o.verdict == "PROVED"}
+
+
+def test_the_bundle_is_accepted_as_it_is() -> None:
+    b = bundle()
+    assert proved(b) == {"y", *(f"norms.layers.{k}" for k in range(4))}
+    assert b.proof["lemmas"] and any(s["kind"] == "call" for s in b.proof["stages"])
+
+
+def lemma(b: Bundle) -> Any:
+    return b.proof["lemmas"][0]
+
+
+def stage_about(b: Bundle, function: Callable[[Any], bool]) -> Any:
+    return next(s for s in b.proof["stages"] if function(s))
+
+
+def conclude_inner(b: Bundle) -> None:
+    """A fact about a tensor inside the body leaves it."""
+    goals = {s["goal"] for s in lemma(b)["stages"]}
+    shown = {v for p in [b.plan["functions"]["f0"]["specification"],
+                         *b.plan["functions"]["f0"]["classes"].values()] for _, v in p["outputs"]}
+    inner = next(n for n in goals if isinstance(lemma(b)["facts"][n]["lhs"], str)
+                 and lemma(b)["facts"][n]["lhs"].partition(":")[2] not in shown)
+    lemma(b)["concludes"].append(inner)
+
+
+def assume_result(b: Bundle) -> None:
+    """What should be proved is assumed: its stage is gone."""
+    goal = lemma(b)["stages"].pop()["goal"]
+    assert goal in lemma(b)["concludes"]
+
+
+def unknown_instance(b: Bundle) -> None:
+    stage_about(b, lambda s: s["kind"] == "call")["instance"] = 99
+
+
+def unknown_function(b: Bundle) -> None:
+    lemma(b)["function"] = "f7"
+
+
+def call_inside(b: Bundle) -> None:
+    lemma(b)["stages"].append({"kind": "call", "lemma": 0, "instance": 0})
+
+
+def unknown_lemma(b: Bundle) -> None:
+    stage_about(b, lambda s: s["kind"] == "call")["lemma"] = 5
+
+
+def wrong_conclusion(b: Bundle) -> None:
+    """A conclusion that was never derived, listed by number."""
+    lemma(b)["facts"].append({**lemma(b)["facts"][lemma(b)["concludes"][0]], "coef": "2"})
+    lemma(b)["concludes"].append(len(lemma(b)["facts"]) - 1)
+
+
+def define_a_call(b: Bundle) -> None:
+    """A call's result is opened as if an op had made it."""
+    ref = next(f"c0:{op[0][0]}" for op in b.plan["classes"][0]["program"]["ops"] if op[1] == "call")
+    b.proof["facts"].append({"lhs": "s:batch.x", "rhs": "s:batch.x", "coef": "1", "symbols": [], "by": None,
+                             "lhs_index": [0, 0], "rhs_index": [0, 0]})
+    opened = {"k": "def", "t": ref, "at": [0] * (len(b.plan["mesh"]) + 2), "arg": None}
+    b.proof["stages"].append({"kind": "layout", "goal": len(b.proof["facts"]) - 1, "title": "open",
+                              "symbols": [], "file": "0001", "premises": [opened]})
+
+
+REFUSED: list[tuple[Callable[[Bundle], None], int | str, str]] = [
+    (conclude_inner, 11, "a fact is concluded about what no call shows"),
+    (assume_result, 11, "a fact is assumed about what no call shows"),
+    (unknown_instance, 11, "there is no call of f0 99"),
+    (unknown_function, 11, "there is no function f7"),
+    (call_inside, "malformed", "unknown kind"),
+    (unknown_lemma, "malformed", "lemma"),
+    (wrong_conclusion, 11, "a fact is assumed about what no call shows"),
+]
+
+
+@pytest.mark.parametrize(("change", "number", "reason"), REFUSED, ids=lambda v: getattr(v, "__name__", ""))
+def test_forged_lemmas_are_refused(change: Callable[[Bundle], None], number: int | str, reason: str) -> None:
+    b = bundle()
+    change(b)
+    with pytest.raises(CheckerError) as error:
+        proved(b)
+    assert reason in str(error.value)
+    if isinstance(error.value, Rejected):
+        assert error.value.number == number
+    else:
+        assert isinstance(error.value, Malformed) and number == "malformed"
+
+
+def test_a_call_whose_operands_are_not_what_the_lemma_assumes_says_nothing() -> None:
+    """Layer 2 of the plan reads another layer's weight: outputs after it are not proved, those before are."""
+    b = bundle()
+    for op in b.plan["classes"][0]["program"]["ops"]:
+        if op[1] == "call" and op[4] == 2:
+            op[2] = [v.replace("layers.2.w", "layers.3.w") for v in op[2]]
+    try:
+        left = proved(b)
+    except Rejected as error:
+        assert error.number in (11, 16)
+    else:
+        assert left <= {"norms.layers.0", "norms.layers.1"}
+
+
+def test_an_output_is_not_proved_without_its_call() -> None:
+    b = bundle()
+    calls = [s for s in b.proof["stages"] if s["kind"] == "call"]
+    b.proof["stages"].remove(next(s for s in calls if s["instance"] == 3))
+    with pytest.raises(CheckerError) as error:
+        proved(b)
+    assert "fact" in str(error.value) or "PROVED" in str(error.value)
+
+
+def test_a_call_before_its_operands_are_proved_says_nothing() -> None:
+    b = bundle()
+    calls = [s for s in b.proof["stages"] if s["kind"] == "call"]
+    b.proof["stages"] = calls[::-1] + [s for s in b.proof["stages"] if s["kind"] != "call"]
+    with pytest.raises(Rejected) as error:
+        proved(b)
+    assert error.value.number in (11, 16)
+
+
+def test_a_file_that_one_solver_does_not_refute_fells_every_layer() -> None:
+    b = bundle()
+    examined = b.examine()
+    inside = next(s for s in lemma(b)["stages"] if s["goal"] in lemma(b)["concludes"])
+    file = inside.get("file") or inside["cases"][0]["file"]
+    good = dict.fromkeys(examined.files, "unsat")
+    verified = kernel.conclude(examined, {"a": good, "b": good | {file: "unknown"}}, 2, {})
+    assert "UNKNOWN" in {o.verdict for o in verified.outputs}
+    assert all(f"obligations/{file}.smt2" in o.reason for o in verified.outputs if o.verdict == "UNKNOWN")
+
+
+def test_opening_a_call_is_refused() -> None:
+    b = bundle()
+    define_a_call(b)
+    with pytest.raises(Rejected) as error:
+        proved(b)
+    assert error.value.number == 5 and "is no result of an op" in str(error.value)
+
+
+# Reading -------------------------------------------------------------------------------------------------
+
+
+def ops(b: Bundle) -> list[Any]:
+    found: list[Any] = b.plan["classes"][0]["program"]["ops"]
+    return found
+
+
+def first_call(b: Bundle) -> Any:
+    return next(op for op in ops(b) if op[1] == "call")
+
+
+MALFORMED: list[tuple[Callable[[Bundle], Any], str]] = [
+    (lambda b: first_call(b)[2].reverse(), "operands of other types"),
+    (lambda b: first_call(b)[0].pop(), "a result for each of"),
+    (lambda b: first_call(b).__setitem__(4, 77), "call different instances"),
+    (lambda b: first_call(b).__setitem__(4, -1), "-1 is no integer in"),
+    (lambda b: first_call(b).__setitem__(3, "f9"), "unknown function"),
+    (lambda b: first_call(b)[0].__setitem__(0, first_call(b)[0][1]), "assigned twice"),
+    (lambda b: first_call(b)[2].__setitem__(0, "%99999"), "an operand is not defined before it"),
+    (lambda b: ops(b).insert(ops(b).index(first_call(b)) + 1, first_call(b)), "it occurs twice"),
+    (lambda b: b.plan["functions"]["f0"]["classes"].clear(), "member c0 is missing"),
+    (lambda b: b.plan["functions"]["f0"]["specification"]["ops"].append([["%900"], "call", [], "f0", 0]),
+     "unknown function"),
+    (lambda b: b.plan.__setitem__("functions", []), "an object is expected"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), MALFORMED, ids=[r for _, r in MALFORMED])
+def test_calls_that_do_not_fit_are_malformed(change: Callable[[Bundle], Any], reason: str) -> None:
+    b = bundle()
+    change(b)
+    with pytest.raises(Malformed) as error:
+        b.examine()
+    assert reason in str(error.value)
+
+
+def test_a_collective_of_a_body_meets_within_its_instance() -> None:
+    """Written out, every instance has rendezvous of its own, the same in every class."""
+    plan = read_plan(dumps(outline(deep(4))))
+    flat = inline(plan)
+    body = plan.functions["f0"].classes["c0"].program
+    inside = sum("seq" in op.attrs for op in body.ops)
+    assert inside and len(flat.rendezvous) == 4 * inside + len(plan.rendezvous)
+    assert not flat.functions and not any(op.name == "call" for op in flat.spec.ops)
