@@ -138,7 +138,8 @@ def test_what_proofs_may_say() -> None:
 def test_sums_have_two_terms_or_more() -> None:
     """And every other function as many as docs/certificate.md says."""
     one = ["lit", "1"]
-    counts = {"+": (2, 3, 4, 5), "-": (2,), "neg": (1,), "recip": (1,), "fexp": (1,), "mul": (2,), "fpow": (2,),
+    counts = {"+": (2, 3, 4, 5), "-": (2,), "neg": (1,), "recip": (1,), "fexp": (1,), "mul": (2,),
+              "fpow": (2,),
               "max2": (2,), "min2": (2,), "cmp_le": (2,), "neg_inf": (0,), "pos_inf": (0,), "nonzero": (1,)}
     for head, right in counts.items():
         for n in range(6):
