@@ -22,11 +22,13 @@ from samples import dump, op, piece, plan_of, program, relation, row_parallel, s
 
 def at(path: str, value: Any) -> Callable[[Any], None]:
     """Assigns at a path of keys; a function gets the old value."""
+
     def change(top: Any) -> None:
         *keys, last = [int(k) if k.isdigit() else k for k in path.split(".")]
         for key in keys:
             top = top[key]
         top[last] = value(copy.deepcopy(top[last])) if callable(value) else value
+
     return change
 
 
@@ -120,13 +122,23 @@ def test_proofs(path: str, value: Any, reason: str) -> None:
 def test_what_proofs_may_say() -> None:
     """The other side of the limits above."""
     for path, value in (
-            ("facts.2.rhs", "#b:false"), ("facts.2.rhs", "#i:-3"), ("facts.2.rhs", "#f:1/2"),
-            ("facts.2.symbols.0", ["z0", 3, 4]), ("stages.1.symbols", [["q0", 3, 4], ["v0", None, None]]),
-            ("stages.1.symbols", [["q123456789", -2, 4]]), ("stages.0.title", "~" * 200),
-            ("stages.0.title", ""), ("stages.1.file", "0000001"), (STAGE + "classes.0", ["i", 4, 4]),
-            (CASE + "reps.0", [10**9 - 1]), ("facts.3.by", {"output": 7}), ("facts.2.lhs.kind", "max"),
-            ("stages.1.premises.0.arg", None), ("stages.1.premises.0.arg", [0, 1]),
-            ("stages.1.premises.1.facts", [])):
+        ("facts.2.rhs", "#b:false"),
+        ("facts.2.rhs", "#i:-3"),
+        ("facts.2.rhs", "#f:1/2"),
+        ("facts.2.symbols.0", ["z0", 3, 4]),
+        ("stages.1.symbols", [["q0", 3, 4], ["v0", None, None]]),
+        ("stages.1.symbols", [["q123456789", -2, 4]]),
+        ("stages.0.title", "~" * 200),
+        ("stages.0.title", ""),
+        ("stages.1.file", "0000001"),
+        (STAGE + "classes.0", ["i", 4, 4]),
+        (CASE + "reps.0", [10**9 - 1]),
+        ("facts.3.by", {"output": 7}),
+        ("facts.2.lhs.kind", "max"),
+        ("stages.1.premises.0.arg", None),
+        ("stages.1.premises.0.arg", [0, 1]),
+        ("stages.1.premises.1.facts", []),
+    ):
         proof = copy.deepcopy(row_parallel().proof)
         at(path, value)(proof)
         assert read_proof(dump(proof)), path
@@ -138,9 +150,21 @@ def test_what_proofs_may_say() -> None:
 def test_sums_have_two_terms_or_more() -> None:
     """And every other function as many as docs/certificate.md says."""
     one = ["lit", "1"]
-    counts = {"+": (2, 3, 4, 5), "-": (2,), "neg": (1,), "recip": (1,), "fexp": (1,), "mul": (2,),
-              "fpow": (2,),
-              "max2": (2,), "min2": (2,), "cmp_le": (2,), "neg_inf": (0,), "pos_inf": (0,), "nonzero": (1,)}
+    counts = {
+        "+": (2, 3, 4, 5),
+        "-": (2,),
+        "neg": (1,),
+        "recip": (1,),
+        "fexp": (1,),
+        "mul": (2,),
+        "fpow": (2,),
+        "max2": (2,),
+        "min2": (2,),
+        "cmp_le": (2,),
+        "neg_inf": (0,),
+        "pos_inf": (0,),
+        "nonzero": (1,),
+    }
     for head, right in counts.items():
         for n in range(6):
             proof = copy.deepcopy(row_parallel().proof)
@@ -170,14 +194,23 @@ def test_references() -> None:
 # Manifests --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path,value,reason", [
-    ("version", 2, "unknown version"), ("version", 0, "unknown version"), ("status", "sat", "unknown status"),
-    ("verdicts.0.reason", 7, "a text is expected"), ("verdicts.0.verdict", "VALID", "unknown verdict"),
-    ("members", [], "an object is expected"), ("members", {"plan.json": "0" * 64}, "proof.json is missing"),
-    ("members", plus({"plan.json": "0" * 63}), "no valid text"),
-    ("members", plus({"../x": "0" * 64}), "no valid text"),
-    ("members", plus({"obligations/12.smt2": "0" * 64}), "no valid text"), ("format", "zip", "format"),
-    ("members", plus({"obligations/0001.smt2.gz": "0" * 64}), "no valid text")])
+@pytest.mark.parametrize(
+    "path,value,reason",
+    [
+        ("version", 2, "unknown version"),
+        ("version", 0, "unknown version"),
+        ("status", "sat", "unknown status"),
+        ("verdicts.0.reason", 7, "a text is expected"),
+        ("verdicts.0.verdict", "VALID", "unknown verdict"),
+        ("members", [], "an object is expected"),
+        ("members", {"plan.json": "0" * 64}, "proof.json is missing"),
+        ("members", plus({"plan.json": "0" * 63}), "no valid text"),
+        ("members", plus({"../x": "0" * 64}), "no valid text"),
+        ("members", plus({"obligations/12.smt2": "0" * 64}), "no valid text"),
+        ("format", "zip", "format"),
+        ("members", plus({"obligations/0001.smt2.gz": "0" * 64}), "no valid text"),
+    ],
+)
 def test_manifests(path: str, value: Any, reason: str) -> None:
     import json
 
@@ -201,24 +234,34 @@ def test_reasons_are_cut_and_printable() -> None:
 
 INTEGER = ["n", "i64[4]"]
 PLANS: list[tuple[str, Any, str]] = [
-    ("version", 2, "unknown version, or provenance"), ("provenance", [], "unknown version, or provenance"),
-    ("mesh", [["tp", 2], ["tp", 1]], "mesh: bad axes"), ("mesh", [["tp", 0]], "mesh: bad axes"),
-    ("mesh", [["tp", (1 << 20) + 1]], "mesh: bad axes"), ("mesh.0.0", "t0", "is reserved"),
+    ("version", 2, "unknown version, or provenance"),
+    ("provenance", [], "unknown version, or provenance"),
+    ("mesh", [["tp", 2], ["tp", 1]], "mesh: bad axes"),
+    ("mesh", [["tp", 0]], "mesh: bad axes"),
+    ("mesh", [["tp", (1 << 20) + 1]], "mesh: bad axes"),
+    ("mesh.0.0", "t0", "is reserved"),
     ("classes.0.box", {"tp": [0, 2], "dp": [0, 1]}, "box: unknown member"),
-    ("classes.0.box", {"tp": [-1, 2]}, "bad box"), ("classes.0.box", {"tp": [0, 3]}, "bad box"),
-    ("classes.0.box", {"tp": [1, 1]}, r"no integer in \[2, "), ("classes.0.box", {}, "tp is missing"),
+    ("classes.0.box", {"tp": [-1, 2]}, "bad box"),
+    ("classes.0.box", {"tp": [0, 3]}, "bad box"),
+    ("classes.0.box", {"tp": [1, 1]}, r"no integer in \[2, "),
+    ("classes.0.box", {}, "tp is missing"),
     ("classes", lambda c: [*c, c[0]], "class c0 occurs twice"),
     ("classes", lambda c: [*c, c[0] | {"name": "c1"}], "two rank classes share a rank"),
     ("classes.0.box", {"tp": [0, 1]}, "do not cover the mesh"),
-    ("ranges", {"x": [0, 2]}, "unknown member 'x'"), ("ranges", {"q": [0, 2]}, "unknown member 'q'"),
-    ("groups.g.axes", ["tp", "tp"], "bad axes"), ("groups.g.axes", ["pp"], "bad axes"),
-    ("groups.g.ranks", [[0], [0, 1]], "no partition"), ("groups.g.ranks", [[0, 2]], "no integer in"),
-    ("groups.g.ranks", [[0, 1], []], "lists of different lengths"), ("groups", [], "an object is expected"),
+    ("ranges", {"x": [0, 2]}, "unknown member 'x'"),
+    ("ranges", {"q": [0, 2]}, "unknown member 'q'"),
+    ("groups.g.axes", ["tp", "tp"], "bad axes"),
+    ("groups.g.axes", ["pp"], "bad axes"),
+    ("groups.g.ranks", [[0], [0, 1]], "no partition"),
+    ("groups.g.ranks", [[0, 2]], "no integer in"),
+    ("groups.g.ranks", [[0, 1], []], "lists of different lengths"),
+    ("groups", [], "an object is expected"),
     ("specification.inputs", plus(["x", "f32[4,6]"]), "an input occurs twice"),
     ("specification.outputs", plus(["y", "x"]), "an output occurs twice"),
     ("specification.outputs", plus(["z", "%9"]), "an output has no value"),
     ("specification.ops", lambda o: o * 2, "assigned twice"),
-    ("specification.ops.0.0", "x", "no valid text"), ("specification.ops.0.0", "%00", "no valid text"),
+    ("specification.ops.0.0", "x", "no valid text"),
+    ("specification.ops.0.0", "%00", "no valid text"),
     ("specification.ops.0", lambda o: o[:5], "a list of 6"),
     ("specification.ops.0.5", [1, 1, "f"], r"no integer in \[0, 1\)"),
     ("specification.ops.0.5", [0, -1, "f"], "no integer in"),
@@ -228,7 +271,8 @@ PLANS: list[tuple[str, Any, str]] = [
     ("inputs.0.plan", "v", "class c0 has no such input v"),
     ("outputs.0.spec", "x", "the specification has no such output x"),
     ("outputs.0.plan", "x", "class c0 has no such output x"),
-    ("inputs.0.coef", "0", "bad coefficient"), ("inputs.0.pieces", [], "no pieces"),
+    ("inputs.0.coef", "0", "bad coefficient"),
+    ("inputs.0.pieces", [], "no pieces"),
     ("inputs.0.reduce", ["add", []], "reduced axes must be mesh axes"),
     ("inputs.0.reduce", ["add", ["dp"]], "reduced axes must be mesh axes"),
     ("inputs.0.reduce", ["add", ["tp", "tp"]], "reduced axes must be mesh axes"),
@@ -257,8 +301,12 @@ def test_plans(path: str, value: Any, reason: str) -> None:
 
 def test_what_plans_may_say() -> None:
     for path, value in (
-            ("inputs.0.pieces.0.sizes", [4, 3] + [1] * 30), ("groups", {}), ("sources", []),
-            ("specification.ops.0.5", [0, 0, "f"]), ("provenance", {"any": [1, {"k": None}]})):
+        ("inputs.0.pieces.0.sizes", [4, 3] + [1] * 30),
+        ("groups", {}),
+        ("sources", []),
+        ("specification.ops.0.5", [0, 0, "f"]),
+        ("provenance", {"any": [1, {"k": None}]}),
+    ):
         plan = copy.deepcopy(row_parallel().plan)
         if path == "groups":
             del plan["classes"][0]["program"]["ops"][1]
@@ -277,9 +325,16 @@ def one_rank(inputs: list[list[str]], *ops: Any, mesh: Any = (("r", 1),)) -> dic
 def test_sorts_of_a_relation_agree() -> None:
     plan = one_rank([["x", "f32[4]"], ["n", "i64[4]"], ["p", "i1[4]"]])
     whole = piece("c0", [4], [z(0)], [z(0)])
-    for spec, local, coef, good in (("x", "x", "2", True), ("n", "n", "1", True), ("n", "n", "2", False),
-                                    ("p", "p", "1", True), ("p", "p", "2", False), ("x", "n", "1", False),
-                                    ("n", "x", "1", False), ("p", "x", "1", False)):
+    for spec, local, coef, good in (
+        ("x", "x", "2", True),
+        ("n", "n", "1", True),
+        ("n", "n", "2", False),
+        ("p", "p", "1", True),
+        ("p", "p", "2", False),
+        ("x", "n", "1", False),
+        ("n", "x", "1", False),
+        ("p", "x", "1", False),
+    ):
         plan["inputs"] = [relation(spec, local, whole, coef=coef)]
         if good:
             assert read_plan(dump(plan))
@@ -290,8 +345,13 @@ def test_sorts_of_a_relation_agree() -> None:
 
 def test_ranges_are_of_integers() -> None:
     plan = one_rank([["x", "f32[4]"], ["n", "i64[4]"]])
-    for name, bounds, good in (("n", [0, 1], True), ("n", [-5, 3], True), ("n", [0, 0], False),
-                               ("x", [0, 1], False), ("n", [0], False)):
+    for name, bounds, good in (
+        ("n", [0, 1], True),
+        ("n", [-5, 3], True),
+        ("n", [0, 0], False),
+        ("x", [0, 1], False),
+        ("n", [0], False),
+    ):
         plan["ranges"] = {name: bounds}
         if good:
             assert read_plan(dump(plan)).ranges == {"n": tuple(bounds)}
@@ -315,8 +375,9 @@ def test_classes_and_ranks_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
         read_plan(parts(4))
 
 
-@pytest.mark.parametrize("change", [
-    ("1", "all_gather", {"dim": 1, "seq": 3}), ("4.dim", 1, None), ("4.group", "h", None)])
+@pytest.mark.parametrize(
+    "change", [("1", "all_gather", {"dim": 1, "seq": 3}), ("4.dim", 1, None), ("4.group", "h", None)]
+)
 def test_classes_meet_in_one_op(change: tuple[Any, ...]) -> None:
     """The same number in two classes is one collective: op, group, attributes and operand type agree."""
     bundle = shards()
@@ -339,14 +400,27 @@ def test_classes_meet_in_one_op(change: tuple[Any, ...]) -> None:
 
 def test_absent_members_of_a_group() -> None:
     """Three classes of two ranks each; a collective of pairs may leave out a whole class, not half a pair."""
-    own = program([["x", "f32[2]"]],
-                  [op("%0", "all_reduce", ["x"], "f32[2]", group="g", kind="add", seq=0)], [])
+    own = program(
+        [["x", "f32[2]"]], [op("%0", "all_reduce", ["x"], "f32[2]", group="g", kind="add", seq=0)], []
+    )
     idle = program([["x", "f32[2]"]], [], [])
-    for pairs, good in (([[0, 1], [2, 3], [4, 5]], True), ([[0, 2], [1, 3], [4, 5]], True),
-                        ([[0, 4], [1, 5], [2, 3]], False), ([[1, 2], [3, 4], [0, 5]], False)):
-        plan = plan_of([["a", 3], ["b", 2]], program([], [], []), [
-            {"name": f"c{i}", "box": {"a": [i, i + 1], "b": [0, 2]}, "program": own if i < 2 else idle}
-            for i in range(3)], [], [], {"g": {"axes": [], "ranks": pairs}})
+    for pairs, good in (
+        ([[0, 1], [2, 3], [4, 5]], True),
+        ([[0, 2], [1, 3], [4, 5]], True),
+        ([[0, 4], [1, 5], [2, 3]], False),
+        ([[1, 2], [3, 4], [0, 5]], False),
+    ):
+        plan = plan_of(
+            [["a", 3], ["b", 2]],
+            program([], [], []),
+            [
+                {"name": f"c{i}", "box": {"a": [i, i + 1], "b": [0, 2]}, "program": own if i < 2 else idle}
+                for i in range(3)
+            ],
+            [],
+            [],
+            {"g": {"axes": [], "ranks": pairs}},
+        )
         if good:
             assert not read_plan(dump(plan)).groups["g"].factorised
         else:
@@ -354,11 +428,29 @@ def test_absent_members_of_a_group() -> None:
                 read_plan(dump(plan))
 
 
-@pytest.mark.parametrize("text,good", [
-    ("f32[]", True), ("f32[1]", True), ("bf16[2,3]", True), ("f32[" + ",".join(["1"] * 16) + "]", True),
-    ("f32[" + ",".join(["1"] * 17) + "]", False), ("f32[0]", False), ("f32[01]", False), ("f32[1,]", False),
-    ("f32[,1]", False), ("f32[-1]", False), ("f32[999999999999]", True), ("f32[1000000000000]", False),
-    ("f32", False), ("f33[1]", False), ("F32[1]", False), ("f32[1] ", False), (None, False), (7, False)])
+@pytest.mark.parametrize(
+    "text,good",
+    [
+        ("f32[]", True),
+        ("f32[1]", True),
+        ("bf16[2,3]", True),
+        ("f32[" + ",".join(["1"] * 16) + "]", True),
+        ("f32[" + ",".join(["1"] * 17) + "]", False),
+        ("f32[0]", False),
+        ("f32[01]", False),
+        ("f32[1,]", False),
+        ("f32[,1]", False),
+        ("f32[-1]", False),
+        ("f32[999999999999]", True),
+        ("f32[1000000000000]", False),
+        ("f32", False),
+        ("f33[1]", False),
+        ("F32[1]", False),
+        ("f32[1] ", False),
+        (None, False),
+        (7, False),
+    ],
+)
 def test_types(text: Any, good: bool) -> None:
     if good:
         assert str(read_type(text, "x")) == text
@@ -379,8 +471,14 @@ def test_integers_and_intervals() -> None:
     for wrong in (-big - 1, big, True, False, 1.0, "1", None):
         with pytest.raises(Malformed, match="is no integer in"):
             strict.integer(wrong, "x")
-    for read, value in ((strict.natural, -1), (strict.integers, [-1]), (strict.integers, [1 << 40]),
-                        (strict.interval, [2, 2]), (strict.interval, [2]), (strict.interval, [1, 2, 3])):
+    for read, value in (
+        (strict.natural, -1),
+        (strict.integers, [-1]),
+        (strict.integers, [1 << 40]),
+        (strict.interval, [2, 2]),
+        (strict.interval, [2]),
+        (strict.interval, [1, 2, 3]),
+    ):
         with pytest.raises(Malformed):
             read(value, "x")
 
@@ -388,8 +486,21 @@ def test_integers_and_intervals() -> None:
 def test_rationals() -> None:
     for good in ("0", "-3", "1/2", "-1/2", "9" * 400, "1/" + "9" * 400):
         assert str(strict.rational(good, "x")) == good
-    for wrong in ("9" * 401, "1/" + "9" * 401, "1/0", "2/4", "1/1", "-0", "+1", "01", "1.5", "1/-2", "", 1,
-                  None):
+    for wrong in (
+        "9" * 401,
+        "1/" + "9" * 401,
+        "1/0",
+        "2/4",
+        "1/1",
+        "-0",
+        "+1",
+        "01",
+        "1.5",
+        "1/-2",
+        "",
+        1,
+        None,
+    ):
         with pytest.raises(Malformed):
             strict.rational(wrong, "x")
 
@@ -398,8 +509,7 @@ def test_forms() -> None:
     form = strict.affine({"z1": 2, "z0": -1, "": 3}, "x", {"z0", "z1"})
     assert (form.const, form.terms) == (3, (("z0", -1), ("z1", 2)))
     assert strict.affine(7, "x", ()).const == 7 and strict.affine({"z0": 1}, "x", {"z0"}).const == 0
-    for wrong in ({"z0": 0}, {"z0": 1, "": 0}, {"": 1}, {}, {"z2": 1}, {"z0": "1"}, "z0", None,
-                  {"z0": True}):
+    for wrong in ({"z0": 0}, {"z0": 1, "": 0}, {"": 1}, {}, {"z2": 1}, {"z0": "1"}, "z0", None, {"z0": True}):
         with pytest.raises(Malformed):
             strict.affine(wrong, "x", {"z0"})
 
@@ -407,8 +517,22 @@ def test_forms() -> None:
 def test_symbols_and_names() -> None:
     for good in ("dp", "a_1", "ta", "z", "zz0"):
         assert strict.symbol(good, "x") == good
-    for wrong in ("t0", "e12", "q3", "v0", "z0", "", "Dp", "0a", "and", "mul", "neg_inf", "s", "dp\n",
-                  "sinh"):
+    for wrong in (
+        "t0",
+        "e12",
+        "q3",
+        "v0",
+        "z0",
+        "",
+        "Dp",
+        "0a",
+        "and",
+        "mul",
+        "neg_inf",
+        "s",
+        "dp\n",
+        "sinh",
+    ):
         with pytest.raises(Malformed):
             strict.symbol(wrong, "x")
     assert strict.symbol("z0", "x", "teqv") == "z0"
@@ -432,8 +556,13 @@ def test_the_size_of_a_file_is_capped() -> None:
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_parallel().write(tmp_path / "b")
     found = folders.read_bundle(folder)
-    assert sorted(found) == ["manifest.json", "obligations/0001.smt2", "obligations/0002.smt2", "plan.json",
-                             "proof.json"]
+    assert sorted(found) == [
+        "manifest.json",
+        "obligations/0001.smt2",
+        "obligations/0002.smt2",
+        "plan.json",
+        "proof.json",
+    ]
     assert found["plan.json"] == (folder / "plan.json").read_bytes()
     (tmp_path / "link").symlink_to(folder)
     (tmp_path / "file").write_text("")
@@ -478,8 +607,12 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert folders.read_file(tmp_path / "f", "f") == folders.read_plan_file(tmp_path / "f") == b"12345"
     (tmp_path / "l").symlink_to(tmp_path / "f")
     os.mkfifo(tmp_path / "pipe")
-    for name, reason in (("l", "l: cannot be read"), ("none", "none: cannot be read"),
-                         ("pipe", "no plain file"), (".", "cannot be read|no plain file")):
+    for name, reason in (
+        ("l", "l: cannot be read"),
+        ("none", "none: cannot be read"),
+        ("pipe", "no plain file"),
+        (".", "cannot be read|no plain file"),
+    ):
         with pytest.raises(Malformed, match=reason):
             folders.read_file(tmp_path / name, name)
     (tmp_path / "p.gz").write_bytes(gzip.compress(b"12345"))
