@@ -19,6 +19,7 @@ from checker.records import (
     BoundSymbol,
     BoundValue,
     Def,
+    Element,
     Fact,
     Hyp,
     LayoutStage,
@@ -77,7 +78,7 @@ PLAN = read_plan(
         plan_of(
             [["a", 2], ["b", 3]],
             program(
-                [["x", "f32[4,6]"], ["n", "i64[4]"], ["g", "f32[]"]],
+                [["x", "f32[4,6]"], ["n", "i64[4]"], ["g", "f32[]"], ["m", "f32[4,3]"]],
                 [op("%0", "negate", ["x"], "f32[4,6]")],
                 [],
             ),
@@ -378,6 +379,8 @@ def test_lifted_facts_agree(second: Fact) -> None:
             ),
             ("b",),
         ),
+        (given(c0("x"), Tensor("s", "m"), (X, B0)), ("b",)),
+        (given(c0("x"), Tensor("s", "x"), (X, Y), left=(A0, Affine(2, (("b", -1),)), X, Y)), ("b",)),
         (given(c0("x"), Tensor("s", "x"), (X, B0)), ("b",)),
         (given(c0("x"), c0("%0"), (A0, B0, X, B0)), ("b",)),
         (given(c0("x"), c0("%0"), (A0, ZERO, X, B0)), ("b",)),
@@ -411,6 +414,16 @@ def test_a_lifted_axis_runs_over_the_whole_class_as_its_coordinate(fact: Fact, l
         stage(Hyp((0,), at, lift, "add"), facts=(fact,))
 
 
+def test_what_is_reduced_already_is_not_lifted() -> None:
+    """Its members are ranks, not classes."""
+    fact = given(Reduced("add", ("b",), (c0("x"),)), c0("x"), (A0, ZERO, X, Y), left=(A0, X, Y))  # type: ignore[arg-type]
+    with refuses(4, "a does not run over the whole class"):
+        stage(Hyp((0,), (B0, X, Y), ("a",), "add"), facts=(fact,))
+    with refuses(4, "max of a fact whose coefficient is not positive"):
+        nothing = given(c0("x"), Tensor("s", "x"), (X, Y), coef=0)
+        stage(Hyp((0,), (A0, X, Y), ("b",), "max"), facts=(nothing,))
+
+
 def test_lifted_axes_move_together() -> None:
     """The right side moves over `b` and stands still over `a`: its sum over both is no reduced tensor."""
     over_b = given(c0("x"), c0("%0"), (ZERO, B0, X, Y))
@@ -420,6 +433,73 @@ def test_lifted_axes_move_together() -> None:
 
 
 # Fresh symbols ----------------------------------------------------------------------------------------------
+
+
+def test_a_goal_symbol_is_not_fresh() -> None:
+    """Its value is given; an equation that it need not solve would make the file's premises false."""
+    local_plan = program([["u", "f32[1,4]"]], [op("%0", "reshape", ["u"], "f32[2,2]")], [])
+    plan = read_plan(
+        dump(plan_of([], local_plan | {"inputs": [["g", "f32[]"], ["u", "f32[1,4]"]]}, [
+            {"name": "c0", "box": {}, "program": program([], [], [])}], [], []))
+    )  # fmt: skip
+    goal = Fact(G, G, Fraction(1), (("queue", 0, 4), ("x", 0, 2), ("y", 0, 2)), (), ())
+
+    def at(arg: Affine) -> Layout:
+        premise = Def(Tensor("s", "%0"), (X, Y), (ZERO, arg))
+        return Layout(Model(plan), [goal], LayoutStage(0, "", "0001", (("q0", (0, 4)),), (premise,)), "here")
+
+    assert at(Q[0]).assertions
+    with refuses(6, "queue is no fresh q symbol"):
+        at(Affine.symbol("queue"))
+
+
+def test_a_resolved_part_stays_in_range() -> None:
+    """u[1, j - 4] has the row-major number of u[0, j], and does not exist."""
+    at = (A0, B0, Q[0], Q[1])
+    j = Affine.total([(2, Q[0]), (1, Q[1])])
+    assert stage(Def(c0("%4"), at, (A0, B0, ZERO, j)))
+    with refuses(6, "coordinate 2 of size 1 must be 0"):
+        stage(Def(c0("%4"), at, (A0, B0, Affine(1), j.shift(-4))))
+
+
+def test_who_takes_part_in_a_sum() -> None:
+    """A class without the collective is no member of its reduced tensor."""
+    reduce = op("%0", "all_reduce", ["x"], "f32[3]", group="b", kind="add", seq=0)
+    programs = [program([["x", "f32[3]"]], ops, []) for ops in ([reduce], [])]
+    boxes = [{"a": [i, i + 1], "b": [0, 3]} for i in range(2)]
+    plan = read_plan(dump(plan_of([["a", 2], ["b", 3]], program([["g", "f32[]"]], [], []), [
+        {"name": f"c{i}", "box": boxes[i], "program": p} for i, p in enumerate(programs)],
+        [], [], {"b": {"axes": ["b"], "ranks": [[0, 1, 2], [3, 4, 5]]}})))  # fmt: skip
+    model = Model(plan)
+    ref = model.reduced_of(plan.classes["c0"].program.ops[0], c0("%0"))
+    assert ref == Reduced("add", ("b",), (c0("x"),))
+
+
+def test_how_tensors_are_called_in_comments() -> None:
+    model = Model(PLAN)
+    both = Reduced("add", ("a", "b"), (c0("x"), Tensor("c1", "x")))
+    assert model.describe(both) == (
+        "add over a b of (c0:x input f32[4,6] ranks a 0..0 b 0..2; c1:x input f32[4,6] ranks a 1..1 b 0..2)"
+    )
+    assert model.describe(Tensor("s", "%0")) == "s:%0 negate f32[4,6]"
+    empty = program([["x", "f32[2]"]], [["%0", "negate", ["x"], "f32[2]", {}, [0, 12, "forward"]]], [])
+    alone = Model(read_plan(dump(plan_of([], empty, [{"name": "c0", "box": {}, "program": empty}], [], []))))
+    assert alone.describe(c0("x")) == "c0:x input f32[2]", "no ranks without a mesh"
+    assert alone.describe(Element(c0("%0"), ((0, 1, 2),))) == (
+        "c0:%0 negate f32[2] model.py:12 forward at [p0:1.2]"
+    )
+
+
+def test_literals_are_read() -> None:
+    model = Model(PLAN)
+    assert model.read(Tensor("#b", "true"), ()) == "true" and model.read(Tensor("#b", "false"), ()) == "false"
+    assert model.read(Tensor("#f", "-1/2"), ()) == "(- (/ 1.0 2.0))"
+    assert model.read(Tensor("#i", "-3"), ()) == "(- 3)"
+    infinite = program([], [op("%0", "constant", [], "f32[]", value="inf"),
+                            op("%1", "constant", [], "f32[]", value="-inf")], [])  # fmt: skip
+    plan = Model(read_plan(dump(plan_of([], infinite, [{"name": "c0", "box": {}, "program": infinite}], [],
+                                        []))))  # fmt: skip
+    assert [plan.read(c0(v), ()) for v in ("%0", "%1")] == ["pos_inf", "neg_inf"]
 
 
 def test_a_part_has_symbols_of_its_own() -> None:

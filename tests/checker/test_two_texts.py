@@ -72,6 +72,9 @@ def moves() -> Plan:
         b.negate(x), b.reduce(b.compare(x, x, "LT"), (1,), "and"),
         b.reduce(b.compare(x, x, "LT"), (0, 1), "or"),
     ]  # fmt: skip
+    count, flag = b.convert(i, "f32"), b.convert(b.convert(b.compare(i, 1, "LT"), "i64"), "f32")
+    plain = b.input("t", "f32[4,2]")
+    made += [plain * count, count * plain, plain * flag, plain * b.convert(plain, "f64").convert("f32")]
     for value in (made[0], b.iota("i64[3,4]", 1), b.iota("f32[3,4]", 0), b.constant(True, "i1[2]")):
         made.append(b.convert(value, "f32"))
     for k, value in enumerate(made):

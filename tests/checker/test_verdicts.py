@@ -274,6 +274,10 @@ WRONG: list[tuple[str, list[Any], str]] = [
 ]
 
 
+def test_finite_literals_go_anywhere() -> None:
+    assert notes(op("%1", "constant", [], "f32[4]", value="2"), binary("multiply", "%1", "x", 2)) == []
+
+
 @pytest.mark.parametrize("value,ops,count", FINE, ids=lambda v: str(v)[:50])
 def test_where_infinite_literals_may_go(value: str, ops: list[Any], count: int) -> None:
     assert len(notes(*ops, value=value)) == count
