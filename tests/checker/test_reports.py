@@ -129,8 +129,8 @@ def test_your_own_plan(tmp_path: Path) -> None:
     assert tv_check(folder, "--plan", str(tmp_path / "plan.json"))[0] == 0
     (tmp_path / "plan.json").write_bytes(dump(shards().plan))
     code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
-    assert (code, lines) == (1, ["INVALID: obligation 1 (members) fails: the bundle's plan is not the plan you "
-                                 "gave"])  # fmt: skip
+    assert (code, lines) == (1, ["INVALID: obligation 1 (members) fails: the bundle's plan is not the plan "
+                                 "you gave"])  # fmt: skip
 
 
 def test_policies(tmp_path: Path) -> None:
@@ -142,7 +142,8 @@ def test_policies(tmp_path: Path) -> None:
         found = read_policy(path)
         assert (found.confirmations, found.reductions) == want
     for wrong in ('{"confirmations":0}', '{"confirmations":10}', '{"confirmations":2.0}', '{"x":1}', "[]",
-                  '{"shape_reduction":1}', '{"shape_reduction":"false"}', '{"shape_reduction":null}'):  # fmt: skip
+                  '{"shape_reduction":1}', '{"shape_reduction":"false"}',
+                  '{"shape_reduction":null}'):  # fmt: skip
         path.write_text(wrong)
         with pytest.raises(Malformed):
             read_policy(path)
@@ -324,7 +325,7 @@ def test_files_of_answers() -> None:
     assert replay.read_answers(good, "f") == {"0001": "unsat", "1234567": "sat"}
     assert replay.read_answers("", "f") == {}
     for wrong in ("001 unsat", "12345678 sat", "0001 UNSAT", "0001", "0001 unsat x", "\n"):
-        with pytest.raises(Malformed, match="f: .* is no line of the form 'NNNN answer'"):
+        with pytest.raises(Malformed, match=r"f: .* is no line of the form 'NNNN answer'"):
             replay.read_answers(wrong, "f")
     with pytest.raises(Malformed, match="f: a second answer for 0001"):
         replay.read_answers("0001 unsat\n0001 sat\n", "f")
