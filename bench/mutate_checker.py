@@ -264,9 +264,9 @@ def child(work: Callable[[], str]) -> str:
 
 
 def limited(seconds: float) -> None:
-    """The kernel ends the process after so much time of its own, or ten times as much on the clock."""
+    """The system ends the process after so much time of its own, or three times as much on the clock."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 20 + 10 * seconds if seconds else 0)
+    signal.setitimer(signal.ITIMER_REAL, 5 + 3 * seconds)
 
 
 class Watch:
@@ -557,7 +557,8 @@ def judge(found: Sequence[Mutant], jobs: int, longest: float, say: Callable[[str
 
     def second(tell: Callable[[Any], None]) -> None:
         def again(number: int) -> None:
-            chosen = [t for t in tests if t.executes(found[number])]
+            chosen = [t for t in tests if t.executes(found[number]) or not found[number].inside]
+            chosen.sort(key=lambda t: (not t.executes(found[number]), t.seconds))
             tell({"number": number, "said": scratch(found[number], chosen) if chosen else "survived"})
 
         spread(jobs, [n for n, v in enumerate(verdicts) if v in ("", "again")], again)

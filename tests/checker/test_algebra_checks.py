@@ -247,6 +247,17 @@ def test_elements_that_do_not_exist(coords: list[Any]) -> None:
         one_case([definition("s:%0", *coords)], spec=spec, trees=trees)
 
 
+def test_reduced_tensors_need_trees() -> None:
+    red = {"kind": "add", "axes": ["r"], "of": ["c0:x"]}
+    spec, local = program([SCALAR], [], []), program([["x", "f32[4]"]], [], [])
+    classes = (("i", 4, 1), ("r", 2, 1))
+    for trees in ({}, {"c0:x": [[[0, ["r"]]], *WHOLE]}):
+        with refuses(8, r"add over r of \(c0:x\) has no trees"):
+            one_case(
+                [definition(red, [0, 0])], spec=spec, local=local, mesh=2, trees=trees, classes=classes
+            )
+
+
 def test_literals_need_no_trees() -> None:
     spec = vectors("x")
     given = fact("s:x", "#f:-1/3", [["z0", 0, 4]], [z(0)], [])

@@ -317,3 +317,25 @@ def test_the_error_of_a_point_is_a_few_units() -> None:
             first, last = getattr(FINE, name)((point << 256, point << 256))
             assert low << 256 <= first <= last <= high << 256, (name, a)
             assert high - low <= max(8, high >> 200), (name, a)
+
+
+def test_the_smallest_numbers() -> None:
+    """One unit of the scale is a number like any other; so is one that may be zero or less."""
+    unit, zero = (1, 1), (0, 0)
+    assert R.zero == R.of(0) == zero and R.one == R.of(1)
+    assert R.log(unit) is not None and R.log((0, 1)) is R.log((-5, 1)) is R.log((-5, 5)) is None
+    assert R.log((-5, 0)) == R.log(zero) == NOWHERE
+    assert R.sqrt(unit) == (1 << 128, 1 << 128) and R.sqrt(zero) == zero and R.sqrt((-1, 1)) is None
+    assert R.sqrt((-2, -1)) == NOWHERE and R.sqrt((-1, 0)) is None
+    assert R.recip((-1, 0)) is R.recip((0, 1)) is R.recip((-1, 1)) is None and R.recip(unit) is not None
+    assert R.abs((-3, 1)) == R.abs((-1, 3)) == (0, 3) and R.abs((-3, -1)) == R.abs((1, 3)) == (1, 3)
+    assert R.mul(LOW, unit) == LOW and R.mul(LOW, (-1, -1)) == HIGH and R.mul(HIGH, (0, 1)) is None
+    assert R.power((0, 1), R.of(0)) is R.power((-1, 0), R.of(0)) is R.power((-1, 1), R.of(-1)) is None
+    assert R.power(unit, R.of(0)) == R.power((-1, -1), R.of(0)) == R.one
+    assert R.power((-1, 1), R.of(1)) == (-1, 1) and R.power(R.of(-1), R.of(3)) == R.of(-1)
+
+
+def test_roots_are_as_tight_as_can_be() -> None:
+    for n in (2, 3, 4, 7, 9):
+        low, high = R.sqrt(R.of(n)) or (0, 0)
+        assert low * low <= n << 512 <= high * high and high - low == (0 if n in (4, 9) else 1)

@@ -17,6 +17,7 @@ from checker.cli import final_line, main, provenance, read_policy, rounded, witn
 from checker.errors import Malformed
 from checker.kernel import _SEAL, Output, Verified
 from checker.reader import read_plan
+from checker.witness import Replay
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z
@@ -238,6 +239,21 @@ def test_witness_files(change: dict[str, Any], reason: str) -> None:
         witnesses(plan, {"witness.json": dump(item | change)}, claimed)
     with pytest.raises(Malformed, match="witness: an object is expected"):
         witnesses(plan, {"witness.json": b"[]\n"}, claimed)
+
+
+def test_what_a_witness_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = row_parallel()
+    plan, claimed = read_plan(dump(bundle.plan)), bundle.examine().claimed
+    half, two = (Fraction(0), Fraction(1, 2)), (Fraction(2), Fraction(3))
+    for symbols, sides, want in (
+        ({"z1": 1, "tp": 0}, (half, two),
+         "gives [0, 0.5] on the plan's side and [2, 3] on the specification's at tp = 0, z1 = 1"),
+        ({}, (None, two), "gives no real number on the plan's side and [2, 3] on the specification's"),
+    ):  # fmt: skip
+        shown = Replay(symbols, *sides)
+        monkeypatch.setattr("checker.cli.replay_witness", lambda *_, shown=shown: shown)
+        item = {"output": 0, "piece": 0}
+        assert witnesses(plan, {"witness.json": dump(item)}, claimed) == {0: f"the witness {want}"}
 
 
 # Solvers ----------------------------------------------------------------------------------------------------
