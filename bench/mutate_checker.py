@@ -35,6 +35,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -54,8 +55,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CHECKER = ROOT / "checker"
 EXPLAINED = ROOT / "docs" / "mutation.md"
 TESTS = ["tests/checker", "tests/test_forged.py"]
-#: Tests of the reader on large plans and of the waiting for solvers, which take longer than they tell.
-SKIPPED = "not shipped_plans and not crashes and not sleep"
+#: These read large plans, which takes longer than it tells.
+SKIPPED = "not shipped_plans"
 WARM = ("pytest", "_pytest.assertion.rewrite", "hypothesis", "z3", "cvc5", "numpy", "networkx", "click",
         "click.testing", "jsonschema", "orchestrator.engine", "orchestrator.solving", "smtlib_emit",
         "certificates.plan", "trainverify")
@@ -91,10 +92,14 @@ class Mutant:
     @property
     def key(self) -> str:
         """Names the mutant without a line number, which any change above it would make stale."""
-        return f"{self.file} {self.inside} {self.kind} `{self.source}`" + (f" {self.nth}" if self.nth else "")
+        return key(self.file, self.inside, self.kind, self.source, self.nth)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.key}"
+
+
+def key(file: str, inside: str, kind: str, source: str, nth: int) -> str:
+    return f"{file} {inside} {kind} `{source}`" + (f" {nth}" if nth else "")
 
 
 def sites(node: ast.AST) -> Iterator[tuple[str, int, str]]:
@@ -196,16 +201,36 @@ def mutants(files: Sequence[Path]) -> list[Mutant]:
     return sorted(found, key=lambda m: (KINDS.index(m.kind), m.file, m.line, m.node, m.part))
 
 
+ROW = re.compile(r"\| (\w+\.py):\d+ ([\w.]*) \| (\w+) \| (`.*`) \| (\d+) \| (.+) \|")
+
+
 def explained() -> dict[str, str]:
     """Keys of the mutants that docs/mutation.md explains, with the reason: the rows of its tables."""
-    found = {}
-    for line in EXPLAINED.read_text(encoding="utf-8").splitlines() if EXPLAINED.exists() else ():
-        cells = [c.strip() for c in line.strip().strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == 5 and cells[1] in KINDS:
-            where, kind, what, nth, why = cells
-            file, _, inside = where.partition(" ")
-            found[f"{file} {inside} {kind} {what}" + (f" {nth}" if nth != "0" else "")] = why
-    return found
+    text = EXPLAINED.read_text(encoding="utf-8") if EXPLAINED.exists() else ""
+    rows = [found.groups() for found in map(ROW.fullmatch, text.splitlines()) if found]
+    return {key(file, inside, kind, source[1:-1], int(nth)): why
+            for file, inside, kind, source, nth, why in rows}
+
+
+def row(mutant: Mutant, why: str) -> str:
+    place = f"{mutant.file}:{mutant.line} {mutant.inside}"
+    return f"| {place} | {mutant.kind} | `{mutant.source}` | {mutant.nth} | {why} |"
+
+
+def renumber(found: Sequence[Mutant]) -> int:
+    """Writes the rows of docs/mutation.md again, with the lines of the day; how many have no mutant now."""
+    known, now, stale = explained(), {m.key: m for m in found}, 0
+    lines = EXPLAINED.read_text(encoding="utf-8").splitlines()
+    for i, line in enumerate(lines):
+        if match := ROW.fullmatch(line):
+            file, inside, kind, source, nth, _ = match.groups()
+            name = key(file, inside, kind, source[1:-1], int(nth))
+            if name in now:
+                lines[i] = row(now[name], known[name])
+            else:
+                stale += 1
+    EXPLAINED.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return stale
 
 
 # Children ---------------------------------------------------------------------------------------------------
@@ -315,14 +340,19 @@ def swap(mutant: Mutant, functions: dict[tuple[str, str, int], list[FunctionType
 
 
 class Lines:
-    """The lines of checker/ that are executed while it is switched on."""
+    """The lines of checker/ that are executed while it is switched on. A function that shows no new line for
+    `PATIENCE` calls is watched no longer, which can only hide that a test executes a line."""
+
+    PATIENCE = 200
 
     def __init__(self) -> None:
         self.seen: dict[str, set[int]] = {}
+        self.dull: dict[CodeType, int] = {}
         self.prefix = str(CHECKER) + os.sep
 
     def start(self) -> None:
         self.seen.clear()
+        self.dull.clear()
         sys.settrace(self._called)
 
     def stop(self) -> dict[str, list[int]]:
@@ -330,12 +360,16 @@ class Lines:
         return {Path(name).name: sorted(lines) for name, lines in self.seen.items()}
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(self.prefix):
+        code = frame.f_code
+        if not code.co_filename.startswith(self.prefix) or self.dull.get(code, 0) > self.PATIENCE:
             return None
-        lines = self.seen.setdefault(frame.f_code.co_filename, set())
+        self.dull[code] = self.dull.get(code, 0) + 1
+        lines = self.seen.setdefault(code.co_filename, set())
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
-            lines.add(frame.f_lineno)
+            if frame.f_lineno not in lines:
+                lines.add(frame.f_lineno)
+                self.dull[code] = 0
             return local
 
         return local
@@ -577,7 +611,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--longest", type=float, default=60, metavar="SECONDS",
                         help="without tests that take longer")
+    parser.add_argument("--renumber", action="store_true",
+                        help="only put the lines of the day into docs/mutation.md")
     given = parser.parse_args()
+    if given.renumber:
+        stale = renumber(mutants(sorted(CHECKER.glob("*.py"))))
+        raise SystemExit(f"{stale} rows explain nothing" if stale else 0)
     found = [m for m in mutants(sorted(CHECKER.glob(f"{given.file or '*'}.py")))
              if given.kind in (None, m.kind)]
     if given.only:

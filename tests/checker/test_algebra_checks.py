@@ -801,3 +801,11 @@ def test_widths(ops: list[Any], width: int) -> None:
             rf"{width - 1} representatives, {width} are needed",
         ):
             made(width - 1)
+
+
+def test_only_what_the_goal_rests_on_counts() -> None:
+    """An exponential of a sum needs three representatives, in a goal; beside one, none."""
+    total = op("%0", "reduce", ["x"], "f32[]", dims=[0], kind="add")
+    spec = program([SCALAR, ["x", "f32[4]"]], [total, op("%1", "exponential", ["%0"], "f32[]")], [])
+    premises = [definition("s:%0"), definition("s:%1")]
+    assert one_case(premises, spec=spec, trees={"s:x": WHOLE, "s:%0": [], "s:%1": []}).cases

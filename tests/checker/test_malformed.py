@@ -635,3 +635,157 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if broken:
             with pytest.raises(Malformed, match=r"broken.gz: cannot be read"):
                 folders.read_plan_file(tmp_path / "broken.gz")
+
+
+# Type rules -------------------------------------------------------------------------------------------------
+
+DOT = {"lhs_batch": [], "rhs_batch": [], "lhs_contract": [1], "rhs_contract": [0]}
+X, N = "f32[4,6]", "i64[4]"
+TYPES: list[tuple[str, list[str], str, dict[str, Any], str | None]] = [
+    ("constant", [], "i1[2]", {"value": "True"}, "the literal does not fit"),
+    ("constant", [], "i1[2]", {"value": 1}, "the literal does not fit"),
+    ("constant", [], "i64[]", {"value": "1/2"}, "the literal does not fit"),
+    ("constant", [], "i64[]", {"value": "-inf"}, "the literal does not fit"),
+    ("constant", [], "f32[]", {"value": 7}, None),
+    ("iota", [], "i64[4]", {"dim": 1}, "a bad dimension"),
+    ("iota", [], "i1[4]", {"dim": 0}, "a bad dimension"),
+    ("iota", [], "i64[]", {"dim": 0}, "a bad dimension"),
+    ("compare", ["x", "w"], "i1[4,6]", {"direction": "EQ"}, "types do not fit"),
+    ("compare", ["i", "y"], "i1[4]", {"direction": "EQ"}, "types do not fit"),
+    ("compare", ["y", "h"], "i1[4]", {"direction": "EQ"}, None),
+    ("compare", ["p", "p"], "i1[4]", {"direction": "GE"}, "booleans have no order"),
+    ("compare", ["p", "p"], "i1[4]", {"direction": "NE"}, None),
+    ("convert", ["y"], N, {}, "no such conversion"),
+    ("convert", ["y"], "i1[4]", {}, "no such conversion"),
+    ("convert", ["y"], "f64[4]", {}, None),
+    ("select", ["i", "y", "y"], "f32[4]", {}, "operands do not fit"),
+    ("select", ["p", "y", "i"], "f32[4]", {}, "operands do not fit"),
+    ("select", ["p", "x", "x"], X, {}, "operands do not fit"),
+    ("select", ["p", "y", "y"], "i64[4]", {}, "result type does not fit"),
+    ("broadcast_in_dim", ["y"], "f32[4,2]", {"dims": [0, 1]}, "dims does not fit the operand"),
+    ("broadcast_in_dim", ["y"], "f32[4,2]", {"dims": [2]}, "dims names no dimensions"),
+    ("broadcast_in_dim", ["x"], "f32[4,6]", {"dims": [0, 0]}, "dims names no dimensions"),
+    ("broadcast_in_dim", ["x"], "f32[6,4]", {"dims": [1, 0]}, "dims must increase"),
+    ("broadcast_in_dim", ["y"], "f32[4,2]", {"dims": [1]}, "sizes do not fit"),
+    ("broadcast_in_dim", ["o"], "f32[4,6]", {"dims": [0, 1]}, None),
+    ("reshape", ["x"], "f32[25]", {}, "the size changes"),
+    ("transpose", ["x"], "f32[4]", {"perm": [0]}, "no permutation"),
+    ("transpose", ["x"], "f32[4,4]", {"perm": [0, 0]}, "perm names no dimensions"),
+    ("slice", ["x"], "f32[4]", {"start": [0, 0], "stride": [1, 1]}, "ranks differ"),
+    ("slice", ["x"], X, {"start": [0], "stride": [1, 1]}, "ranks differ"),
+    ("slice", ["x"], X, {"start": [0, 0], "stride": [1]}, "ranks differ"),
+    ("slice", ["y"], "f32[2]", {"start": [-1], "stride": [1]}, "the slice leaves its operand"),
+    ("slice", ["y"], "f32[2]", {"start": [1], "stride": [3]}, "the slice leaves its operand"),
+    ("slice", ["y"], "f32[2]", {"start": [3], "stride": [1]}, "the slice leaves its operand"),
+    ("slice", ["y"], "f32[2]", {"start": [0], "stride": [3]}, None),
+    ("slice", ["y"], "f32[1]", {"start": [3], "stride": [9]}, None),
+    ("pad", ["y", "v"], "f32[6]", {"low": [1, 0], "high": [1]}, "ranks differ"),
+    ("pad", ["y", "v"], "f32[6]", {"low": [1], "high": [1, 0]}, "ranks differ"),
+    ("pad", ["y", "y"], "f32[6]", {"low": [1], "high": [1]}, "the padding value must be a scalar"),
+    ("pad", ["i", "v"], "i64[6]", {"low": [1], "high": [1]}, "the padding value must be a scalar"),
+    ("pad", ["y", "v"], "f32[6]", {"low": [1], "high": [1]}, None),
+    ("concatenate", ["y", "y"], "f32[8]", {"dim": 1}, "a bad dimension"),
+    ("concatenate", ["y", "i"], "f32[8]", {"dim": 0}, "types do not fit"),
+    ("concatenate", ["x", "w"], "f32[4,14]", {"dim": 1}, "types do not fit"),
+    ("concatenate", ["x", "w"], "f32[10,6]", {"dim": 0}, "types do not fit"),
+    ("concatenate", ["x", "y"], "f32[8,6]", {"dim": 0}, "types do not fit"),
+    ("concatenate", ["x", "o"], "f32[5,6]", {"dim": 0}, None),
+    ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"lhs_batch": [1]}, "a dimension is named twice"),
+    ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"rhs_batch": [0]}, "a dimension is named twice"),
+    ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"lhs_batch": [0], "rhs_batch": [1]}, "batch sizes differ"),
+    ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"lhs_batch": [0]}, "batch sizes differ"),
+    ("dot_general", ["x", "w"], "f32[6,6]", DOT | {"lhs_contract": [0]}, "contracting sizes differ"),
+    ("dot_general", ["x", "w"], "f32[4,6,8]", DOT | {"lhs_contract": []}, "contracting sizes differ"),
+    ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"lhs_contract": [2]}, "lhs_contract names no dimensions"),
+    ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"rhs_contract": [2]}, "rhs_contract names no dimensions"),
+    ("dot_general", ["x", "w"], "i64[4,8]", DOT, "sorts do not fit"),
+    ("dot_general", ["x", "n"], "f32[4,8]", DOT, "sorts do not fit"),
+    ("dot_general", ["b", "b"], "i1[4,4]", DOT | {"rhs_contract": [1]}, "sorts do not fit"),
+    ("dot_general", ["x", "w"], "f64[4,8]", DOT, None),
+    ("reduce", ["x"], "f32[4]", {"dims": [2], "kind": "add"}, "dims names no dimensions"),
+    ("reduce", ["x"], "f32[]", {"dims": [1, 0], "kind": "add"}, "dims must increase"),
+    ("reduce", ["x"], "f32[4]", {"dims": [1], "kind": "and"}, "unknown kind"),
+    ("reduce", ["p"], "i1[]", {"dims": [0], "kind": "max"}, "unknown kind"),
+    ("reduce", ["p"], "i1[]", {"dims": [0], "kind": "or"}, None),
+    ("reduce", ["x"], "f32[]", {"dims": [0, 1], "kind": "min"}, None),
+    ("gather", ["x", "i"], "f32[4,4]", {"axis": 2, "batch_dims": 0}, "a bad axis"),
+    ("gather", ["x", "i"], "f32[4]", {"axis": 0, "batch_dims": 1}, "a bad axis"),
+    ("gather", ["x", "j"], "f32[4]", {"axis": 1, "batch_dims": 1}, "a bad axis"),
+    ("gather", ["x", "y"], "f32[4,6]", {"axis": 0, "batch_dims": 0}, "the index tensor does not fit"),
+    ("gather", ["w", "i"], "f32[6]", {"axis": 1, "batch_dims": 1}, "the index tensor does not fit"),
+    ("gather", ["x", "i"], "f32[4]", {"axis": 1, "batch_dims": 1}, None),
+    ("gather", ["x", "j"], "f32[6]", {"axis": 0, "batch_dims": 0}, None),
+    ("add", ["y", "h"], "f32[4]", {}, "operands and result must have one suitable type"),
+    ("add", ["p", "p"], "i1[4]", {}, "operands and result must have one suitable type"),
+    ("power", ["i", "i"], N, {}, "operands and result must have one suitable type"),
+    ("abs", ["i"], N, {}, None),
+]
+
+
+@pytest.mark.parametrize("name,operands,kind,attrs,reason", TYPES, ids=str)
+def test_type_rules(
+    name: str, operands: list[str], kind: str, attrs: dict[str, Any], reason: str | None
+) -> None:
+    """StableHLO's: who breaks one is told which."""
+    given = [["x", X], ["w", "f32[6,8]"], ["n", "i64[6,8]"], ["y", "f32[4]"], ["h", "f64[4]"], ["i", N],
+             ["p", "i1[4]"], ["b", "i1[4,6]"], ["v", "f32[]"], ["o", "f32[1,6]"], ["j", "i64[]"]]  # fmt: skip
+    plan = dump(one_rank(given, op("%0", name, operands, kind, **attrs)))
+    if reason is None:
+        assert str(read_plan(plan).spec.types["%0"]) == kind
+    else:
+        with pytest.raises(Malformed, match=f"specification: op %0 {name}: {reason}"):
+            read_plan(plan)
+
+
+COLLECTIVES: list[tuple[str, str, dict[str, Any], str | None]] = [
+    ("all_reduce", "f32[4,6]", {"kind": "and"}, "unknown kind"),
+    ("all_reduce", "f32[4,6]", {"kind": "min"}, None),
+    ("reduce_scatter", "f32[2,6]", {"kind": "max", "dim": 0}, "unknown kind"),
+    ("reduce_scatter", "f32[4,3]", {"kind": "add", "dim": 1}, None),
+    ("reduce_scatter", "f32[4,6]", {"kind": "add", "dim": 2}, "a bad dimension"),
+    ("all_gather", "f32[8,6]", {"dim": 2}, "a bad dimension"),
+    ("all_gather", "f32[4,12]", {"dim": 1}, None),
+    ("all_to_all", "f32[8,3]", {"split_dim": 2, "concat_dim": 0}, "a bad dimension"),
+    ("all_to_all", "f32[8,3]", {"split_dim": 1, "concat_dim": 2}, "a bad dimension"),
+    ("all_to_all", "f32[8,3]", {"split_dim": 1, "concat_dim": 0}, None),
+    ("all_to_all", "f32[2,12]", {"split_dim": 0, "concat_dim": 1}, None),
+    ("all_to_all", "f32[4,6]", {"split_dim": 1, "concat_dim": 1}, None),
+    ("all_gather", "f32[8,6]", {"dim": 1}, "result type does not fit"),
+]
+
+
+@pytest.mark.parametrize("name,kind,attrs,reason", COLLECTIVES, ids=str)
+def test_type_rules_of_collectives(name: str, kind: str, attrs: dict[str, Any], reason: str | None) -> None:
+    plan = one_rank([["x", X]], op("%0", name, ["x"], kind, group="g", seq=0, **attrs), mesh=(("r", 2),))
+    plan |= {"groups": {"g": {"axes": ["r"], "ranks": [[0, 1]]}}, "specification": program([], [], [])}
+    if reason is None:
+        assert read_plan(dump(plan)).rendezvous[0]["c0"].name == name
+    else:
+        with pytest.raises(Malformed, match=f"class c0: op %0 {name}: {reason}"):
+            read_plan(dump(plan))
+
+
+def test_the_group_divides_the_dimension() -> None:
+    for name, kind, attrs in (("reduce_scatter", "f32[1,6]", {"kind": "add", "dim": 0}),
+                              ("all_to_all", "f32[1,18]", {"split_dim": 0, "concat_dim": 1})):  # fmt: skip
+        plan = one_rank([["x", X]], op("%0", name, ["x"], kind, group="g", seq=0, **attrs), mesh=(("r", 3),))
+        plan |= {"groups": {"g": {"axes": ["r"], "ranks": [[0, 1, 2]]}}, "specification": program([], [], [])}
+        with pytest.raises(Malformed, match="the group does not divide the dimension"):
+            read_plan(dump(plan))
+
+
+def test_booleans_are_not_reduced_over_ranks() -> None:
+    reduce = op("%0", "all_reduce", ["p"], "i1[4]", group="g", seq=0, kind="max")
+    plan = one_rank([["p", "i1[4]"]], reduce, mesh=(("r", 2),))
+    plan |= {"groups": {"g": {"axes": ["r"], "ranks": [[0, 1]]}}, "specification": program([], [], [])}
+    with pytest.raises(Malformed, match="unknown kind"):
+        read_plan(dump(plan))
+
+
+def test_literals_with_rank_dependent_forms() -> None:
+    """A form without a symbol is a number like one that is given as a text."""
+    constant = op("%0", "constant", [], "i64[]", value={"r": 2, "": 1})
+    plan = one_rank([], mesh=(("r", 2),))
+    plan["classes"][0]["program"] = program([], [constant, op("%1", "constant", [], "i64[]", value=3)], [])
+    ops = read_plan(dump(plan)).classes["c0"].program.ops
+    assert str(ops[0].attrs["value"].terms) == "(('r', 2),)" and ops[1].attrs["value"] == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,16 @@ def test_one_child_answers_many_files(names: str, want: list[str]) -> None:
     """After a crash, a half line or a line that is no answer, a new child goes on with the next file."""
     words = [sys.executable, "-S", "-E", "-c", LOOP]
     assert replay._batch(words, [Path(n) for n in names]) == want
+
+
+def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file has no answer, the next one does, and nobody waits for it."""
+    monkeypatch.setattr(replay, "SECONDS", 0.3)
+    loop = LOOP.replace('if name == "x": sys.exit(1)', 'if name == "x": time.sleep(30)')
+    words = [sys.executable, "-S", "-E", "-c", "import time\n" + loop]
+    start = time.monotonic()
+    assert replay._batch(words, [Path(n) for n in "xb"])[0] == "no answer in time"
+    assert time.monotonic() - start < 10
 
 
 def test_files_are_given_out(tmp_path: Path) -> None:

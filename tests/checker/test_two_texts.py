@@ -74,6 +74,8 @@ def moves() -> Plan:
     ]  # fmt: skip
     count, flag = b.convert(i, "f32"), b.convert(b.convert(b.compare(i, 1, "LT"), "i64"), "f32")
     plain = b.input("t", "f32[4,2]")
+    zero, endless = b.constant(0, "f32[4,2]"), b.constant("inf", "f32[4,2]")
+    made += [plain / zero, zero / plain, plain / endless, plain * zero, plain / b.constant(-3, "f32[4,2]")]
     made += [plain * count, count * plain, plain * flag, plain * b.convert(plain, "f64").convert("f32")]
     for value in (made[0], b.iota("i64[3,4]", 1), b.iota("f32[3,4]", 0), b.constant(True, "i1[2]")):
         made.append(b.convert(value, "f32"))
@@ -98,7 +100,7 @@ def collectives() -> Plan:
             b.all_reduce(x, "tp"), b.all_reduce(x, "all"), b.all_reduce(x, "dp", "max"), whole,
             b.all_gather(x, "all", 1), b.reduce_scatter(x, "tp", 1), b.all_to_all(x, "tp", 0, 1),
             b.reduce_scatter(b.all_gather(x, "all", 0), "all", 0),
-            b.slice(whole, [at, 0], [4, 6]), x * b.constant(at, "f32[4,6]"),
+            b.slice(whole, [at, 0], [4, 6]), x * b.constant(at, "f32[4,6]"), x / b.constant(at, "f32[4,6]"),
         ]  # fmt: skip
         for k, value in enumerate(made):
             b.output(f"y{k}", value)

@@ -783,8 +783,12 @@ def test_what_a_replay_shows() -> None:
         op("%1", "subtract", ["%0", "%0"], "f32[2]"),
         op("%2", "divide", ["x", "%1"], "f32[2]"),
     ]
-    with pytest.raises(Rejected, match=r"^obligation 18 .*not shown to differ"):
-        replayed(unknown, [], claim(Tensor("c0", "%2")))
+    for plan_ops, spec_ops, fact in (
+        (unknown, [], claim(Tensor("c0", "%2"))),
+        ([], unknown, claim(x, Tensor("s", "%2"))),
+    ):
+        with pytest.raises(Rejected, match=r"^obligation 18 .*not shown to differ"):
+            replayed(plan_ops, spec_ops, fact)
 
 
 def test_integers_differ_or_not() -> None:
