@@ -128,6 +128,16 @@ def test_symbols_stay_in_range_over_the_whole_piece() -> None:
         )
 
 
+def test_the_other_side_of_a_whole_piece_has_a_place() -> None:
+    """w[i, j] = y[2 i - j] is y[i] where both are one, and no element of y for the rest of the piece."""
+    spec = program([SCALAR, ["w", "f32[4,4]"], ["y", "f32[4]"]], [], [])
+    given = fact("s:w", "s:y", [["z0", 0, 4], ["z1", 0, 4]], [z(0), z(1)], [{"z0": 2, "z1": -1}])
+    with refuses(4, "an index of s:y is no position of a piece"):
+        one_case(
+            [hyp([{"i.0": 1}, {"i.0": 1}])], spec=spec, facts=(given,), trees={"s:w": WHOLE * 2, "s:y": WHOLE}
+        )
+
+
 @pytest.mark.parametrize(
     "defines,text", [("lhs", "hyp.1 (= e0 (* (/ 1.0 2.0) e1))"), ("rhs", "hyp.1 (= e0 (* (/ 1.0 2.0) e1))")]
 )
@@ -602,6 +612,15 @@ def test_caps_of_normal_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(normalise, "MAX_MONOMIALS", 2)
     with pytest.raises(Undecided, match="too large"):
         Normaliser({Element(Tensor("s", "c"), ()): three}).normal(Element(Tensor("s", "c"), ()))
+
+
+def test_products_are_capped_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    four = [Element(Tensor("s", v), ()) for v in "abcd"]
+    monkeypatch.setattr(normalise, "MAX_MONOMIALS", 5)
+    with pytest.raises(Undecided, match="a product is too large"):
+        Normaliser({}).normal(("mul", ("+", *four, lit("1")), ("+", *four, lit("1"))))
+    with pytest.raises(Undecided, match="a normal form is too large"):
+        Normaliser({}).normal(("mul", ("+", *four, lit("1")), ("+", *four)))
 
 
 @pytest.mark.parametrize(

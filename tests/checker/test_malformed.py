@@ -690,6 +690,7 @@ TYPES: list[tuple[str, list[str], str, dict[str, Any], str | None]] = [
     ("concatenate", ["x", "w"], "f32[10,6]", {"dim": 0}, "types do not fit"),
     ("concatenate", ["x", "y"], "f32[8,6]", {"dim": 0}, "types do not fit"),
     ("concatenate", ["x", "o"], "f32[5,6]", {"dim": 0}, None),
+    ("concatenate", ["y", "v"], "f32[5]", {"dim": 0}, "types do not fit"),
     ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"lhs_batch": [1]}, "a dimension is named twice"),
     ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"rhs_batch": [0]}, "a dimension is named twice"),
     ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"lhs_batch": [0], "rhs_batch": [1]}, "batch sizes differ"),

@@ -6,12 +6,13 @@ import copy
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from checker import kernel
-from checker.errors import Rejected
+from checker.errors import Rejected, Undecided
 from checker.model import Model
 from checker.reader import read_plan
 from checker.records import Fact, read_manifest, read_proof
@@ -135,6 +136,19 @@ def test_cases_share_a_file_that_agrees_but_for_comments() -> None:
     bundle.proof["stages"][-1]["premises"] = []
     with refuses(12, "obligations/0003.smt2, line 11: expected '.assert .! .not .*, found '.assert .! .= "):
         bundle.examine()
+
+
+def test_only_what_the_normaliser_confirms_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row_parallel().examine().normalised == {"0001"}
+    for error in (Undecided("too large"), RecursionError(), None):
+
+        def fail(*_: Any, error: Any = error) -> bool:
+            if error is not None:
+                raise error
+            return False
+
+        monkeypatch.setattr(kernel, "Normaliser", lambda _, fail=fail: SimpleNamespace(equal=fail))
+        assert row_parallel().examine().normalised == set(), "no verdict depends on it"
 
 
 # Facts ------------------------------------------------------------------------------------------------------
