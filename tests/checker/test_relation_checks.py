@@ -136,6 +136,12 @@ def test_the_values_of_a_form() -> None:
         assert all(b < c for (_, b), (c, _) in itertools.pairwise(found)), "separate and in order"
 
 
+def test_long_lines_are_one_interval() -> None:
+    """However many values: neighbours join before they are counted."""
+    assert image(form(0, z0=1), {"z0": (0, 1 << 30)}) == [(0, 1 << 30)]
+    assert image(form(0, z0=4, z1=1), {"z0": (0, 1 << 30), "z1": (0, 4)}) == [(0, 1 << 32)]
+
+
 def test_too_many_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     f, ranges = form(0, z0=2, z1=10), {"z0": (0, 3), "z1": (0, 4)}
     monkeypatch.setattr(relations, "MAX_INTERVALS", 12)
@@ -282,6 +288,11 @@ def test_once(pieces: list[Any], reason: str | None) -> None:
         else:
             with pytest.raises(Rejected, match=rf"^obligation {number} .* at x in class c0: {reason}"):
                 check_once(checked.inputs, number)
+
+
+def test_outputs_are_given_once() -> None:
+    with refuses("at x in class c0: two pieces may give one element"):
+        check_outputs(plan([], [WHOLE, WHOLE]))
 
 
 def test_pieces_of_one_tensor_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +207,9 @@ def test_facts_of_relations() -> None:
     (partial,) = relation_facts(plan, plan.inputs[0], "inputs")
     assert [str(t) for t in partial.lhs.of] == ["c0:x", "c1:x"]  # type: ignore[union-attr]
     assert (str(partial.rhs), partial.coef, partial.symbols) == ("s:x", 2, (("b", 0, 2), ("z0", 0, 2)))
+    alone = replace(plan.inputs[0], reduce=("add", ("b",)), pieces=plan.inputs[0].pieces[1:])
+    (within,) = relation_facts(plan, alone, "inputs")
+    assert [str(t) for t in within.lhs.of] == ["c0:x"]  # type: ignore[union-attr]
     first, second = relation_facts(plan, plan.outputs[0], "outputs")
     assert [str(f.lhs) for f in (first, second)] == ["c0:%0", "c1:%0"] and str(first.rhs) == "s:%0"
     assert second.symbols == (("a", 1, 2), ("b", 0, 2), ("z0", 0, 2))
