@@ -599,6 +599,17 @@ def test_a_bundle_without_obligations(tmp_path: Path) -> None:
         folders.read_bundle(folder)
 
 
+def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = row_parallel().write(tmp_path / "b")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(folders.os, "scandir", refuse)
+    with pytest.raises(Malformed, match=rf"^{folder}: cannot be read \(Permission denied\)"):
+        folders.read_bundle(folder)
+
+
 def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gzip
     import os

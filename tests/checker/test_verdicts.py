@@ -508,3 +508,16 @@ def test_what_else_ends_the_invariant() -> None:
     )
     extra["inputs"] = []
     assert kernel._invariant(read_plan(dump(extra)), []) == (), "nothing is said of x at either end"
+    extra["outputs"] = [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)])
+                                             for r in range(2)))]  # fmt: skip
+    assert kernel._invariant(read_plan(dump(extra)), []) == (), "nor of x on the way in"
+
+
+def test_the_range_of_a_state_is_told_once() -> None:
+    """Ranges are declared of the specification's inputs, whatever the plan's are called."""
+    own = program([["w", "i64[4]"]], [], [["w", "w"]])
+    whole = relation("w", "w", piece("c0", [4], [z(0)], [z(0)]))
+    plan = plan_of([["r", 1]], own, [{"name": "c0", "box": {"r": [0, 1]}, "program": own}], [whole], [whole],
+                   None, {"w": [0, 9]})  # fmt: skip
+    assert kernel._invariant(read_plan(dump(plan)), []) == (
+        "the declared range of the state w is not re-established",)  # fmt: skip
