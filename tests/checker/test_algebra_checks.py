@@ -391,6 +391,14 @@ def test_goals() -> None:
             goal(moved, [["i", 4, 1], ["k", 3, 1]], trees, [["k"]], [[[0]]])
 
 
+def test_both_sides_of_a_goal_have_a_place() -> None:
+    trees = [["s:y", [[[0, ["k"]], [3, []]]]]]
+    for left, right in (([{"z0": 1, "": 1}], [z(0)]), ([z(0)], [{"z0": 1, "": 1}])):
+        moved = fact("s:y", "s:y", [["z0", 0, 3]], left, right)
+        with refuses(10, "an index of s:y is no position of a piece"):
+            goal(moved, [["k", 3, 1]], trees, [["k"]], [[[0]]])
+
+
 def test_goals_about_parts() -> None:
     """A symbol over [1, 4) stands at 1 plus the representative."""
     part = fact("s:y", "s:y", [["z0", 1, 4]], [z(0)], [z(0)])

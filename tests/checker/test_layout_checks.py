@@ -306,6 +306,8 @@ def test_a_sum_of_equal_facts() -> None:
     at = (A0, X, Y)
     assert stage(Hyp((0,), at, ("b",), "add"), facts=(ALIKE,)) == ["(= (t0 a x y) (* 9.0 (t1 x y)))"]
     assert stage(Hyp((0,), at, ("b",), "max"), facts=(ALIKE,)) == ["(= (t0 a x y) (* 3.0 (t1 x y)))"]
+    half = Fact(ALIKE.lhs, ALIKE.rhs, Fraction(1, 2), ALIKE.symbols, ALIKE.lhs_index, ALIKE.rhs_index)
+    assert stage(Hyp((0,), at, ("b",), "max"), facts=(half,)) == ["(= (t0 a x y) (* (/ 1.0 2.0) (t1 x y)))"]
     with refuses(4, "3 symbols, 2 forms"):
         stage(Hyp((0,), at[:2], ("b",), "add"), facts=(ALIKE,))
     assert stage(Hyp((0,), (A0, X, W), ("b",), "add"), facts=(ALIKE,)) == [
