@@ -615,6 +615,22 @@ def test_collectives(group: str, fibres: list[list[int]], shape: str) -> None:
             assert at_rank(machine, rank, "%8") == list(map(made, values * k)) * 2
 
 
+def test_groups_of_one() -> None:
+    """Over an axis of size 1 every collective gives what the rank holds."""
+    ops = [
+        op("%0", "all_gather", ["x"], "f32[2]", group="r", dim=0, seq=0),
+        op("%1", "all_to_all", ["%0"], "f32[2]", group="r", split_dim=0, concat_dim=0, seq=1),
+        op("%2", "all_reduce", ["%1"], "f32[2]", group="r", kind="add", seq=2),
+        op("%3", "reduce_scatter", ["%2"], "f32[2]", group="r", kind="add", dim=0, seq=3),
+    ]
+    own = program([["x", "f32[2]"]], ops, [])
+    whole = relation("x", "x", piece("c0", [2], [z(0)], [z(0)]))
+    group = {"r": {"axes": ["r"], "ranks": [[0]]}}
+    checked = plan(program([["x", "f32[2]"]], [], []), own, groups=group, inputs=[whole])
+    machine = Machine(checked, {"x": block((2,), 5, 6)}, Fraction(0), R)
+    assert all(at_rank(machine, 0, f"%{i}") == [R.of(5), R.of(6)] for i in range(4))
+
+
 def test_rank_dependent_numbers() -> None:
     ops = [
         op("%0", "constant", [], "f32[1]", value={"a": 10, "b": 1}),
