@@ -54,7 +54,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 CHECKER = ROOT / "checker"
 EXPLAINED = ROOT / "docs" / "mutation.md"
-TESTS = ["tests/checker", "tests/test_forged.py"]
+TESTS = ("tests/checker", "tests/test_forged.py")
+#: Those that notice most of what goes wrong at import, to be collected alone at first.
+FIRST = tuple(f"tests/checker/test_{name}.py" for name in ("documents", "kernel", "two_texts", "intervals"))
 #: These read large plans, which takes longer than it tells.
 SKIPPED = "not shipped_plans"
 WARM = ("pytest", "_pytest.assertion.rewrite", "hypothesis", "z3", "cvc5", "numpy", "networkx", "click",
@@ -395,7 +397,7 @@ class Collected:
             if said != "done":
                 raise SystemExit(f"the tests fail without a change: {said}")
             tests = [Test(*t) for t in json.load(file)]
-        self.tell({"tests": [[t.name, t.seconds, t.lines] for t in tests]})
+        self.tell({"tests": [[t.name, t.seconds, t.lines] for t in [at_import, *tests]]})
         functions: dict[tuple[str, str, int], list[FunctionType]] = {}
         for f in gc.get_objects():
             if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(str(CHECKER)):
@@ -495,11 +497,11 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
-def options(folder: str) -> list[str]:
-    return ["-q", "-m", "not slow", "-k", SKIPPED, "-p", "no:cacheprovider", f"--basetemp={folder}", *TESTS]
+def options(folder: str, files: Sequence[str]) -> list[str]:
+    return ["-q", "-m", "not slow", "-k", SKIPPED, "-p", "no:cacheprovider", f"--basetemp={folder}", *files]
 
 
-def scratch(mutant: Mutant, tests: list[Test]) -> str:
+def scratch(mutant: Mutant, tests: list[Test], files: Sequence[str]) -> str:
     import pytest
 
     folder = tempfile.mkdtemp(prefix="mutant-")
@@ -513,7 +515,7 @@ def scratch(mutant: Mutant, tests: list[Test]) -> str:
         limited(120)  # collection; then every test has its own limit
         sys.meta_path.insert(0, Changed(mutant))
         try:
-            code = pytest.main(options(folder), plugins=[Watch({t.name: t for t in tests}, fail)])
+            code = pytest.main(options(folder, files), plugins=[Watch({t.name: t for t in tests}, fail)])
         except Failed:
             code = 1
         if failed:
@@ -546,6 +548,7 @@ def judge(found: Sequence[Mutant], jobs: int, longest: float, say: Callable[[str
 
     warm()
     verdicts, begin = [""] * len(found), time.monotonic()
+    at_import: list[Test] = []
     tests: list[Test] = []
 
     def listen(work: Callable[[Callable[[Any], None]], None]) -> None:
@@ -563,7 +566,7 @@ def judge(found: Sequence[Mutant], jobs: int, longest: float, say: Callable[[str
             for line in pipe:
                 item = json.loads(line)
                 if "tests" in item:
-                    tests[:] = [Test(*t) for t in item["tests"]]
+                    at_import[:], tests[:] = [Test(*item["tests"][0])], [Test(*t) for t in item["tests"][1:]]
                     say(f"{time.monotonic() - begin:.1f} s {len(tests)} tests of "
                         f"{sum(t.seconds for t in tests):.1f} s")
                 else:
@@ -581,7 +584,7 @@ def judge(found: Sequence[Mutant], jobs: int, longest: float, say: Callable[[str
         try:
             lines = Lines()
             lines.start()
-            pytest.main(options(folder), plugins=[Collected(found, tell, jobs, longest, lines)])
+            pytest.main(options(folder, TESTS), plugins=[Collected(found, tell, jobs, longest, lines)])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -591,9 +594,11 @@ def judge(found: Sequence[Mutant], jobs: int, longest: float, say: Callable[[str
 
     def second(tell: Callable[[Any], None]) -> None:
         def again(number: int) -> None:
-            chosen = [t for t in tests if t.executes(found[number]) or not found[number].inside]
-            chosen.sort(key=lambda t: (not t.executes(found[number]), t.seconds))
-            tell({"number": number, "said": scratch(found[number], chosen) if chosen else "survived"})
+            mutant = found[number]
+            runs = [t for t in tests if t.executes(mutant)]
+            chosen = tests if not mutant.inside or at_import[0].executes(mutant) else runs
+            said = scratch(mutant, [t for t in chosen if t.name.startswith(FIRST)], FIRST)
+            tell({"number": number, "said": scratch(mutant, chosen, TESTS) if said == "survived" else said})
 
         spread(jobs, [n for n, v in enumerate(verdicts) if v in ("", "again")], again)
 
@@ -611,6 +616,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--longest", type=float, default=60, metavar="SECONDS",
                         help="without tests that take longer")
+    parser.add_argument("--recheck", action="store_true", help="try also what docs/mutation.md explains")
     parser.add_argument("--renumber", action="store_true",
                         help="only put the lines of the day into docs/mutation.md")
     given = parser.parse_args()
@@ -625,14 +631,15 @@ def main() -> None:
         found = [m for m in found if m.key in keys]
     if given.sample is not None:
         found = random.Random(given.seed).sample(found, min(given.sample, len(found)))
-    verdicts = judge(found, given.jobs, given.longest, lambda text: print(text, file=sys.stderr, flush=True))
-    known = explained()
+    known = {} if given.recheck else explained()
+    tried = [m for m in found if m.key not in known]
+    told = judge(tried, given.jobs, given.longest, lambda text: print(text, file=sys.stderr, flush=True))
+    verdicts = {m.key: "explained" for m in found} | {
+        m.key: said for m, said in zip(tried, told, strict=True)}
     counts: Counter[tuple[str, str]] = Counter()
-    for mutant, verdict in zip(found, verdicts, strict=True):
-        word = verdict.split()[0]
-        if word == "survived" and mutant.key in known:
-            word = "explained"
-        elif word == "survived":
+    for mutant in found:
+        word = verdicts[mutant.key].split()[0]
+        if word == "survived":
             print(f"survived: {mutant}", flush=True)
         counts[mutant.kind, word] += 1
     print(f"{'kind':10}{'all':>6}{'killed':>8}{'hung':>6}{'explained':>11}{'survived':>10}{'killed/all':>12}"

@@ -322,6 +322,19 @@ def one_rank(inputs: list[list[str]], *ops: Any, mesh: Any = (("r", 1),)) -> dic
     return plan_of([list(m) for m in mesh], given, [{"name": "c0", "box": box, "program": given}], [], [])
 
 
+def test_which_groups_are_factorised() -> None:
+    """Their rank lists are the fibres of the axes they name, in the order of these axes; no axes, no fibres."""
+    mesh = (("a", 2), ("b", 2))
+    for axes, ranks, good in (
+        (["a"], [[0, 2], [1, 3]], True), (["b"], [[0, 1], [2, 3]], True), (["a"], [[0, 1], [2, 3]], False),
+        (["a", "b"], [[0, 1, 2, 3]], True), (["b", "a"], [[0, 2, 1, 3]], True),
+        (["b", "a"], [[0, 1, 2, 3]], False), (["a"], [[2, 0], [1, 3]], False),
+        (["a"], [[1, 3], [0, 2]], True), ([], [[0], [1], [2], [3]], False), ([], [[0, 1, 2, 3]], False),
+    ):  # fmt: skip
+        plan = one_rank([], mesh=mesh) | {"groups": {"g": {"axes": axes, "ranks": ranks}}}
+        assert read_plan(dump(plan)).groups["g"].factorised == good, (axes, ranks)
+
+
 def test_sorts_of_a_relation_agree() -> None:
     plan = one_rank([["x", "f32[4]"], ["n", "i64[4]"], ["p", "i1[4]"]])
     whole = piece("c0", [4], [z(0)], [z(0)])

@@ -304,3 +304,11 @@ def test_pieces_of_one_tensor_are_capped(monkeypatch: pytest.MonkeyPatch) -> Non
         else:
             with pytest.raises(Rejected, match=r"^obligation 15 .*there are more than 3 pieces"):
                 check_once(plan(single, []).inputs, 15)
+
+
+def test_classes_stand_in_any_order() -> None:
+    """Neighbours share no rank, whichever is listed first."""
+    own = program([], [], [])
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        classes = [{"name": f"c{i}", "box": {"r": [i, i + 1]}, "program": own} for i in order]
+        assert len(read_plan(dump(plan_of([["r", 3]], own, classes, [], []))).classes) == 3
