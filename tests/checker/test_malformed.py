@@ -323,7 +323,7 @@ def one_rank(inputs: list[list[str]], *ops: Any, mesh: Any = (("r", 1),)) -> dic
 
 
 def test_which_groups_are_factorised() -> None:
-    """Their rank lists are the fibres of the axes they name, in the order of these axes; no axes, no fibres."""
+    """Their rank lists are the fibres of the axes they name, in the order of these; no axes, no fibres."""
     mesh = (("a", 2), ("b", 2))
     for axes, ranks, good in (
         (["a"], [[0, 2], [1, 3]], True), (["b"], [[0, 1], [2, 3]], True), (["a"], [[0, 1], [2, 3]], False),
