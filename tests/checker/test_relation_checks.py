@@ -151,7 +151,7 @@ def test_too_many_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
         image(f, ranges)
 
 
-def test_covers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_covers() -> None:
     rng, seen = random.Random(11), set()
     for _ in range(500):
         shape = tuple(rng.randint(1, 4) for _ in range(rng.randint(0, 3)))
@@ -168,6 +168,9 @@ def test_covers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert covers(shape, boxes) == want, (shape, boxes)
         seen.add(want)
     assert seen == {True, False}
+
+
+def test_too_many_pieces_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     split = [[[(0, 1)], [(0, 1)]], [[(0, 1)], [(1, 2)]], [[(1, 2)], [(0, 2)]]]
     for cap in (4, 3):
         monkeypatch.setattr(relations, "MAX_POSITIONS", cap)
