@@ -110,6 +110,13 @@ def test_what_else_is_reported(tmp_path: Path) -> None:
     assert "  the declared range of the state n is not re-established" in lines
 
 
+def test_the_number_of_jobs(tmp_path: Path) -> None:
+    folder = row_parallel().write(tmp_path / "b")
+    for jobs, code in (("0", 2), ("1", 0), ("256", 0), ("257", 2)):
+        assert tv_check(folder, "--jobs", jobs)[0] == code
+    assert next(p.default for p in main.params if p.name == "jobs") == 2
+
+
 def test_json(tmp_path: Path) -> None:
     code, lines = tv_check(row_parallel().write(tmp_path / "b"), "--json")
     item = json.loads("\n".join(lines))
