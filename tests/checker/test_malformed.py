@@ -271,7 +271,7 @@ PLANS: list[tuple[str, Any, str]] = [
     ("inputs.0.plan", "v", "class c0 has no such input v"),
     ("outputs.0.spec", "x", "the specification has no such output x"),
     ("outputs.0.plan", "x", "class c0 has no such output x"),
-    ("inputs.0.coef", "0", "bad coefficient"),
+    ("inputs.0.coef", "0", "^input relation 0: bad coefficient"),
     ("inputs.0.pieces", [], "no pieces"),
     ("inputs.0.reduce", ["add", []], "reduced axes must be mesh axes"),
     ("inputs.0.reduce", ["add", ["dp"]], "reduced axes must be mesh axes"),
@@ -725,6 +725,7 @@ TYPES: list[tuple[str, list[str], str, dict[str, Any], str | None]] = [
     ("dot_general", ["x", "w"], "f32[4,8]", DOT | {"rhs_contract": [2]}, "rhs_contract names no dimensions"),
     ("dot_general", ["x", "w"], "i64[4,8]", DOT, "sorts do not fit"),
     ("dot_general", ["x", "n"], "f32[4,8]", DOT, "sorts do not fit"),
+    ("dot_general", ["k", "w"], "f32[4,8]", DOT, "sorts do not fit"),
     ("dot_general", ["b", "b"], "i1[4,4]", DOT | {"rhs_contract": [1]}, "sorts do not fit"),
     ("dot_general", ["x", "w"], "f64[4,8]", DOT, None),
     ("reduce", ["x"], "f32[4]", {"dims": [2], "kind": "add"}, "dims names no dimensions"),
@@ -753,7 +754,8 @@ def test_type_rules(
 ) -> None:
     """StableHLO's: who breaks one is told which."""
     given = [["x", X], ["w", "f32[6,8]"], ["n", "i64[6,8]"], ["y", "f32[4]"], ["h", "f64[4]"], ["i", N],
-             ["p", "i1[4]"], ["b", "i1[4,6]"], ["v", "f32[]"], ["o", "f32[1,6]"], ["j", "i64[]"]]  # fmt: skip
+             ["p", "i1[4]"], ["b", "i1[4,6]"], ["v", "f32[]"], ["o", "f32[1,6]"], ["j", "i64[]"],
+             ["k", "i64[4,6]"]]  # fmt: skip
     plan = dump(one_rank(given, op("%0", name, operands, kind, **attrs)))
     if reason is None:
         assert str(read_plan(plan).spec.types["%0"]) == kind
