@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from . import roots
 from .affine import Affine, evident, row_major
 from .errors import Rejected, Undecided
-from .model import Model
+from .model import LITERALS, Model
 from .normalise import Node, law_holds
 from .ops import ALGEBRA, Term, fill, scaling, wires
 from .records import (
@@ -113,7 +113,7 @@ class Algebra:
         return self.stage.classes[cls][0]
 
     def tree(self, ref: Ref) -> tuple[Tree, ...]:
-        if ref not in self.trees and isinstance(ref, Tensor) and ref.space.startswith("#"):
+        if isinstance(ref, Tensor) and ref.space in LITERALS:
             return ()
         self.need(ref in self.trees, 8, f"{ref} has no trees")
         return self.trees[ref]
@@ -337,11 +337,8 @@ class Algebra:
         if wiring is None:
             raise Rejected(5, f"{op.name} of {ref} has no algebra def", self.where)
         constants = [model.constant(o) for o in x]
-        summing = [(o, wire, constant) for o, wire, constant in zip(x, wiring, constants, strict=True)
-                   if any(d is not None and d < 0 for d in wire)]
-        own = [s for s in summing if s[2] is None] or summing[-1:]  # a constant needs no trees
-        summed = {-1 - d: self.tree(o)[k + i] for o, wire, _ in own[:1] for i, d in enumerate(wire)
-                  if d is not None and d < 0}
+        o, wire, _ = min(zip(x, wiring, constants, strict=True), key=lambda own: own[2] is not None)
+        summed = {-1 - d: self.tree(o)[k + i] for i, d in enumerate(wire) if d is not None and d < 0}
         scale, parts = scaling(op, constants), []
         for choice in choose([summed[i] for i in range(len(summed))]):
             reads = []

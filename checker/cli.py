@@ -189,7 +189,7 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     manifest = read_manifest(data["manifest.json"])
     plan = read_plan(data["plan.json"])
     if plan_path and read_plan(read_plan_file(plan_path)).digest != plan.digest:
-        raise Rejected(1, "members", "the bundle's plan is not the plan you gave")
+        raise Rejected(1, "the bundle's plan is not the plan you gave")
     proof = read_proof(data["proof.json"])
     examined = kernel.examine(manifest, plan, proof, data)
     if not policy.reductions and any(b"QF_UFLRA" in t for t in examined.files.values()):

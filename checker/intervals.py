@@ -236,8 +236,8 @@ class Reals:
         return ends[0][0], ends[1][1]
 
     def _power(self, x: int, n: int) -> tuple[int, int]:
-        """x**n at a point, by repeated squaring; monotone in x where the caller uses it."""
-        low, high, sign = self.one[0], self.one[0], -1 if x < 0 and n % 2 else 1
+        """x**n at a point, x not negative or n odd, by repeated squaring; monotone in x."""
+        low, high, sign = self.one[0], self.one[0], -1 if x < 0 else 1
         for bit in bin(n)[2:]:
             low, high = low * low >> self.bits, -(-high * high >> self.bits)
             if bit == "1":

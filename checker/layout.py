@@ -162,16 +162,13 @@ class Layout:
             same = lin(at, model.ranges(t), outer) == lin(arg, bounds, inner)
             if same and all(evident(arg[i], *bounds[i], self.ranges) for i in inner):
                 continue
-            seen = set[str]()
             for i in inner:
                 name = next(iter(arg[i].names()), "")
                 if bounds[i][1] == 1:
                     self.need(arg[i] == Affine(0), 6, f"{op.name} of {t}: coordinate {i} of size 1 must be 0")
                     continue
-                self.need(arg[i] == Affine.symbol(name) and name not in seen
-                          and self.ranges[name] == bounds[i], 6,
+                self.need(arg[i] == Affine.symbol(name) and self.ranges[name] == bounds[i], 6,
                           f"{op.name} of {t}: part {number} is neither resolved nor fresh")
-                seen.add(name)
                 self._introduce(name, "q", (t, at, i))
         return parts, bounds
 
@@ -251,11 +248,11 @@ class Layout:
 
     def _wired(self, t: Tensor, op: Op, operands: list[Tensor], mesh: Index, dims: Index) -> Term:
         """Elementwise ops, broadcasts and transposes, by the tables of ops.py."""
-        wiring, sort = wires(op), op.type.sort
-        self.need(wiring is not None and op.variant in LAYOUT and not (op.name == "abs" and sort == "Int"), 5,
+        wiring, sort = wires(op) or (), op.type.sort
+        self.need(op.variant in LAYOUT and not (op.name == "abs" and sort == "Int"), 5,
                   f"{op.name} of {t} has no layout def")
         reads = [self.model.read(x, (*mesh, *(Affine(0) if d is None else dims[d] for d in wire)))
-                 for x, wire in zip(operands, wiring or (), strict=True)]
+                 for x, wire in zip(operands, wiring, strict=True)]
         scale = scaling(op, [self.model.constant(x) for x in operands])
         if scale is not None:
             return ("*", literal(scale[0], sort), reads[scale[1]])

@@ -126,7 +126,7 @@ class Model:
         """Is a float tensor made of booleans, as 0 and 1, by conversion and data movement?"""
         while (op := self.producer(ref)) is not None and op.type.sort == "Real" and op.name in (
                 "convert", "broadcast_in_dim", "reshape", "transpose"):
-            if op.name == "convert" and op.ins[0].sort == "Bool":
+            if op.ins[0].sort == "Bool":
                 return True
             ref = Tensor(ref.space, op.operands[0])
         return False

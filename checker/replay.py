@@ -117,8 +117,6 @@ def _batch(words: list[str], paths: list[Path]) -> list[str]:
                 if not clean or not in_time:
                     child.kill()
                     break
-            else:
-                child.stdin.close()
     return answers
 
 

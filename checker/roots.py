@@ -38,7 +38,7 @@ def nonnegative(model: Model, ref: Ref) -> bool:
         value, op = model.constant(tensor), model.producer(tensor)
         if (isinstance(value, Fraction) and value >= 0) or (op is not None and op.name in ALWAYS):
             continue
-        if value is not None or op is None or op.name not in CLOSED or len(seen) > MAX_CONE:
+        if op is None or op.name not in CLOSED or len(seen) > MAX_CONE:
             return False
         if op.name == "multiply" and op.operands[0] == op.operands[1]:
             continue

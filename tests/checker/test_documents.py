@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
-from checker import kernel
+from checker import errors, kernel
 from checker.errors import OBLIGATIONS, Rejected
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,3 +31,23 @@ def test_trust_names_every_module_of_the_checker() -> None:
     missing = [p.name for p in (ROOT / "checker").glob("*.py") if p.name not in trusted
                and p.name != "__init__.py"]
     assert missing == []
+
+
+def test_caps_are_those_of_the_document() -> None:
+    """A cap decides which bundles get a verdict: whoever changes one says so."""
+    text = (ROOT / "docs/checking.md").read_text()
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| (\d+) \|", text, re.MULTILINE)
+    told = {(module, name): int(value) for module, name, value in rows}
+    modules = {p.stem: import_module(f"checker.{p.stem}") for p in (ROOT / "checker").glob("*.py")}
+    real = {(m, n): v for m, module in modules.items() for n, v in vars(module).items()
+            if (n.startswith("MAX_") or n == "SECONDS") and isinstance(v, int)}
+    imported = {("bundle", "MAX_BYTES"), ("algebra", "MAX_REPS")}
+    assert {k: v for k, v in real.items() if k not in imported} == told
+
+
+def test_every_exception_has_its_exit_code() -> None:
+    classes = {name: kind.code for name, kind in vars(errors).items()
+               if isinstance(kind, type) and issubclass(kind, errors.CheckerError)}
+    assert classes == {"CheckerError": 5, "Malformed": 5, "Rejected": 1, "Undecided": 3, "SolverMissing": 4}
+    text = (ROOT / "docs/checking.md").read_text()
+    assert "0 valid" in text and "4 fewer solvers" in text and "5 malformed input" in text

@@ -323,7 +323,7 @@ def test_terms_have_a_depth() -> None:
     law["lhs"] = term
     with pytest.raises(Rejected, match="obligation 7"):
         bundle.examine()
-    law["lhs"] = ["neg", ["neg", term]]
+    law["lhs"] = ["neg", term]
     with pytest.raises(Malformed, match="nested too deeply"):
         bundle.examine()
 

@@ -1,0 +1,366 @@
+"""What `tv-check` prints, and how solvers are run: without a solver wherever answers can be given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from checker import replay
+from checker.cli import final_line, main, provenance, read_policy, rounded, witnesses
+from checker.errors import Malformed
+from checker.kernel import _SEAL, Output, Verified
+from checker.reader import read_plan
+from checker.witness import Replay
+
+sys.path.insert(0, str(Path(__file__).parent))
+from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z
+
+
+def tv_check(folder: Path, *options: str, answers: str = "0001 unsat\n0002 unsat\n") -> tuple[int, list[str]]:
+    """With two files of answers and no solver."""
+    for name in ("one", "two"):
+        (folder.parent / name).write_text(answers)
+        options = (*options, "--answers", str(folder.parent / name))
+    result = CliRunner().invoke(main, [str(folder), *options])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output.splitlines()
+
+
+@pytest.fixture(autouse=True)
+def no_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "RUNNERS", {})
+
+
+OUTSIDE = [
+    "outside the claim: floating-point rounding (numbers are reals and unbounded integers)",
+    "outside the claim: random-number streams", "outside the claim: data loading",
+    "outside the claim: deadlock and schedules",
+    "outside the claim: that the captured graphs are what the framework runs",
+    "outside the claim: run.sh and report.txt of the bundle, which are not checked",
+]  # fmt: skip
+INVARIANT = [
+    "claim: the step is an INVARIANT of the run: outputs agree after any number of steps if",
+    "  every state input is an output under the same name and the same relation, at every rank (checked)",
+    "  the initial state satisfies the input relation",
+    "  learning rate, step number and every other input are given to all ranks as the input relation says",
+    "  random masks are declared inputs",
+    "  control path and shapes are the same in every step (a short last batch is another program)",
+]  # fmt: skip
+
+
+def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
+    bundle = row_parallel()
+    digest = read_plan(dump(bundle.plan)).digest
+    code, lines = tv_check(bundle.write(tmp_path / "b"))
+    assert code == 0 and lines == [
+        f"plan sample, tp 2, digest {digest}", "  PROVED  y = y",
+        "2 of 2 obligations confirmed by the answers in one",
+        "2 of 2 obligations confirmed by the answers in two",
+        "1 of 2 obligations (1 of them algebra) confirmed by the solver-free normaliser; the others rest on "
+        "the solvers alone",
+        "2 proof cases in 2 stages", 'provenance: tool: "by hand"', *OUTSIDE, *INVARIANT,
+        "VALID: all 1 outputs equal the single-device model's under the stated relations"]  # fmt: skip
+    code, more = tv_check(tmp_path / "b", "--trusted-base")
+    assert more[:10] == [
+        "trusted: the reduction theorem (DESIGN section 3), for the algebra stages",
+        "trusted: law ring: identities of commutative rings over `mul`, + and -, with rational coefficients",
+        "trusted: law lattice: associativity, commutativity and idempotence of `max2` and of `min2`",
+        "trusted: law root: `sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums",
+        "trusted: op semantics: all_reduce, dot_general", "trusted: opaque kernels: none",
+        "trusted: solvers: the answers in one, the answers in two",
+        "trusted: the Python interpreter and its standard library, click, this checker",
+        'trusted: tool: "by hand"', lines[0]]  # fmt: skip
+
+
+def test_the_report_of_what_is_not_proved(tmp_path: Path) -> None:
+    bundle = row_parallel()
+    code, lines = tv_check(bundle.write(tmp_path / "b"), answers="0001 unsat\n0002 sat\n")
+    reason = "obligations/0002.smt2: the answers in one says sat, the answers in two says sat"
+    assert (code, lines[1]) == (3, f"  UNKNOWN y = y: {reason} (stage all-reduce)")
+    assert lines[2] == "1 of 2 obligations confirmed by the answers in one"
+    assert lines[-3:] == [
+        "claim: ONE STEP only; the step is not shown to be an invariant of the run, because",
+        "  y is not proved", "UNKNOWN: 1 of 1 outputs are not proved; no success"]  # fmt: skip
+
+
+def test_what_else_is_reported(tmp_path: Path) -> None:
+    """Ranges that are assumed, outputs that nobody claims, the absence of a mesh."""
+    plan: dict[str, Any] = row_parallel().plan
+    own = program([["n", "i64[2]"]], [], [["n", "n"], ["spare", "n"]])
+    whole = piece("c0", [2], [z(0)], [z(0)])
+    plan |= {"mesh": [], "groups": {}, "specification": program([["n", "i64[2]"]], [], [["n", "n"]]),
+             "classes": [{"name": "c0", "box": {}, "program": own}], "inputs": [relation("n", "n", whole)],
+             "outputs": [relation("n", "n", whole)], "ranges": {"n": [-1, 5]}}  # fmt: skip
+    bundle = Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": [], "stages": []}, {},
+                    [{"spec": "n", "plan": "n", "verdict": "UNKNOWN", "reason": "not tried"}])  # fmt: skip
+    code, lines = tv_check(bundle.write(tmp_path / "b"), answers="")
+    assert code == 3 and lines[0].startswith("plan sample, one rank, digest ")
+    assert lines[1] == "  UNKNOWN n = n: not tried"
+    assert "assumption: n lies in [-1, 5)" in lines
+    assert "not claimed: plan output spare has no relation" in lines
+    assert not any("plan output n " in line for line in lines)
+    assert "  the declared range of the state n is not re-established" in lines
+
+
+def test_the_number_of_jobs(tmp_path: Path) -> None:
+    folder = row_parallel().write(tmp_path / "b")
+    for jobs, code in (("0", 2), ("1", 0), ("256", 0), ("257", 2)):
+        assert tv_check(folder, "--jobs", jobs)[0] == code
+    assert next(p.default for p in main.params if p.name == "jobs") == 2
+
+
+def test_json(tmp_path: Path) -> None:
+    code, lines = tv_check(row_parallel().write(tmp_path / "b"), "--json")
+    item = json.loads("\n".join(lines))
+    assert (code, item["exit_code"], item["verdict"][:5], item["invariant"]) == (0, 0, "VALID", True)
+    assert item["outputs"] == [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
+    assert (
+        item["digest"] == read_plan(dump(row_parallel().plan)).digest and item["lines"][-1] == item["verdict"]
+    )
+    bundle = row_parallel()
+    bundle.files["0001"] += "x"
+    code, lines = tv_check(bundle.write(tmp_path / "c"), "--json")
+    item = json.loads("\n".join(lines))
+    assert (code, item["obligation"], item["verdict"].split(":")[0]) == (1, 12, "INVALID")
+
+
+def test_your_own_plan(tmp_path: Path) -> None:
+    folder = row_parallel().write(tmp_path / "b")
+    (tmp_path / "plan.json").write_bytes((folder / "plan.json").read_bytes())
+    assert tv_check(folder, "--plan", str(tmp_path / "plan.json"))[0] == 0
+    (tmp_path / "plan.json").write_bytes(dump(shards().plan))
+    code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
+    assert (code, lines) == (1, ["INVALID: obligation 1 (members) fails: the bundle's plan is not the plan "
+                                 "you gave"])  # fmt: skip
+
+
+def test_policies(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    for text, want in (("{}", (2, True)), ('{"confirmations":1}', (1, True)),
+                       ('{"confirmations":9,"shape_reduction":true}', (9, True)),
+                       ('{"shape_reduction":false}', (2, False))):  # fmt: skip
+        path.write_text(text)
+        found = read_policy(path)
+        assert (found.confirmations, found.reductions) == want
+    for wrong in ('{"confirmations":0}', '{"confirmations":10}', '{"confirmations":2.0}', '{"x":1}', "[]",
+                  '{"shape_reduction":1}', '{"shape_reduction":"false"}',
+                  '{"shape_reduction":null}'):  # fmt: skip
+        path.write_text(wrong)
+        with pytest.raises(Malformed):
+            read_policy(path)
+    path.write_text('{"confirmations":9}')
+    code, lines = tv_check(row_parallel().write(tmp_path / "b"), "--policy", str(path))
+    assert (code, lines) == (4, ["SOLVER MISSING: 9 solvers must confirm, there is the answers in one, the "
+                                 "answers in two"])  # fmt: skip
+    result = CliRunner().invoke(main, [str(tmp_path / "b")])
+    assert result.output == "SOLVER MISSING: 2 solvers must confirm, there is none\n"
+
+
+def test_shape_reduction_is_a_matter_of_policy(tmp_path: Path) -> None:
+    """Refused where algebra stages rest on it; layout stages alone do not."""
+    (tmp_path / "policy.json").write_text('{"shape_reduction":false}')
+    policy = ("--policy", str(tmp_path / "policy.json"))
+    code, lines = tv_check(shards().write(tmp_path / "layout"), *policy)
+    assert code == 0 and any(line.startswith("0 of 2 obligations (0 of them algebra)") for line in lines)
+    code, lines = tv_check(row_parallel().write(tmp_path / "algebra"), *policy)
+    assert (code, lines) == (3, [
+        "UNKNOWN: the policy does not accept shape reduction, on which algebra stages rest"])  # fmt: skip
+
+
+def test_what_a_bundle_prints_cannot_move_the_cursor(tmp_path: Path) -> None:
+    bundle = row_parallel()
+    bundle.proof |= {"facts": [], "stages": []}
+    bundle.files = {}
+    bundle.plan["provenance"] = {"tool\x1b[1A": "\u202e"}
+    bundle.verdicts[0] |= {"verdict": "UNKNOWN", "reason": "no\x1b[1A"}
+    _, lines = tv_check(bundle.write(tmp_path / "b"), answers="")
+    assert lines[1] == "  UNKNOWN y = y: no[1A" and all(line.isprintable() for line in lines)
+    assert 'provenance: tool?[1A: "\\u202e"' in lines
+
+
+def test_provenance_is_cut() -> None:
+    plan: dict[str, Any] = row_parallel().plan
+    plan["provenance"] = {"k" * 61: "v" * 300, "a": [1]}
+    assert provenance(read_plan(dump(plan))) == ["a: [1]", "k" * 60 + ': "' + "v" * 199]
+
+
+def test_nesting_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = row_parallel().write(tmp_path / "b")
+
+    def deep(*_: Any) -> None:
+        raise RecursionError
+
+    for error, want in ((deep, "MALFORMED: nested too deeply"),):
+        monkeypatch.setattr("checker.kernel.examine", error)
+        assert tv_check(folder) == (5, [want])
+
+
+@pytest.mark.parametrize(
+    "kinds,code,line",
+    [
+        (
+            ["PROVED"] * 2,
+            0,
+            "VALID: all 2 outputs equal the single-device model's under the stated relations",
+        ),
+        (["PROVED", "UNKNOWN"], 3, "UNKNOWN: 1 of 2 outputs are not proved; no success"),
+        ([], 3, "UNKNOWN: 0 of 0 outputs are not proved; no success"),
+        (["UNKNOWN", "REFUTED"], 1, "REFUTED: 1 of 2 outputs provably differ from the single-device model"),
+        (["REFUTED", "PROVED"], 1, "REFUTED: 1 of 2 outputs provably differ from the single-device model"),
+    ],
+)
+def test_the_last_line(kinds: list[str], code: int, line: str) -> None:
+    """Nothing claimed is no success."""
+    verified = Verified(tuple(Output("y", "y", kind, "") for kind in kinds), (), _SEAL)
+    assert final_line(verified) == (code, line)
+
+
+def test_numbers_are_rounded() -> None:
+    assert [rounded(Fraction(n)) for n in ("1/3", "-5", "0")] == ["0.333333333", "-5", "0"]
+    assert [rounded(Fraction(s * 10**400)) for s in (1, -1)] == ["1e308 or more", "-1e308 or less"]
+
+
+@pytest.mark.parametrize(
+    "change,reason",
+    [
+        ({"output": 1}, r"witness: output: 1 is no integer in \[0, 1\)"),
+        ({"output": -1}, "witness: output: -1"),
+        ({"piece": 1}, r"witness: piece: 1 is no integer in \[0, 1\)"),
+        ({"piece": None}, "witness: piece: None"),
+        ({"extra": 1}, "unknown member 'extra'"),
+    ],
+)
+def test_witness_files(change: dict[str, Any], reason: str) -> None:
+    bundle = row_parallel()
+    plan = read_plan(dump(bundle.plan))
+    claimed = bundle.examine().claimed
+    assert witnesses(plan, {}, claimed) == {}
+    item = {"output": 0, "piece": 0, "junk": "0", "inputs": {}, "symbols": {}}
+    with pytest.raises(Malformed, match=reason):
+        witnesses(plan, {"witness.json": dump(item | change)}, claimed)
+    with pytest.raises(Malformed, match="witness: an object is expected"):
+        witnesses(plan, {"witness.json": b"[]\n"}, claimed)
+
+
+def test_what_a_witness_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = row_parallel()
+    plan, claimed = read_plan(dump(bundle.plan)), bundle.examine().claimed
+    half, two = (Fraction(0), Fraction(1, 2)), (Fraction(2), Fraction(3))
+    for symbols, sides, want in (
+        ({"z1": 1, "tp": 0}, (half, two),
+         "gives [0, 0.5] on the plan's side and [2, 3] on the specification's at tp = 0, z1 = 1"),
+        ({}, (None, two), "gives no real number on the plan's side and [2, 3] on the specification's"),
+    ):  # fmt: skip
+        shown = Replay(symbols, *sides)
+        monkeypatch.setattr("checker.cli.replay_witness", lambda *_, shown=shown: shown)
+        item = {"output": 0, "piece": 0}
+        assert witnesses(plan, {"witness.json": dump(item)}, claimed) == {0: f"the witness {want}"}
+
+
+# Solvers ----------------------------------------------------------------------------------------------------
+
+
+def script(folder: Path, body: str) -> str:
+    path = folder / "solver.py"
+    path.write_text(body)
+    return f"{sys.executable} -S -E {path} {{file}}"
+
+
+def test_a_program_is_run_once_per_file(tmp_path: Path) -> None:
+    """What it prints is the answer, in one line, cut; unsat counts with exit code 0 only."""
+    (tmp_path / "a.smt2").write_text("unsat")
+    (tmp_path / "b.smt2").write_text("sat")
+    (tmp_path / "c.smt2").write_text("")
+    paths = [tmp_path / f"{n}.smt2" for n in "abc"]
+    command = script(tmp_path, "import sys; t = open(sys.argv[1]).read(); print(t); sys.exit(t == 'sat')")
+    assert replay._singly(command, paths) == ["unsat", "sat", ""]
+    assert replay._singly(script(tmp_path, "print('unsat'); raise SystemExit(3)"), paths[:1]) == [
+        "exit code 3"
+    ]
+    assert replay._singly(script(tmp_path, "print('a\\n' * 300)"), paths[:1]) == [("a " * 300)[:200]]
+    (failed,) = replay._singly("/no/such/solver {file}", paths[:1])
+    assert failed == "cannot start: No such file or directory"
+
+
+def test_a_program_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any, **options: Any) -> None:
+        raise subprocess.TimeoutExpired("solver", options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", late)
+    assert replay._singly("solver {file}", [tmp_path / "a", tmp_path / "b"]) == ["no answer in time"] * 2
+
+
+LOOP = """import sys
+for line in sys.stdin:
+    name = line.strip()[-1]
+    if name == "x": sys.exit(1)
+    if name == "p": print("answer unsa", end=""); sys.exit(0)
+    print("answer " + name if name != "j" else "unsat", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "names,want",
+    [
+        ("", []),
+        ("ab", ["a", "b"]),
+        ("axb", ["a", "crash", "b"]),
+        ("xx", ["crash", "crash"]),
+        ("ap", ["a", "crash"]),
+        ("pa", ["crash", "a"]),
+        ("jb", ["crash", "b"]),
+    ],
+)
+def test_one_child_answers_many_files(names: str, want: list[str]) -> None:
+    """After a crash, a half line or a line that is no answer, a new child goes on with the next file."""
+    words = [sys.executable, "-S", "-E", "-c", LOOP]
+    assert replay._batch(words, [Path(n) for n in names]) == want
+
+
+def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file has no answer, the next one does, and nobody waits for it."""
+    monkeypatch.setattr(replay, "SECONDS", 0.3)
+    loop = LOOP.replace('if name == "x": sys.exit(1)', 'if name == "x": time.sleep(30)')
+    words = [sys.executable, "-S", "-E", "-c", "import time\n" + loop]
+    start = time.monotonic()
+    assert replay._batch(words, [Path(n) for n in "xb"])[0] == "no answer in time"
+    assert time.monotonic() - start < 10
+
+
+def test_files_are_given_out(tmp_path: Path) -> None:
+    """Every solver answers every file, whatever the number of jobs; it sees these bytes."""
+    files = {f"{n:04}": str(n).encode() for n in range(1, 6)}
+
+    def read(paths: list[Path]) -> list[str]:
+        return [p.read_text() for p in paths]
+
+    for jobs in (1, 2, 9):
+        found = replay.replay(files, {"a": read, "b": read}, jobs)
+        assert found == {s: {n: t.decode() for n, t in files.items()} for s in "ab"}
+
+
+def test_which_solvers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "RUNNERS", {"json": "", "nothing": "", "prog": ""})
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/prog" if name == "prog" else None)
+    assert list(replay.solvers(())) == ["json", "prog"]
+    assert list(replay.solvers(["/x/prog {file}", "other -a {file}", "other -b {file}", ""])) == [
+        "json", "prog", "/x/prog {file}", "other", "other -b {file}", "?"]  # fmt: skip
+
+
+def test_files_of_answers() -> None:
+    good = "0001 unsat\n  1234567\tsat  \n"
+    assert replay.read_answers(good, "f") == {"0001": "unsat", "1234567": "sat"}
+    assert replay.read_answers("", "f") == {}
+    for wrong in ("001 unsat", "12345678 sat", "0001 UNSAT", "0001", "0001 unsat x", "\n"):
+        with pytest.raises(Malformed, match=r"f: .* is no line of the form 'NNNN answer'"):
+            replay.read_answers(wrong, "f")
+    with pytest.raises(Malformed, match="f: a second answer for 0001"):
+        replay.read_answers("0001 unsat\n0001 sat\n", "f")

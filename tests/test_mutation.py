@@ -1,0 +1,75 @@
+"""The mutation test of the checker: its mutants are what it says, and a sample of them is noticed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import mutate_checker
+from bench.mutate_checker import CHECKER, KINDS, Mutant, explained, mutants, mutated, parsed
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def changes(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
+    """Kind and text of every mutant of a function's body."""
+    (tmp_path / "m.py").write_text(source)
+    monkeypatch.setattr(mutate_checker, "CHECKER", tmp_path)
+    parsed.cache_clear()
+    found = [(m.kind, ast.unparse(mutated(parsed("m.py"), m))) for m in mutants([tmp_path / "m.py"])]
+    parsed.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("need(x)\ny = f(x)", [("check", "pass\ny = f(x)")]),
+        ("raise E", [("check", "pass")]),
+        ("x = a and b", [("clause", "x = b and b"), ("clause", "x = a and a"), ("operator", "x = a or b")]),
+        ("x = a < b", [("bound", "x = a <= b")]),
+        ("x = a == b", [("operator", "x = a != b")]),
+        ("x = a if b else c", [("condition", "x = a if not b else c")]),
+        ("x = [a for a in b if c]", [("condition", "x = [a for a in b if not c]")]),
+        ("x = 7", [("number", "x = 8")]),
+        ("x = True", []),
+        ("if a:\n    b()", [("check", "if a:\n    pass"), ("condition", "if not a:\n    b()")]),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_mutants(
+    source: str, want: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert changes(source, monkeypatch, tmp_path) == want
+
+
+def test_every_mutant_is_another_program_and_has_a_name() -> None:
+    """Names hold no line number: what docs/mutation.md explains stays explained when lines move."""
+    found = mutants([CHECKER / "affine.py", CHECKER / "terms.py"])
+    assert {m.kind for m in found} == set(KINDS)
+    for m in found:
+        assert ast.dump(mutated(parsed(m.file), m)) != ast.dump(parsed(m.file)), m
+    everything = mutants(sorted(CHECKER.glob("*.py")))
+    assert len({m.key for m in everything}) == len(everything) > 2500
+
+
+def test_what_is_explained_can_be_read_back() -> None:
+    lines = mutate_checker.EXPLAINED.read_text().splitlines()
+    rows = [line for line in lines if re.match(r"\| \w+\.py:", line)]
+    assert len(explained()) == len(rows) > 0, "a row that is no row explains nothing"
+    example = Mutant("a.py", 7, "bound", 1, 0, 7, 7, "f", "x < y", 2)
+    assert mutate_checker.row(example, "why") == "| a.py:7 f | bound | `x < y` | 2 | why |"
+    assert mutate_checker.ROW.fullmatch(mutate_checker.row(example, "why"))
+
+
+@pytest.mark.slow
+def test_a_sample_of_mutants_is_noticed_or_explained() -> None:
+    """The whole run is in docs/mutation.md; it takes half an hour."""
+    words = [sys.executable, "bench/mutate_checker.py", "--sample", "80", "--seed", "7", "--longest", "0.6"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
