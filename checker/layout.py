@@ -214,10 +214,13 @@ class Layout:
                 return ("ite", nary("and", inside), moved, read(1, [])) if inside else moved, []
             case "concatenate":
                 d, offset, chain = a["dim"], 0, list[tuple[int, Term]]()
+                first, last = dims[d].interval(self.ranges)
                 for i, operand in enumerate(op.ins):
-                    place = [f.shift(-offset) if j == d else f for j, f in enumerate(dims)]
-                    offset += operand.shape[d]
-                    chain.append((offset, read(i, place)))
+                    start, offset = offset, offset + operand.shape[d]
+                    if first < offset and start <= last:
+                        place = [f.shift(-start) if j == d else f for j, f in enumerate(dims)]
+                        chain.append((offset, read(i, place)))
+                self.need(bool(chain), 5, f"{t} is read beyond its end")
                 result = chain[-1][1]
                 for end, term in reversed(chain[:-1]):
                     result = ("ite", ("<", dims[d], integer(end)), term, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import assert_never
@@ -160,17 +161,17 @@ class LayoutText:
         ins = self.model.operands(ref)
         mesh = len(self.model.tensors.mesh_axes(ref))
         index = list(at)
-        shapes = [self.model.tensors.type(v).shape for v in ins]
+        shape = self.model.tensors.type(ins[0]).shape
         match op.name:
             case "reshape" | "gather":
                 assert arg is not None
                 return self.read(ins[0], arg)
             case "broadcast_in_dim":
                 dims = op.ints("dims")
-                source = [ZERO if n == 1 else index[mesh + d] for n, d in zip(shapes[0], dims, strict=True)]
+                source = [ZERO if n == 1 else index[mesh + d] for n, d in zip(shape, dims, strict=True)]
                 return self.read(ins[0], index[:mesh] + source)
             case "transpose":
-                source = [ZERO] * len(shapes[0])
+                source = [ZERO] * len(shape)
                 for d, p in enumerate(op.ints("perm")):
                     source[p] = index[mesh + d]
                 return self.read(ins[0], index[:mesh] + source)
@@ -184,14 +185,19 @@ class LayoutText:
                 ]
                 return self.read(ins[0], index[:mesh] + source)
             case "pad":
-                return self._pad(ins, index, mesh, op.ints("low"), op.ints("high"), shapes[0])
+                return self._pad(ins, index, mesh, op.ints("low"), op.ints("high"), shape)
             case "concatenate":
                 d = mesh + op.integer("dim")
-                offset, branches = 0, []
-                for v, shape in zip(ins, shapes, strict=True):
-                    shifted = [*index[:d], index[d] - offset, *index[d + 1 :]]
-                    offset += shape[d - mesh]
-                    branches.append((offset, self.read(v, shifted)))
+                ends = self.model.ends(ref)
+                first, last = self.interval(index[d])
+                low = 0 if first is None else bisect_right(ends, first)
+                high = len(ins) if last is None else bisect_right(ends, last) + 1
+                branches = []
+                for v, end, start in zip(ins[low:high], ends[low:high], (0, *ends)[low:high], strict=False):
+                    shifted = [*index[:d], index[d] - start, *index[d + 1 :]]
+                    branches.append((end, self.read(v, shifted)))
+                if not branches:
+                    raise NoDefinition(f"{op.name} {ref} is read beyond its end")
                 body = branches[-1][1]
                 for end, branch in reversed(branches[:-1]):
                     body = ("ite", ("<", self.form(index[d]), sexp.integer(end)), branch, body)

@@ -22,11 +22,12 @@ CHECKER_LIBRARIES = {"z3", "cvc5", "click"}
 LOADERS = {"import_module", "exec_module", "spec_from_file_location"}
 #: What accepts or refuses a proof, once the plan and the records are read.
 CORE = (
-    *("kernel", "algebra", "layout", "widths", "normalise", "roots"),
+    *("kernel", "calls", "algebra", "layout", "widths", "normalise", "roots"),
     *("terms", "affine", "model", "relations", "errors"),
 )
-#: The kernel's budget is DESIGN's. The others are ratchets: they may be lowered, never raised (ADR 0013).
-KERNEL_LINES, CORE_LINES, CHECKER_LINES = 800, 1950, 4400
+#: The kernel's budget is DESIGN's. The others are ratchets: they may be lowered, never raised (ADR 0013);
+#: ADR 0021 raised them once..
+KERNEL_LINES, CORE_LINES, CHECKER_LINES = 800, 2110, 4640
 
 
 def modules(package: str) -> list[Path]:

@@ -24,7 +24,8 @@ from orchestrator.engine import Engine
 from orchestrator.outline import outline
 from orchestrator.solving import Cores
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "orchestrator")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "orchestrator"))
 from deep_plans import deep
 from samples import Bundle
 
