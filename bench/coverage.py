@@ -74,7 +74,7 @@ def verdict(path: Path) -> tuple[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the table into docs/coverage.md")
-    parser.add_argument("--most-ops", type=int, default=20_000, help="larger plans are not run")
+    parser.add_argument("--most-ops", type=int, default=60_000, help="larger plans are not run")
     options = parser.parse_args()
     rows = ["| plan | parallelism | step | code | verdict |", "| --- | --- | --- | --- | --- |"]
     for path in sorted((ROOT / "examples").glob("*.json.gz")):

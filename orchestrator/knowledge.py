@@ -186,7 +186,7 @@ class Knowledge:
         raise Unrelated(ref)
 
     def near(
-        self, numbers: list[int], index: Sequence[Affine], ranges: Mapping[str, Range]
+        self, numbers: Sequence[int], index: Sequence[Affine], ranges: Mapping[str, Range]
     ) -> Sequence[int]:
         """Those of many facts about disjoint parts of one tensor whose part an index may meet."""
         if len(numbers) <= _FEW:
@@ -198,6 +198,8 @@ class Knowledge:
         if found is None:
             return numbers
         place, spans = found
+        if any(s not in ranges for s in index[place].symbols):
+            return numbers
         lo, hi = index[place].interval(ranges)
         first = bisect_left(spans, lo, key=lambda s: s[1])
         last = bisect_right(spans, hi, key=lambda s: s[0])

@@ -148,7 +148,7 @@ class LayoutBuilder:
 
     def _instances(self, numbers: Sequence[int], at: Index) -> bool:
         used = False
-        for number in numbers:
+        for number in self.k.near(numbers, at, self.ranges):
             if number == self.number:
                 continue
             fact = self.k.facts[number]
