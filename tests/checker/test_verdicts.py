@@ -238,7 +238,7 @@ def notes(*ops: Any, value: str = "-inf", local: Any = None) -> list[str]:
             )
         )
     )
-    return kernel._infinities(plan)
+    return kernel._infinities(plan, "")
 
 
 def unary(name: str, x: str, k: int = 1) -> Any:
@@ -344,10 +344,10 @@ def test_an_infinite_literal_crosses_a_collective() -> None:
             )
         )
         if name == "exponential":
-            assert kernel._infinities(plan) == []
+            assert kernel._infinities(plan, "") == []
         else:
             with pytest.raises(Rejected, match=r"^obligation 2 .* at class c0, op %3: .* reaches multiply"):
-                kernel._infinities(plan)
+                kernel._infinities(plan, "")
 
 
 def test_a_masked_row_of_a_rank_is_assumed_away() -> None:

@@ -190,7 +190,7 @@ class Sides:
         for space in "sc":
             ops = tuple(self.ops[space])
             programs[space] = Program(
-                self.inputs[space], ops, {}, self.types[space], {o.result: o for o in ops}
+                self.inputs[space], ops, {}, self.types[space], {o.result: o for o in ops}, {}
             )
         n = self.sizes["r"]
         group = Group("r", ("r",), (tuple(range(n)),), True)
@@ -208,6 +208,7 @@ class Sides:
             {},
             meets,
             "",
+            {},
         )
 
 
