@@ -9,11 +9,21 @@ import click
 
 from . import plan as plans
 from .errors import FormatError
+from .functions import body_plan
 from .plan import Plan
 from .proof import Proof
 from .proof_reader import proof_from_json, verdicts_from_json
 from .proof_text import bundle_text, stage_text
-from .text import class_text, clean, header_text, plan_text, program_text, relations_text, value_text
+from .text import (
+    class_text,
+    clean,
+    function_text,
+    header_text,
+    plan_text,
+    program_text,
+    relations_text,
+    value_text,
+)
 
 _MALFORMED = 5
 
@@ -24,14 +34,18 @@ _MALFORMED = 5
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show the program of a rank class.")
 @click.option("--relations", is_flag=True, help="Show the input and output relations.")
 @click.option("--op", "values", multiple=True, metavar="%N", help="Show a value, its operands and readers.")
-@click.option("--stage", "stages", multiple=True, type=int, metavar="ID", help="Show a stage of a bundle.")
+@click.option("--function", "functions", multiple=True, metavar="NAME", help="Show a function's bodies.")
+@click.option(
+    "--stage", "stages", multiple=True, metavar="ID", help="Show a stage of a bundle; 0.17 is one of lemma 0."
+)
 def main(
     path: Path,
     spec: bool,
     classes: tuple[str, ...],
     relations: bool,
     values: tuple[str, ...],
-    stages: tuple[int, ...],
+    functions: tuple[str, ...],
+    stages: tuple[str, ...],
 ) -> None:
     """Show the plan file or the bundle (a folder) PATH.
 
@@ -42,7 +56,7 @@ def main(
     Exit codes: 0 shown, 2 usage, 5 unreadable or malformed file.
     """
     try:
-        sections = _sections(path, spec, classes, relations, values, stages)
+        sections = _sections(path, spec, classes, relations, values, functions, stages)
     except FormatError as error:
         click.echo(f"tv-show: {one_line(error)}", err=True)
         sys.exit(_MALFORMED)
@@ -56,7 +70,8 @@ def _sections(
     classes: tuple[str, ...],
     relations: bool,
     values: tuple[str, ...],
-    stages: tuple[int, ...],
+    functions: tuple[str, ...],
+    stages: tuple[str, ...],
 ) -> list[list[str]]:
     """What the options select, or a whole plan, or the overview of a bundle."""
     proof: Proof | None = None
@@ -74,18 +89,36 @@ def _sections(
             raise click.UsageError(f"no rank class {clean(name)}; the plan has {known}")
         sections.append(class_text(plan, plan.by_class[name]))
     sections += [lines for name in values for lines in _values(plan, name)]
+    for name in functions:
+        if name not in plan.functions:
+            known = ", ".join(plan.functions) or "none"
+            raise click.UsageError(f"no function {clean(name)}; the plan has {known}")
+        sections.append(function_text(plan, name))
     for number in stages:
         if proof is None:
             raise click.UsageError("a plan has no stages; --stage needs a bundle")
-        if not 0 <= number < len(proof.stages):
-            raise click.UsageError(f"no stage {number}; the bundle has {len(proof.stages)}")
-        sections.append(stage_text(plan, proof, number))
+        sections.append(_stage(plan, proof, number))
     if sections:
         return sections
     if proof is None:
         return [plan_text(plan)]
     verdicts = verdicts_from_json(plans.parse_json(plans.read_bytes(path / "manifest.json")))
     return [header_text(plan), *bundle_text(proof, verdicts)]
+
+
+def _stage(plan: Plan, proof: Proof, name: str) -> list[str]:
+    """A stage by its number, or by the numbers of a lemma and of a stage in it."""
+    lemma, _, number = name.rpartition(".")
+    if not number.isdecimal() or (lemma and not lemma.isdecimal()):
+        raise click.UsageError(f"{clean(name)} is no stage; write 17, or 0.17 for stage 17 of lemma 0")
+    if lemma:
+        if int(lemma) >= len(proof.lemmas):
+            raise click.UsageError(f"no lemma {lemma}; the bundle has {len(proof.lemmas)}")
+        about = proof.lemmas[int(lemma)]
+        plan, proof = body_plan(plan, about.function), Proof(about.facts, about.stages)
+    if int(number) >= len(proof.stages):
+        raise click.UsageError(f"no stage {number}; the bundle has {len(proof.stages)}")
+    return stage_text(plan, proof, int(number))
 
 
 def _values(plan: Plan, name: str) -> list[list[str]]:

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from .affine import Range
-from .ir import Attr, Op, Program, TensorType, format_rational
+from .calls import Call, calls
+from .ir import CALL, Attr, Op, Program, TensorType, format_rational
 from .plan import Group, Piece, Plan, RankClass, Relation
 from .relation import Partial, Shard, placements_of
 
@@ -77,11 +78,30 @@ def program_text(title: str, program: Program, sources: Sequence[str] = ()) -> l
     width = max(map(len, program.inputs), default=0)
     lines = [f"{clean(title)} {{"]
     lines += [f"  input {name:<{width}} : {type_}" for name, type_ in program.inputs.items()]
-    lines += [f"  {op_text(op, sources)}" for op in program.ops]
+    made = {c.results[0]: call_text(c) for c in calls(program)}
+    lines += [
+        f"  {made[op.out] if op.name == CALL else op_text(op, sources)}"
+        for op in program.ops
+        if op.name != CALL or op.out in made
+    ]
     types = program.types()
     width = max(map(len, program.outputs), default=0)
     lines += [f"  output {name:<{width}} = {v} : {types[v]}" for name, v in program.outputs.items()]
     return [*lines, "}"]
+
+
+def call_text(call: Call) -> str:
+    """``%3, %4 = call layer 7 (%1, params.w)``."""
+    return f"{', '.join(call.results)} = call {call.function} {call.instance} ({', '.join(call.ins)})"
+
+
+def function_text(plan: Plan, name: str) -> list[str]:
+    """The bodies of a function."""
+    bodies = plan.functions[name]
+    lines = program_text(f"function {name}, specification", bodies.specification, plan.sources)
+    for cls, body in bodies.classes.items():
+        lines += ["", *program_text(f"function {name}, class {cls}", body, plan.sources)]
+    return lines
 
 
 def class_title(cls: RankClass) -> str:
@@ -181,6 +201,11 @@ def header_text(plan: Plan) -> list[str]:
     lines += [f"group {group_text(plan, n, g)}" for n, g in plan.groups.items()]
     lines += [f"{class_title(c)}: {count(len(c.program.ops), 'op')}" for c in plan.classes]
     lines.append(f"specification: {count(len(plan.specification.ops), 'op')}")
+    for name, function in plan.functions.items():
+        times = sum(c.function == name for c in calls(plan.specification))
+        sizes = [f"{len(function.specification.ops)} in the specification"]
+        sizes += [f"{len(body.ops)} in class {cls}" for cls, body in function.classes.items()]
+        lines.append(f"function {name}, called {times} times: ops {', '.join(sizes)}")
     lines += [f"range {n} in [{lo}, {hi})" for n, (lo, hi) in plan.ranges.items()]
     for key, value in plan.provenance.items():
         shown = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
@@ -211,6 +236,7 @@ def plan_text(plan: Plan) -> list[str]:
         "",
         *program_text("specification", plan.specification, plan.sources),
         *(line for c in plan.classes for line in ("", *class_text(plan, c))),
+        *(line for name in plan.functions for line in ("", *function_text(plan, name))),
     ]
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from certificates.calls import calls
+from certificates.cli import main as show
 from certificates.errors import FormatError
 from certificates.functions import inline
 from certificates.ir import CALL
-from certificates.plan import Plan, check_plan, dumps, loads, to_json
+from certificates.plan import Plan, check_plan, dump, dumps, loads, to_json
 from orchestrator.emit import Emission, emit
 from orchestrator.engine import Engine
 from orchestrator.interpreter import run_plan, run_specification
@@ -120,6 +122,28 @@ def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:
             engine.prove(number)
     alone = engine.proof([n for c in engine.claims() for n in c])[0]
     assert len(proof["stages"]) + len(proof["lemmas"][0]["stages"]) < len(alone.stages)
+
+
+def test_functions_and_lemmas_are_shown_to_people(bundle: Path, outlined: Plan, tmp_path: Path) -> None:
+    dump(outlined, tmp_path / "plan.json")
+
+    def shown(*words: str) -> str:
+        done = CliRunner().invoke(show, words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    whole = shown(str(tmp_path / "plan.json"))
+    assert "function f0, called 6 times: ops" in whole and "= call f0 3 (" in whole
+    assert "function f0, class c0 {" in shown(str(tmp_path / "plan.json"), "--function", "f0")
+    assert "lemma 0 about function f0" in shown(str(bundle)) and "call: f0 5, by lemma" in shown(str(bundle))
+    assert "proves fact" in shown(str(bundle), "--stage", "0.1")
+    for words, reason in (
+        (("--stage", "7.0"), "no lemma 7"),
+        (("--stage", "0.x"), "0.x is no stage"),
+        (("--function", "g"), "no function g; the plan has f0"),
+    ):
+        done = CliRunner().invoke(show, [str(bundle), *words])
+        assert done.exit_code == 2 and reason in done.output
 
 
 def test_stages_do_not_grow_with_layers(bundle: Path, tmp_path: Path) -> None:
