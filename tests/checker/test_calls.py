@@ -27,7 +27,7 @@ from orchestrator.solving import Cores
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "orchestrator"))
 from deep_plans import deep
-from samples import Bundle
+from samples import Bundle, dump, op, plan_of, program
 
 
 @cache
@@ -64,6 +64,17 @@ def test_the_bundle_is_accepted_as_it_is() -> None:
 
 def lemma(b: Bundle) -> Any:
     return b.proof["lemmas"][0]
+
+
+def test_a_lemma_may_assume_a_literal() -> None:
+    """A literal is the same inside and outside."""
+    b = bundle()
+    before = proved(b)
+    body = b.plan["functions"]["f0"]["specification"]["inputs"]
+    name = next(n for n, kind in body if kind.count(",") == 1)
+    lemma(b)["facts"].append({"lhs": f"s:{name}", "rhs": "#f:0", "coef": "1", "symbols": [], "by": None,
+                              "lhs_index": [0, 0], "rhs_index": []})
+    assert proved(b) == before
 
 
 def stage_about(b: Bundle, function: Callable[[Any], bool]) -> Any:
@@ -118,11 +129,17 @@ def define_a_call(b: Bundle) -> None:
                               "symbols": [], "file": "0001", "premises": [opened]})
 
 
+def assumed_beyond_its_range(b: Bundle) -> None:
+    fact = lemma(b)["facts"][0]
+    lemma(b)["facts"].append({**fact, "symbols": [[s, low, high + 1] for s, low, high in fact["symbols"]]})
+
+
 REFUSED: list[tuple[Callable[[Bundle], None], int | str, str]] = [
     (conclude_inner, 11, "a fact is concluded about what no call shows"),
     (assume_result, 11, "a fact is assumed about what no call shows"),
     (unknown_instance, 11, "there is no call of f0 99"),
     (unknown_function, 11, "there is no function f7"),
+    (assumed_beyond_its_range, 3, "may leave its range"),
     (call_inside, "malformed", "unknown kind"),
     (unknown_lemma, "malformed", "lemma"),
     (wrong_conclusion, 11, "a fact is assumed about what no call shows"),
@@ -185,6 +202,15 @@ def test_a_file_that_one_solver_does_not_refute_fells_every_layer() -> None:
     assert all(f"obligations/{file}.smt2" in o.reason for o in verified.outputs if o.verdict == "UNKNOWN")
 
 
+def test_a_call_that_is_made_again_proves_nothing_again() -> None:
+    """A fact has one proof, the first."""
+    b = bundle()
+    before = b.examine()
+    b.proof["stages"] += [s for s in b.proof["stages"] if s["kind"] == "call"]
+    after = b.examine()
+    assert (after.stages, after.facts) == (before.stages, before.facts)
+
+
 def test_opening_a_call_is_refused() -> None:
     b = bundle()
     define_a_call(b)
@@ -238,3 +264,24 @@ def test_a_collective_of_a_body_meets_within_its_instance() -> None:
     inside = sum("seq" in op.attrs for op in body.ops)
     assert inside and len(flat.rendezvous) == 4 * inside + len(plan.rendezvous)
     assert not flat.functions and not any(op.name == "call" for op in flat.spec.ops)
+
+
+# Written out for a witness -------------------------------------------------------------------------------
+
+
+def test_calls_are_written_out_where_they_stand() -> None:
+    """Functions of one output, called with equal numbers: no value of one is taken for another's."""
+    def body(name: str) -> Any:
+        return program([["a", "f32[4]"]], [op("%0", name, ["a"], "f32[4]")], [["b", "%0"]])
+
+    outer = program([["x", "f32[4]"]], [[["%0"], "call", ["x"], "f", 0], [["%1"], "call", ["%0"], "g", 0],
+                                        [["%2"], "call", ["%1"], "f", 1]], [["y", "%2"]])
+    plan = plan_of([["r", 1]], outer, [{"name": "c0", "box": {"r": [0, 1]}, "program": outer}], [], [])
+    plan["functions"] = {f: {"specification": body(n), "classes": {"c0": body(n)}}
+                         for f, n in (("f", "negate"), ("g", "exponential"))}
+    flat = inline(read_plan(dump(plan)))
+    for written in (flat.spec, flat.classes["c0"].program):
+        assert [o.name for o in written.ops] == ["negate", "exponential", "negate"]
+        values = ["x", *(o.result for o in written.ops)]
+        assert len(set(values)) == 4 and dict(written.outputs) == {"y": values[-1]}
+        assert [o.operands for o in written.ops] == [(v,) for v in values[:-1]]
