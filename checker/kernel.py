@@ -267,7 +267,7 @@ def _stages(model: Model, facts: list[Fact], proved: set[int], given: Sequence[S
         proved.add(stage.goal)
         stages.append(Proved(stage.goal, stage.title, frozenset(names), frozenset(used)))
     if not proved.issuperset(range(listed)):
-        raise Rejected(11, f"fact {min(set(range(listed)) - proved)} is never proved", prefix[:-2])
+        raise Rejected(11, f"fact {min(set(range(listed)) - proved)} is never proved")
     return tuple(stages)
 
 

@@ -27,7 +27,7 @@ from orchestrator.solving import Cores
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "orchestrator"))
 from deep_plans import deep
-from samples import Bundle
+from samples import HEAD, Bundle, dump, op, piece, plan_of, program, relation, z
 
 
 @cache
@@ -64,6 +64,17 @@ def test_the_bundle_is_accepted_as_it_is() -> None:
 
 def lemma(b: Bundle) -> Any:
     return b.proof["lemmas"][0]
+
+
+def test_a_lemma_may_assume_a_literal() -> None:
+    """A literal is the same inside and outside."""
+    b = bundle()
+    before = proved(b)
+    body = b.plan["functions"]["f0"]["specification"]["inputs"]
+    name = next(n for n, kind in body if kind.count(",") == 1)
+    lemma(b)["facts"].append({"lhs": f"s:{name}", "rhs": "#f:0", "coef": "1", "symbols": [], "by": None,
+                              "lhs_index": [0, 0], "rhs_index": []})
+    assert proved(b) == before
 
 
 def stage_about(b: Bundle, function: Callable[[Any], bool]) -> Any:
@@ -118,11 +129,17 @@ def define_a_call(b: Bundle) -> None:
                               "symbols": [], "file": "0001", "premises": [opened]})
 
 
+def assumed_beyond_its_range(b: Bundle) -> None:
+    fact = lemma(b)["facts"][0]
+    lemma(b)["facts"].append({**fact, "symbols": [[s, low, high + 1] for s, low, high in fact["symbols"]]})
+
+
 REFUSED: list[tuple[Callable[[Bundle], None], int | str, str]] = [
     (conclude_inner, 11, "a fact is concluded about what no call shows"),
     (assume_result, 11, "a fact is assumed about what no call shows"),
     (unknown_instance, 11, "there is no call of f0 99"),
-    (unknown_function, 11, "there is no function f7"),
+    (unknown_function, 11, "fails at lemma 0: there is no function f7"),
+    (assumed_beyond_its_range, 3, "may leave its range"),
     (call_inside, "malformed", "unknown kind"),
     (unknown_lemma, "malformed", "lemma"),
     (wrong_conclusion, 11, "a fact is assumed about what no call shows"),
@@ -145,9 +162,9 @@ def test_forged_lemmas_are_refused(change: Callable[[Bundle], None], number: int
 def test_a_call_whose_operands_are_not_what_the_lemma_assumes_says_nothing() -> None:
     """Layer 2 of the plan reads another layer's weight: outputs after it are not proved, those before are."""
     b = bundle()
-    for op in b.plan["classes"][0]["program"]["ops"]:
-        if op[1] == "call" and op[4] == 2:
-            op[2] = [v.replace("layers.2.w", "layers.3.w") for v in op[2]]
+    for entry in ops(b):
+        if entry[1] == "call" and entry[4] == 2:
+            entry[2] = [v.replace("layers.2.w", "layers.3.w") for v in entry[2]]
     try:
         left = proved(b)
     except Rejected as error:
@@ -183,6 +200,15 @@ def test_a_file_that_one_solver_does_not_refute_fells_every_layer() -> None:
     verified = kernel.conclude(examined, {"a": good, "b": good | {file: "unknown"}}, 2, {})
     assert "UNKNOWN" in {o.verdict for o in verified.outputs}
     assert all(f"obligations/{file}.smt2" in o.reason for o in verified.outputs if o.verdict == "UNKNOWN")
+
+
+def test_a_call_that_is_made_again_proves_nothing_again() -> None:
+    """A fact has one proof, the first."""
+    b = bundle()
+    before = b.examine()
+    b.proof["stages"] += [s for s in b.proof["stages"] if s["kind"] == "call"]
+    after = b.examine()
+    assert (after.stages, after.facts) == (before.stages, before.facts)
 
 
 def test_opening_a_call_is_refused() -> None:
@@ -238,3 +264,97 @@ def test_a_collective_of_a_body_meets_within_its_instance() -> None:
     inside = sum("seq" in op.attrs for op in body.ops)
     assert inside and len(flat.rendezvous) == 4 * inside + len(plan.rendezvous)
     assert not flat.functions and not any(op.name == "call" for op in flat.spec.ops)
+
+
+# The smallest lemma --------------------------------------------------------------------------------------
+
+NEGATED = HEAD.format(logic="QF_UFLIRA") + """; negated
+(declare-fun r () Int)
+(declare-fun z0 () Int)
+; t0 = c0:%0 negate f32[4] ranks r 0..1
+(declare-fun t0 (Int Int) Real)
+; t1 = c0:a input f32[4] ranks r 0..1
+(declare-fun t1 (Int Int) Real)
+; t2 = s:a input f32[4]
+(declare-fun t2 (Int) Real)
+; t3 = s:%0 negate f32[4]
+(declare-fun t3 (Int) Real)
+(assert (! (= (t0 r z0) (- (t1 r z0))) :named def.1))
+(assert (! (= (t1 r z0) (t2 z0)) :named hyp.2))
+(assert (! (= (t3 z0) (- (t2 z0))) :named def.3))
+(assert (! (not (= (t0 r z0) (t3 z0))) :named goal))
+(check-sat)
+(exit)
+"""
+
+
+def negated() -> Bundle:
+    """y = f(x), f(a) = -a on both sides; x is the same on both ranks."""
+    def equal(value: str, spec: str, by: Any = None) -> Any:
+        return {"lhs": f"c0:{value}", "rhs": f"s:{spec}", "coef": "1", "symbols": [["r", 0, 2], ["z0", 0, 4]],
+                "lhs_index": [{"r": 1}, z(0)], "rhs_index": [z(0)], "by": by}
+
+    body = program([["a", "f32[4]"]], [op("%0", "negate", ["a"], "f32[4]")], [["b", "%0"]])
+    outer = program([["x", "f32[4]"]], [[["%7"], "call", ["x"], "f", 0]], [["y", "%7"]])
+    same = piece("c0", [4], [z(0)], [z(0)])
+    plan = plan_of([["r", 2]], outer, [{"name": "c0", "box": {"r": [0, 2]}, "program": outer}],
+                   [relation("x", "x", same)], [relation("y", "y", same)])
+    plan["functions"] = {"f": {"specification": body, "classes": {"c0": body}}}
+    place = [{"r": 1}, z(0)]
+    stage = {"kind": "layout", "goal": 1, "title": "negated", "file": "0001", "symbols": [], "premises": [
+        {"k": "def", "t": "c0:%0", "at": place, "arg": None},
+        {"k": "hyp", "facts": [0], "at": place, "lift": [], "kind": "add"},
+        {"k": "def", "t": "s:%0", "at": [z(0)], "arg": None}]}
+    proof = {"format": "trainverify-proof", "version": 1, "facts": [],
+             "stages": [{"kind": "call", "lemma": 0, "instance": 0}],
+             "lemmas": [{"function": "f", "facts": [equal("a", "a"), equal("%0", "%0")], "stages": [stage],
+                         "concludes": [0, 1]}]}
+    verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
+    return Bundle(plan, proof, {"0001": NEGATED}, verdicts, "unsat")
+
+
+def test_a_lemma_about_all_that_a_call_shows() -> None:
+    """It assumes something of every input and concludes it; its result rests on all that is proved."""
+    b = negated()
+    assert proved(b) == {"y"}
+    assert [(s.goal, s.used, s.files, s.title) for s in b.examine().stages] == [(1, {0}, {"0001"}, "f 0")]
+
+
+def test_a_call_outside_of_what_the_lemma_assumes_says_nothing() -> None:
+    b = negated()
+    b.plan["inputs"][0]["coef"] = "2"
+    with pytest.raises(Rejected) as error:
+        proved(b)
+    assert error.value.number == 16 and "1 of its 1 facts are goals of no stage" in str(error.value)
+
+
+def test_a_function_shows_something() -> None:
+    b = negated()
+    for p in (b.plan["specification"], b.plan["classes"][0]["program"]):
+        p["ops"], p["outputs"] = [[[], "call", ["x"], "f", 0]], []
+    for p in (b.plan["functions"]["f"]["specification"], b.plan["functions"]["f"]["classes"]["c0"]):
+        p["outputs"] = []
+    with pytest.raises(Malformed) as error:
+        b.examine()
+    assert "call of f 0: a result for each of 0 outputs" in str(error.value)
+
+
+# Written out for a witness -------------------------------------------------------------------------------
+
+
+def test_calls_are_written_out_where_they_stand() -> None:
+    """Functions of one output, called with equal numbers: no value of one is taken for another's."""
+    def body(name: str) -> Any:
+        return program([["a", "f32[4]"]], [op("%0", name, ["a"], "f32[4]")], [["b", "%0"]])
+
+    outer = program([["x", "f32[4]"]], [[["%0"], "call", ["x"], "f", 0], [["%1"], "call", ["%0"], "g", 0],
+                                        [["%2"], "call", ["%1"], "f", 1]], [["y", "%2"]])
+    plan = plan_of([["r", 1]], outer, [{"name": "c0", "box": {"r": [0, 1]}, "program": outer}], [], [])
+    plan["functions"] = {f: {"specification": body(n), "classes": {"c0": body(n)}}
+                         for f, n in (("f", "negate"), ("g", "exponential"))}
+    flat = inline(read_plan(dump(plan)))
+    for written in (flat.spec, flat.classes["c0"].program):
+        assert [o.name for o in written.ops] == ["negate", "exponential", "negate"]
+        values = ["x", *(o.result for o in written.ops)]
+        assert len(set(values)) == 4 and dict(written.outputs) == {"y": values[-1]}
+        assert [o.operands for o in written.ops] == [(v,) for v in values[:-1]]
