@@ -327,8 +327,8 @@ class Algebra:
         if isinstance(ref, Reduced):
             return self._reduced(ref, coords, choose)
         op, trees, k = model.producer(ref), self.tree(ref), len(model.mesh_axes(ref))
-        if op is None or op.name == "call":
-            raise Rejected(5, f"{ref} is an input or a call's result and has no def", self.where)
+        if op is None:
+            raise Rejected(5, f"{ref} is an input and has no def", self.where)
         if op.name == "all_reduce":
             red = model.reduced_of(op, ref)
             kept = [i for i in range(len(trees)) if i >= k or model.axes[i] not in red.axes]

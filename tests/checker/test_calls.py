@@ -328,6 +328,22 @@ def test_a_call_outside_of_what_the_lemma_assumes_says_nothing() -> None:
     assert error.value.number == 16 and "1 of its 1 facts are goals of no stage" in str(error.value)
 
 
+def test_a_call_has_no_meaning_in_an_algebra_stage() -> None:
+    """Only in a lemma is it known what a function computes."""
+    b = negated()
+    rank, row = [[0, ["t"]]], [[0, ["i"]]]
+    b.proof["facts"] = [{"lhs": "c0:%7", "rhs": "s:%7", "coef": "1", "symbols": [["r", 0, 2], ["z0", 0, 4]],
+                         "lhs_index": [{"r": 1}, z(0)], "rhs_index": [z(0)], "by": None}]
+    b.proof["stages"] = [{
+        "kind": "algebra", "goal": 0, "title": "opened", "classes": [["t", 2, 1], ["i", 4, 1]],
+        "trees": [["c0:%7", [rank, row]], ["s:%7", [row]]], "goal_at": [["t"], ["i"]],
+        "cases": [{"reps": [[0], [0]], "file": "0002", "premises": [
+            {"k": "def", "e": ["c0:%7", [[0, 0], [0, 0]]]}]}]}]
+    with pytest.raises(Rejected) as error:
+        proved(b)
+    assert error.value.number == 5 and "call of c0:%7 has no algebra def" in str(error.value)
+
+
 def test_a_function_shows_something() -> None:
     b = negated()
     for p in (b.plan["specification"], b.plan["classes"][0]["program"]):

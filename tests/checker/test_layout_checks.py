@@ -67,6 +67,7 @@ def local(name: str) -> dict[str, Any]:
             op("%12", "multiply", ["n", "%11"], "i64[4]"),
             op("%13", "all_reduce", ["x"], "f32[4,6]", group="both", kind="add", seq=3),
             op("%14", "reshape", ["x"], "f32[2,2,6]"),
+            op("%16", "concatenate", ["x", "x", "x"], "f32[12,6]", dim=0),
             *([op("%15", "negate", ["x"], "f32[4,6]")] if name == "c1" else []),
         ],
         [],
@@ -153,6 +154,7 @@ RESHAPE = (A0, B0, X, Y)
         (Def(c0("%6"), (A0, B0, X, X), None), 5, "dot_general of c0:%6 has no layout def"),
         (Def(c0("%7"), (A0, B0, X), None), 5, "abs of c0:%7 has no layout def"),
         (Def(c0("%8"), (A0, B0, X), None), 5, "an integer product in c0:%8 has no layout def"),
+        (Def(c0("%16"), (A0, B0, X.shift(12), Y), None), 5, "c0:%16 is read beyond its end"),
         (BoundSymbol("v0"), 6, "v0 has no range"),
         (BoundSymbol("zz"), 6, "zz has no range"),
         (BoundValue(c0("x"), RESHAPE, "v0"), 6, "c0:x holds no integers"),
@@ -185,6 +187,17 @@ def test_what_those_premises_say_when_right() -> None:
     assert resolved == ["(= (t0 a b 1 1 y) (t1 a b 3 y))"], (
         "no fresh symbol where the equation is an identity"
     )
+
+
+@pytest.mark.parametrize("shift,read", [
+    (4, "(t1 a b x y)"),  # 4 to 7: the second part
+    (5, "(ite (< (+ x 5) 8) (t1 a b (+ x 1) y) (t1 a b (+ x (- 3)) y))"),  # 5 to 8
+    (8, "(t1 a b x y)"),
+])  # fmt: skip
+def test_a_concatenation_lists_the_parts_that_its_index_meets(shift: int, read: str) -> None:
+    """Each of the three has four rows."""
+    said = stage(Def(c0("%16"), (A0, B0, X.shift(shift), Y), None))
+    assert said == [f"(= (t0 a b (+ x {shift}) y) {read})"]
 
 
 # Families ---------------------------------------------------------------------------------------------------
