@@ -25,7 +25,7 @@ def body_plan(plan: Plan, name: str) -> Plan:
 
 
 def inline(plan: Plan) -> Plan:
-    """The same plan without functions. Values keep their names outside calls; new ones follow them."""
+    """The same plan without functions. Values outside calls, results included, keep their names."""
     if not plan.functions:
         return plan
     seqs = _Sequences(plan)
@@ -69,12 +69,15 @@ def _inlined(program: Program, bodies: Mapping[str, Program], seqs: _Sequences) 
             call = sites[op.out]
             body = bodies[call.function]
             local = {i: name.get(v, v) for i, v in zip(body.inputs, call.ins, strict=True)}
+            shown: dict[str, str] = {}
+            for result, value in zip(call.results, body.outputs.values(), strict=True):
+                shown.setdefault(value, result)
             for inner in body.ops:
                 attrs = dict(inner.attrs)
                 if inner.name in COLLECTIVES:
                     attrs["seq"] = seqs.number(call.site, inner.integer("seq"))
-                out = f"%{fresh}"
-                fresh += 1
+                out = shown.get(inner.out, f"%{fresh}")
+                fresh += inner.out not in shown
                 ops.append(replace(inner, out=out, ins=tuple(local[v] for v in inner.ins), attrs=attrs))
                 local[inner.out] = out
             name |= {r: local[v] for r, v in zip(call.results, body.outputs.values(), strict=True)}

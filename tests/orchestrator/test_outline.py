@@ -111,6 +111,11 @@ def test_every_output_is_proved_and_the_checker_agrees(bundle: Path) -> None:
     assert check(bundle).kind is Kind.PROVED
 
 
+def test_without_solving_all_obligations_are_written(outlined: Plan, tmp_path: Path) -> None:
+    done = emit(outlined, tmp_path / "b", solve=False)
+    assert done.exit_code == 0 and done.verdict.startswith("UNSOLVED: 7 of 7 outputs")
+
+
 def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:
     proof = json.loads((bundle / "proof.json").read_text())
     assert len(proof["lemmas"]) <= 2, "the first layer may stand in other relations than the others"
