@@ -172,7 +172,7 @@ def _windows(distances: Counter[int]) -> Iterator[tuple[int, ...]]:
 
 @dataclass
 class Instance:
-    """One repetition: its ops over local names, the leaf at each place where it reads one, what it shows."""
+    """One repetition: its ops over local names, and the leaf at each site where it reads one."""
 
     first: int
     last: int
@@ -217,9 +217,6 @@ class Region:
 
     flow: Flow
     instances: dict[int, Instance]
-
-    def leaf(self, label: int, site: int) -> str:
-        return self.instances[label].sites[site]
 
     def slots(self) -> list[int]:
         """The function's input for each site: sites that agree in every instance share one."""
@@ -370,12 +367,9 @@ def _meet(plan: Plan, region: Mapping[str, Region]) -> bool:
         for op in cls.program.ops:
             if op.name in COLLECTIVES:
                 takes_part.setdefault(op.integer("seq"), set()).add(cls.name)
-    local: dict[tuple[int, int], int] = {}  # (label, seq) to the place in the first class that has it
     shape: dict[int, dict[str, tuple[int, ...]]] = {}
     for cls in plan.classes:
         for label, instance in region[cls.name].instances.items():
-            for seq in instance.seqs:
-                local.setdefault((label, seq), len(local))
             shape.setdefault(label, {})[cls.name] = tuple(instance.seqs)
     for seqs in shape.values():
         inside = Counter(s for of_class in seqs.values() for s in of_class)
