@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Renaming = Mapping[str, tuple[str, ...]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Lemma:
     """A function's own engine; ``assumed`` gives the numbers of the facts that it starts from."""
 
