@@ -277,7 +277,8 @@ def _concluded(plan: Plan, lemma: _Lemma, stage: CallStage, facts: list[Fact], k
     if (lemma.function, stage.instance) not in plan.spec.calls:
         raise Rejected(11, f"there is no call of {lemma.function} {stage.instance}", where)
     call, out = Call(plan, (lemma.function, stage.instance)), list[Proved]()
-    place = {n: known.get(call.fact(lemma.facts[n]), -1) for _, rests, _ in lemma.concludes for n in rests}
+    rested = frozenset[int]().union(*(rests for _, rests, _ in lemma.concludes))
+    place = {n: known.get(call.fact(lemma.facts[n]), -1) for n in rested}
     for conclusion, rests, files in lemma.concludes:
         used, fact = frozenset(place[n] for n in rests), call.fact(conclusion)
         if used <= proved and known.get(fact, -1) not in proved:
@@ -401,16 +402,21 @@ def _invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
     reasons = [f"{o.plan} is not proved" for o in outputs if o.verdict != "PROVED"]
     reasons += [] if plan.outputs else ["nothing is claimed"]
 
-    def stated(relations: Sequence[Relation], side: str, name: str) -> set[tuple[Any, ...]]:
-        return {(r.spec, r.plan, r.coef, r.reduce, p) for r in relations for p in r.pieces
-                if getattr(r, side) == name}
+    def stated(relations: Sequence[Relation]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
+        found: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
+        for r in relations:
+            pieces = {(r.spec, r.plan, r.coef, r.reduce, p) for p in r.pieces}
+            for key in (("spec", r.spec), ("plan", r.plan)):
+                found[key] = found.get(key, set()) | pieces
+        return found
 
+    entering, leaving = stated(plan.inputs), stated(plan.outputs)
     states = [("specification", "spec", n) for n in plan.spec.inputs if n in plan.spec.outputs]
     states += sorted({("plan", "plan", n) for c in plan.classes.values() for n in c.program.inputs
                       if n in c.program.outputs})
     for owner, side, name in states:
-        before, after = stated(plan.inputs, side, name), stated(plan.outputs, side, name)
-        if before != after and before:
+        before = entering.get((side, name))
+        if before and before != leaving.get((side, name)):
             reasons.append(f"{owner} state {name} leaves the step under another relation than it enters")
         if owner == "specification" and name in plan.ranges:
             reasons.append(f"the declared range of the state {name} is not re-established")

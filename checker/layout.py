@@ -274,42 +274,53 @@ class Layout:
         return ("=", left, scaled(fact.coef, right, self.model.type(fact.lhs).sort))
 
     def _lifted(self, facts: list[Fact], lift: tuple[str, ...], kind: str) -> Fact:
-        """Congruence: facts that hold at every rank of `lift`, summed over it (or its max, min taken)."""
+        """Congruence: facts that hold at every rank of `lift`, summed over it (or its max, min taken).
+
+        A left side that is reduced over other axes already is reduced over both then.
+        """
         model, first = self.model, facts[0]
-        places = [i for i, a in enumerate(model.axes) if a in lift]
-        self.need(tuple(model.axes[i] for i in places) == lift, 4,
+        self.need(tuple(a for a in model.axes if a in lift) == lift, 4,
                   "lifted axes must be mesh axes in mesh order")
         shapes = set()
         for fact in facts:
             sides = []
             for left_side, ref, index in ((True, fact.lhs, fact.lhs_index),
                                           (False, fact.rhs, fact.rhs_index)):
-                held = isinstance(ref, Tensor) and ref.space in model.plan.classes
-                for i in places:
-                    a, used = model.axes[i], {j for j, f in enumerate(index) if model.axes[i] in f.names()}
-                    whole = held and used == {i} and index[i] == Affine.symbol(a) and (
+                over = model.mesh_axes(ref)
+                held = bool(over) if isinstance(ref, Tensor) else left_side and ref.kind == kind
+                for a in lift:
+                    i = over.index(a) if held and a in over else -1
+                    used = {j for j, f in enumerate(index) if a in f.names()}
+                    whole = used == {i} and index[i] == Affine.symbol(a) and (
                         fact.ranges().get(a) == model.ranges(ref)[i])
                     self.need(whole or (not used and not left_side), 4,
                               f"{a} does not run over the whole class "
                               f"of {ref}, or occurs in its index otherwise than as its coordinate")
                     sides.append(bool(used))
-            inside = sides[len(places):]
+            inside = sides[len(lift):]
             self.need(any(inside) == all(inside), 4, "some lifted axes occur on the right, others do not")
             rest = tuple(s for s in fact.symbols if s[0] not in lift)
             shapes.add((fact.coef, rest, fact.lhs_index, fact.rhs_index, all(inside),
-                        None if all(inside) else fact.rhs))
+                        None if all(inside) else fact.rhs, model.mesh_axes(fact.lhs)))
         self.need(len(shapes) == 1, 4, "the lifted facts disagree")
-        coef, symbols, left, right, moving, _ = shapes.pop()
+        coef, symbols, left, right, moving, _, over = shapes.pop()
         self.need(kind == "add" or coef > 0, 4, f"{kind} of a fact whose coefficient is not positive")
-        lhs = Reduced(kind, lift, tuple(f.lhs for f in facts if isinstance(f.lhs, Tensor)))
+        members = [m for f in facts for m in (f.lhs.of if isinstance(f.lhs, Reduced) else (f.lhs,))]
+        axes = tuple(a for a in model.axes if a in lift or a not in over)
+        lhs = Reduced(kind, axes, tuple(members))
         rhs: Ref = first.rhs
         if moving:
             rhs = Reduced(kind, lift, tuple(f.rhs for f in facts if isinstance(f.rhs, Tensor)))
-            right = tuple(f for i, f in enumerate(right) if i not in places)
+            right = without(right, model.axes, lift)
         elif kind == "add":
-            coef *= math.prod(model.plan.mesh[i][1] for i in places)
+            coef *= math.prod(model.plan.mesh[model.axes.index(a)][1] for a in lift)
         model.type(lhs), model.type(rhs)
-        return Fact(lhs, rhs, coef, symbols, tuple(f for i, f in enumerate(left) if i not in places), right)
+        return Fact(lhs, rhs, coef, symbols, without(left, over, lift), right)
+
+
+def without(index: Index, axes: Sequence[str], lift: Sequence[str]) -> Index:
+    """The index that lacks the coordinates of some of its mesh axes."""
+    return tuple(f for i, f in enumerate(index) if i >= len(axes) or axes[i] not in lift)
 
 
 def lin(forms: Index, bounds: Sequence[tuple[int, int]], dims: Sequence[int]) -> Affine:

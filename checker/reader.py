@@ -281,7 +281,8 @@ def _call(entry: list[Any], what: str, bodies: Mapping[str, Program], types: dic
     for result, value in zip(results, body.outputs.values(), strict=True):
         need(result not in types, f"{where}: {result} is assigned twice")
         types[result] = body.types[value]
-        ops[result] = Op(result, "call", operands, (), types[result], {}, None)
+        ops[result] = Op(result, "call", operands, (), types[result],
+                         {"function": function, "value": value}, None)
     calls[function, number] = operands, results
 
 

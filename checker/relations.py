@@ -113,12 +113,14 @@ def check_outputs(plan: Plan) -> list[str]:
     (padding of an uneven shard); gives a note for each.
     """
     counts, notes = check_once(plan.outputs, 16), []
+    entering, leaving = _by(plan.inputs, "plan"), _by(plan.outputs, "plan")
+    by_spec = _by(plan.outputs, "spec")
     for name in dict.fromkeys(relation.plan for relation in plan.outputs):
         for cls in plan.classes.values():
             value = cls.program.outputs.get(name)
             size, covered = cls.program.types[value].size if value else 0, counts.get((cls.name, name), 0)
-            before, after = ({(r.reduce, p) for r in side if r.plan == name for p in r.pieces
-                              if p.cls == cls.name} for side in (plan.inputs, plan.outputs))
+            before, after = ({(r.reduce, p) for r in side.get(name, ()) for p in r.pieces
+                              if p.cls == cls.name} for side in (entering, leaving))
             if not covered or (covered != size and before != after):
                 raise Rejected(16, f"elements of {name} in class {cls.name} are not covered")
             if covered != size:
@@ -126,8 +128,8 @@ def check_outputs(plan: Plan) -> list[str]:
                              "padding")
     for output, value in plan.spec.outputs.items():
         boxes = []
-        for relation in plan.outputs:
-            for piece in relation.pieces if relation.spec == output else ():
+        for relation in by_spec.get(output, ()):
+            for piece in relation.pieces:
                 names = [s for form in piece.spec for s in form.names()]
                 if len(set(names)) == len(names):
                     ranges = plan.box(piece.cls) | piece.digits()
@@ -135,6 +137,13 @@ def check_outputs(plan: Plan) -> list[str]:
         if not covers(plan.spec.types[value].shape, list(dict.fromkeys(boxes))):
             raise Rejected(16, f"elements of the specification's output {output} are not covered")
     return notes
+
+
+def _by(relations: Sequence[Relation], side: str) -> dict[str, list[Relation]]:
+    found: dict[str, list[Relation]] = {}
+    for relation in relations:
+        found.setdefault(getattr(relation, side), []).append(relation)
+    return found
 
 
 def image(form: Affine, ranges: Mapping[str, tuple[int, int]]) -> Intervals:

@@ -13,7 +13,7 @@ ALWAYS = frozenset(("exponential", "sqrt", "abs", "logistic"))
 CLOSED = frozenset((
     "add", "multiply", "maximum", "minimum", "reduce", "dot_general", "convert", "broadcast_in_dim",
     "reshape", "transpose", "slice", "pad", "concatenate", "all_reduce", "all_gather", "reduce_scatter",
-    "all_to_all"))
+    "all_to_all", "call"))
 MAX_CONE = 10_000
 
 
@@ -30,20 +30,30 @@ def holds(model: Model, left: Node, right: Node) -> bool:
 
 
 def nonnegative(model: Model, ref: Ref) -> bool:
-    """Does the way in which a tensor is computed show that it has no negative element?"""
-    work: list[Tensor] = list(ref.of) if isinstance(ref, Reduced) else [ref]
+    """Does the way in which a tensor is computed show that it has no negative element?
+
+    The result of a call is what its function computes, whatever the operands are.
+    """
+    models = {"": model}
+    work = [("", t) for t in (ref.of if isinstance(ref, Reduced) else (ref,))]
     seen = set(work)
     while work:
-        tensor = work.pop()
-        value, op = model.constant(tensor), model.producer(tensor)
+        function, tensor = work.pop()
+        here = models[function]
+        value, op = here.constant(tensor), here.producer(tensor)
         if (isinstance(value, Fraction) and value >= 0) or (op is not None and op.name in ALWAYS):
             continue
         if op is None or op.name not in CLOSED or len(seen) > MAX_CONE:
             return False
         if op.name == "multiply" and op.operands[0] == op.operands[1]:
             continue
-        meets = model.plan.rendezvous[op.attrs["seq"]] if "seq" in op.attrs else {tensor.space: op}
-        operands = {Tensor(space, o) for space, met in meets.items() for o in met.operands}
-        work += operands - seen
-        seen |= operands
+        if op.name == "call":
+            function = op.attrs["function"]
+            models.setdefault(function, Model(model.plan.functions[function]))
+            behind = {(function, Tensor(tensor.space, op.attrs["value"]))}
+        else:
+            meets = here.plan.rendezvous[op.attrs["seq"]] if "seq" in op.attrs else {tensor.space: op}
+            behind = {(function, Tensor(space, o)) for space, met in meets.items() for o in met.operands}
+        work += behind - seen
+        seen |= behind
     return True

@@ -40,6 +40,7 @@ from .cells import Cut, Digits, Unfollowable
 from .cores import CoreFinder
 from .deep import DeepMatcher
 from .knowledge import Knowledge, LayoutRecipe
+from .landmarks import Landmarks
 from .layout_stage import LayoutBuilder
 from .lemmas import Binding, CallSite, FromCall, Lemma, available, bodies, facts_about, renamed, sites
 from .literals import Folder
@@ -99,6 +100,7 @@ class Engine:
         self.matcher = Matcher(self.knowledge)
         self.folder = Folder(self.knowledge)
         self.roots = Roots(self.knowledge)
+        self.landmarks = Landmarks(self.knowledge)
         deep = DeepMatcher(self.knowledge, self._proves)
         self.knowledge.deep = deep.relate
         self.knowledge.nested = Nested(self.knowledge).relate
@@ -110,6 +112,7 @@ class Engine:
         """Guess a relation for every tensor of the plan, in execution order."""
         self.knowledge.declare_inputs()
         self._relate_iotas()
+        self.landmarks.declare()
         self.matcher.index_specification(lambda ref: self.folder.fold(ref) or self.roots.relate(ref))
         called = sites(self.plan)
         for segment in segments(self.plan):
@@ -143,6 +146,7 @@ class Engine:
             or self.folder.fold(ref)
             or self.matcher.relate(ref)
             or self.roots.relate(ref)
+            or self.landmarks.relate(ref)
         )
 
     def _call(self, site: CallSite) -> None:

@@ -88,6 +88,10 @@ class Knowledge:
     by_lhs: dict[Ref, list[int]] = field(default_factory=dict)
     partials: dict[str, list[Reduced]] = field(default_factory=dict)
     hops: dict[str, list[int]] = field(default_factory=dict)
+    #: Concatenations of the specification, which facts may speak of as a whole.
+    landmarks: dict[str, None] = field(default_factory=dict)
+    #: Facts that one fact stands for, by their left side.
+    restated: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
     nested: Callable[[Reduced], list[int]] = lambda _: []
     deep: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
@@ -123,6 +127,14 @@ class Knowledge:
                         known.append(fact.lhs)
         return number
 
+    def restate(self, facts: Sequence[Fact]) -> None:
+        """Let facts stand for all that is known of their left side, which proves them."""
+        lhs = facts[0].lhs
+        parts = self.restated[lhs] = tuple(self.facts_for(lhs))
+        self.by_lhs[lhs] = []
+        for fact in facts:
+            self.add(fact, LayoutRecipe(expand=frozenset((fact.rhs,)), parts=parts))
+
     def drop(self, number: int) -> None:
         """Forget a guess that has no proof: made again in another way, it is a new fact."""
         fact = self.facts[number]
@@ -149,7 +161,7 @@ class Knowledge:
             self._movement[ref] = []
             try:
                 if isinstance(ref, Reduced):
-                    found = [*self.nested(ref), *self._reduced_facts(ref)]
+                    found = [*self.nested(ref), *self._reduced_facts(ref), *self._repeated(ref)]
                 elif self.moves(ref):
                     found = self._moved_facts(ref)
                 else:
@@ -400,6 +412,26 @@ class Knowledge:
                 lifts = [r.fact for r in readings if r.fact is not None]
             recipe = LayoutRecipe(lifts=(Lift(tuple(lifts), ref.axes, ref.kind),) if lifts else ())
             numbers.append(self.add(fact, recipe))
+        return numbers
+
+    def _repeated(self, ref: Reduced) -> list[int]:
+        """Sums over fewer axes that are equal on the ranks of the others: over all axes, so many times it."""
+        boxes = self.model.plan.by_class[split_ref(ref.of[0])[0]].box
+        numbers = []
+        for inner in self.partials.get(ref.of[0], ()):
+            rest = tuple(a for a in ref.axes if a not in inner.axes)
+            if inner.kind != ref.kind or inner.of != ref.of or len(rest) + len(inner.axes) != len(ref.axes):
+                continue
+            count = math.prod(boxes[a][1] - boxes[a][0] for a in rest) if ref.kind == "add" else 1
+            for number in self.by_lhs[inner]:
+                fact = self.facts[number]
+                whole = all(fact.ranges.get(a) == boxes[a] for a in rest)
+                if not whole or any(a in f.symbols for f in fact.rhs_index for a in rest):
+                    continue
+                at = [f for f in fact.lhs_index if f.symbols[:1] not in {(a,) for a in rest}]
+                cell = Cell({s: (lo, hi) for s, lo, hi in fact.symbols if s not in rest}, {})
+                wide = make_fact(self.model, cell, ref, at, fact.rhs, fact.rhs_index, fact.coef * count)
+                numbers.append(self.add(wide, LayoutRecipe(lifts=(Lift((number,), rest, ref.kind),))))
         return numbers
 
     def _replicated(

@@ -55,6 +55,8 @@ class LayoutBuilder:
             self._sum_congruence(sums)
         if self.recipe.parts:
             self._instances(self.recipe.parts, self.goal.lhs_index)
+            if self.goal.rhs in self.recipe.expand:
+                self.unfold(self.goal.rhs, self.goal.rhs_index, self.number)
             bounds = [BoundSymbol(s) for s in self.ranges]
             return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
         for ref, index in ((self.goal.lhs, self.goal.lhs_index), (self.goal.rhs, self.goal.rhs_index)):
@@ -94,10 +96,10 @@ class LayoutBuilder:
         self.seen.add((ref, at))
         if len(self.premises) > MAX_PREMISES:
             raise NoDefinition(f"{self.goal.lhs}: more than {MAX_PREMISES} premises")
-        if self.model.literal(ref) is not None:
+        if self.model.literal(ref) is not None or self._stands_for_itself(ref):
             return
-        settled = goal is None and ref not in self.recipe.expand and not self.k.moves(ref)
-        if settled and self.use_facts(ref, at):
+        whole = not self.k.moves(ref) or ref in self.k.restated
+        if goal is None and ref not in self.recipe.expand and whole and self.use_facts(ref, at):
             return
         if isinstance(ref, Reduced):
             if ref in self.recipe.expand:
@@ -125,6 +127,10 @@ class LayoutBuilder:
         if self.k.moves(ref) or ref in self.recipe.expand or self.position(ref):
             self.define(ref, at)
 
+    def _stands_for_itself(self, ref: Ref) -> bool:
+        """A landmark that the goal speaks of as a whole."""
+        return ref in self.k.landmarks and ref == self.goal.rhs and ref not in self.recipe.expand
+
     def position(self, ref: Ref) -> bool:
         """Integers and masks of the specification: opened down to the inputs, whose ranges may be needed."""
         op = self.model.op(ref)
@@ -144,7 +150,8 @@ class LayoutBuilder:
 
     def use_facts(self, ref: Ref, at: Index) -> bool:
         """Add instances of the facts about a tensor; whether there were any."""
-        return self._instances(self.k.facts_for(ref), at)
+        parts = self.k.restated.get(ref, ())
+        return self._instances(parts if self.number in parts else self.k.facts_for(ref), at)
 
     def _instances(self, numbers: Sequence[int], at: Index) -> bool:
         used = False

@@ -143,7 +143,8 @@ class Matcher:
                 continue
             targets = [t for v in self.model.operands(ref) for t in self._targets(v)]
             self.rings.index(ref, targets)
-            for target in targets:
+            landmarks = [v for v in dict.fromkeys(self.model.operands(ref)) if v in self.k.landmarks]
+            for target in (*targets, *landmarks):
                 self._readers.setdefault((op.name, target), []).append(ref)
 
     def _targets(self, ref: str) -> list[Ref]:

@@ -1,181 +1,40 @@
 """Repeated code of a flat plan becomes functions: a layer's forward, its backward, its optimizer update.
 
-Each program is cut into *core* ops, in order, and *cheap* ones (data movement, literals, casts), which are
-computed anew wherever they are needed. A run of core ops that repeats becomes a function of its leaves; the
-repetitions of all programs are paired by the number in the names of the tensors that they use. What comes out
-computes the same, value for value (:func:`certificates.functions.inline` and :func:`expressions` say so).
+A run of core ops that repeats becomes a function of its leaves; the repetitions of all programs are paired by
+the number in the names of the tensors that they use. Work that stands elsewhere but belongs to one repetition
+alone, such as the norm of a gradient, joins it. What comes out computes the same, value for value
+(:func:`certificates.functions.inline` and :func:`expressions` say so).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from certificates.affine import Affine
 from certificates.functions import inline
 from certificates.ir import CALL, COLLECTIVES, Attr, Op, Program, TensorType
 from certificates.plan import Function, Plan, check_plan
 
-#: Ops that are computed again where they are used, rather than handed over.
-CHEAP = frozenset(
-    ("constant", "iota", "broadcast_in_dim", "reshape", "transpose", "slice", "convert", "negate", "pad")
-)
-_PARTS = 8  # a concatenation of at most so many parts is cheap
-#: Shorter repetitions stay where they are: a cut between, say, the squares of a norm and its root costs more
-#: than it saves.
-LEAST_REPEATS, LEAST_PERIOD = 3, 32
+from .flow import Flow, head
+from .repeats import LEAST_REPEATS, Run, runs
+from .stacks import flattened, grouped, spread
+
 _NUMBER = re.compile(r"(?:^|\.)([0-9]+)(?:\.|$)")
 
 
-class Flow:
-    """A program seen as core ops over leaves: inputs and results of core ops."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.producer = {op.out: op for op in program.ops}
-        self._closed: dict[str, bool] = {}
-        self._signature: dict[str, int] = {}
-        self._numbers: dict[object, int] = {}
-        self._leaves: dict[str, tuple[str, ...]] = {}
-        for op in program.ops:
-            self._closed[op.out] = op.name not in COLLECTIVES and all(
-                self._closed.get(v, False) for v in op.ins
-            )
-        self.cheap = {op.out for op in program.ops if self._is_cheap(op)}
-        self.core = self._in_order([op for op in program.ops if op.out not in self.cheap])
-
-    def _is_cheap(self, op: Op) -> bool:
-        if op.name == CALL:
-            return False
-        if self._closed[op.out] or op.name in CHEAP:
-            return True
-        if op.name == "concatenate":
-            return len(op.ins) <= _PARTS
-        literal = [self.producer[v].name == "constant" for v in op.ins if v in self.producer]
-        return op.name in ("multiply", "divide") and any(literal)
-
-    def _in_order(self, core: list[Op]) -> list[Op]:
-        """As executed, but an all-gather stands before the first op that needs it: frameworks prefetch."""
-        first_use: dict[str, float] = {}
-        for i, op in reversed(list(enumerate(core))):
-            here = first_use.get(op.out, i + 1.0) - 0.5 if op.name == "all_gather" else float(i)
-            if op.name == "all_gather":
-                first_use[op.out] = here
-            for leaf in {leaf for v in op.ins for leaf in self.leaves(v)}:
-                first_use[leaf] = min(here, first_use.get(leaf, here))
-        gathers = {op.out: first_use[op.out] for op in core if op.name == "all_gather"}
-        place = {op.out: (gathers.get(op.out, float(i)), i) for i, op in enumerate(core)}
-        return sorted(core, key=lambda op: place[op.out])
-
-    def leaves(self, value: str) -> tuple[str, ...]:
-        """Inputs and core results that a value is made of, each once."""
-        if value not in self._leaves:
-            if value in self.cheap:
-                inner = (leaf for v in self.producer[value].ins for leaf in self.leaves(v))
-                self._leaves[value] = tuple(dict.fromkeys(inner))
-            else:
-                self._leaves[value] = (value,)
-        return self._leaves[value]
-
-    def token(self, op: Op) -> int:
-        """Equal for core ops that do the same with operands that are made alike from their leaves."""
-        return self._number((*_head(op), tuple(self.signature(v) for v in op.ins)))
-
-    def signature(self, value: str) -> int:
-        if value not in self._signature:
-            if value in self.cheap:
-                self._signature[value] = self.token(self.producer[value])
-            else:
-                self._signature[value] = self._number(str(self.program.type_of(value)))
-        return self._signature[value]
-
-    def _number(self, key: object) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
-
-
-def _head(op: Op) -> tuple[object, ...]:
-    """What an op does, its rendezvous left open."""
-    attrs = tuple(sorted((k, _plain(v)) for k, v in op.attrs.items() if k != "seq"))
-    return op.name, str(op.type), attrs
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Affine):
-        return f"affine {value}"
-    return f"[{','.join(map(_plain, value))}]" if isinstance(value, tuple) else repr(value)
-
-
-# --- repetitions -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Run:
-    """Tokens from ``start`` to ``stop`` that repeat after ``period`` positions."""
-
-    start: int
-    period: int
-    stop: int
-
-    @property
-    def count(self) -> int:
-        return (self.stop - self.start) // self.period
-
-
-def runs(tokens: Sequence[int]) -> list[Run]:
-    """Disjoint repetitions, those that save most first found, in order."""
-    out: list[Run] = []
-    work = [(0, len(tokens))]
-    while work:
-        low, high = work.pop()
-        best = _longest(tokens, low, high)
-        if best is not None:
-            if best.period >= LEAST_PERIOD:
-                out.append(best)
-            work += [(low, best.start), (best.stop, high)]
-    return sorted(out, key=lambda r: r.start)
-
-
-def _longest(tokens: Sequence[int], low: int, high: int) -> Run | None:
-    last: dict[int, int] = {}
-    distances: Counter[int] = Counter()
-    for i in range(low, high):
-        if tokens[i] in last:
-            distances[i - last[tokens[i]]] += 1
-        last[tokens[i]] = i
-    best, saved = None, 0
-    candidates = {sum(part) for part in _windows(distances)} | set(distances)
-    for period in sorted(candidates):
-        i = low
-        while i + period < high:
-            j = i
-            while j + period < high and tokens[j] == tokens[j + period]:
-                j += 1
-            count = (j - i) // period + 1
-            if count >= LEAST_REPEATS and (count - 1) * period > saved:
-                best, saved = Run(i, period, j + period), (count - 1) * period
-            i = j + 1
-    return best
-
-
-def _windows(distances: Counter[int]) -> Iterator[tuple[int, ...]]:
-    """A token that stands twice in a period shows two distances that add up to it."""
-    common = [d for d, _ in distances.most_common(12)]
-    for i, a in enumerate(common):
-        for b in common[i:]:
-            yield a, b
-
-
-# --- bodies ----------------------------------------------------------------------------------------------
+# --- repetitions of numbered layers ------------------------------------------------------------------------
 
 
 @dataclass
 class Instance:
-    """One repetition: its ops over local names, and the leaf at each site where it reads one."""
+    """One repetition: its core ops, all its ops over local names, and the leaf at each site where it reads
+    one. ``first`` is the position among the program's core ops where it is called.
+    """
 
     first: int
-    last: int
+    members: tuple[str, ...]
     ops: list[tuple[object, ...]] = field(default_factory=list)
     templates: list[Op] = field(default_factory=list)
     sites: list[str] = field(default_factory=list)
@@ -183,9 +42,9 @@ class Instance:
     seqs: list[int] = field(default_factory=list)
 
 
-def _instance(flow: Flow, first: int, last: int) -> Instance:
-    found = Instance(first, last)
-    own = {op.out for op in flow.core[first:last]}
+def _instance(flow: Flow, first: int, members: Sequence[str]) -> Instance:
+    found = Instance(first, tuple(members))
+    own = set(members)
 
     def place(value: str) -> tuple[str, int]:
         if value in found.local:
@@ -202,12 +61,12 @@ def _instance(flow: Flow, first: int, last: int) -> Instance:
         if op.name in COLLECTIVES:
             found.seqs.append(op.integer("seq"))
         found.local[op.out] = len(found.ops)
-        found.ops.append((_head(op), operands))
+        found.ops.append((head(op), operands))
         found.templates.append(op)
         return "local", found.local[op.out]
 
-    for op in flow.core[first:last]:
-        emit(op)
+    for member in members:
+        emit(flow.producer[member])
     return found
 
 
@@ -246,15 +105,14 @@ class _Labels:
         """Labels seen by the core ops in ``[first, last)``, and how often."""
         ops = self.flow.core[first:last]
         own = {op.out for op in ops}
-        leaves = {leaf for op in ops for v in op.ins for leaf in self.flow.leaves(v)} - own
+        leaves = {leaf for op in ops for leaf in self.flow.leaves_of(op)} - own
         direct = [_number(v) for v in leaves if v in self.flow.program.inputs]
         direct += [n for op in ops for n in self._outputs.get(op.out, ())]
         found = Counter(n for n in direct if n is not None)
         return found or Counter(self.inherited[v] for v in leaves if v in self.inherited)
 
     def give(self, instance: Instance, label: int) -> None:
-        for op in self.flow.core[instance.first : instance.last]:
-            self.inherited[op.out] = label
+        self.inherited |= dict.fromkeys(instance.members, label)
 
 
 def _regions(flow: Flow) -> list[Region]:
@@ -270,7 +128,8 @@ def _regions(flow: Flow) -> list[Region]:
         usable = [s for s, n in zip(starts, seen, strict=True) if n >= 0 and seen.count(n) == 1]
         if len(usable) < LEAST_REPEATS:
             continue
-        instances = {seen[starts.index(s)]: _instance(flow, s, s + run.period) for s in usable}
+        names = {s: [op.out for op in flow.core[s : s + run.period]] for s in usable}
+        instances = {seen[starts.index(s)]: _instance(flow, s, names[s]) for s in usable}
         usual = Counter(tuple(i.ops) for i in instances.values()).most_common(1)[0][0]
         region = Region(flow, {n: i for n, i in instances.items() if tuple(i.ops) == usual})
         found.append(region)
@@ -289,8 +148,7 @@ def _best_cut(flow: Flow, position: Mapping[str, int], labels: _Labels, run: Run
         passed = {
             leaf
             for op in flow.core[cut : cut + run.period]
-            for v in op.ins
-            for leaf in flow.leaves(v)
+            for leaf in flow.leaves_of(op)
             if cut - run.period <= position.get(leaf, -1) < cut
         }
         return len(labels.of(cut, cut + run.period)), len(passed), first
@@ -303,22 +161,109 @@ def _number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-# --- the outlined plan -----------------------------------------------------------------------------------
+# --- what belongs to one repetition alone ------------------------------------------------------------------
+
+
+class _Growth:
+    """Gives core ops of a program that stand outside all repetitions to the ones they belong to."""
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self.regions = regions
+        self.flow = regions[0].flow
+        self.position = {op.out: i for i, op in enumerate(self.flow.core)}
+        self.users = users(self.flow)
+        #: Region, label and place of every core op that has an owner.
+        self.owner: dict[str, tuple[int, int, int]] = {}
+        for k, region in enumerate(regions):
+            for label, instance in region.instances.items():
+                self._own(k, label, instance)
+
+    def _own(self, region: int, label: int, instance: Instance) -> None:
+        for place, member in enumerate(instance.members):
+            self.owner[member] = (region, label, place)
+
+    def grow(self) -> None:
+        """Until nothing more belongs to one repetition."""
+        while any([self._extend(k) for k in range(len(self.regions))]):
+            pass
+
+    def _extend(self, number: int) -> bool:
+        """Ops that every repetition of a region has, before it or behind it."""
+        region = self.regions[number]
+        found: dict[tuple[bool, Hashable], dict[int, list[str]]] = {}
+        for op in self.flow.core:
+            if op.out in self.owner or op.name in COLLECTIVES or op.name == CALL:
+                continue
+            for before, place in ((False, self._behind(op)), (True, self._before(op))):
+                if place is not None and place[0] == number:
+                    key = before, (self.flow.token(op), place[2])
+                    found.setdefault(key, {}).setdefault(place[1], []).append(op.out)
+                    break
+        taken = [
+            (before, of_label)
+            for (before, _), of_label in found.items()
+            if len({len(of_label.get(n, ())) for n in region.instances}) == 1
+        ]
+        for label, instance in region.instances.items() if taken else ():
+            ahead = [v for before, of_label in taken if before for v in of_label[label]]
+            behind = [v for before, of_label in taken if not before for v in of_label[label]]
+            ahead.sort(key=self.position.__getitem__)
+            grown = _instance(self.flow, instance.first, (*ahead, *instance.members, *behind))
+            region.instances[label] = grown
+            self._own(number, label, grown)
+        return bool(taken)
+
+    def _behind(self, op: Op) -> tuple[int, int, Hashable] | None:
+        """Region and label that all leaves of an op come from, and their places there, operand by operand."""
+        owners = [self.owner.get(leaf) for leaf in self.flow.leaves_of(op)]
+        found = {o[:2] for o in owners if o is not None}
+        if None in owners or len(found) != 1:
+            return None
+        places = tuple(tuple(self.owner[leaf][2] for leaf in self.flow.leaves(v)) for v in op.ins)
+        return *found.pop(), places
+
+    def _before(self, op: Op) -> tuple[int, int, Hashable] | None:
+        """Region and label of all users of an op that stands before them, and their places."""
+        owners = [self.owner.get(u) for u in self.users.get(op.out, ())]
+        found = {o[:2] for o in owners if o is not None}
+        if None in owners or len(found) != 1:
+            return None
+        region, label = found.pop()
+        if self.position[op.out] >= self.regions[region].instances[label].first:
+            return None
+        if any(
+            self.flow.producer[v].name == "all_gather" for v in self.flow.leaves_of(op) if v in self.position
+        ):
+            return None  # the gather would stand before another op then
+        return region, label, tuple(sorted(o[2] for o in owners if o is not None))
+
+
+def users(flow: Flow) -> dict[str, list[str]]:
+    """Core results that read each leaf, and outputs."""
+    found: dict[str, list[str]] = {}
+    for op in flow.core:
+        for leaf in flow.leaves_of(op):
+            found.setdefault(leaf, []).append(op.out)
+    for name, value in flow.program.outputs.items():
+        for leaf in flow.leaves(value):
+            found.setdefault(leaf, []).append(f"output {name}")
+    return found
+
+
+# --- the outlined plan -------------------------------------------------------------------------------------
 
 
 def in_order(program: Program) -> Program:
-    """The same program in the order of an outlined one: cheap ops where they are first needed."""
+    """The same program in an order, and with stacks in a form, that do not depend on where its code stood:
+    what each collective needs, then what each output needs.
+    """
+    program = spread(flattened(program))
     flow = Flow(program)
     ops: dict[str, Op] = {}
-
-    def need(value: str) -> None:
-        if value in flow.producer and value not in ops:
-            for v in flow.producer[value].ins:
-                need(v)
-            ops[value] = flow.producer[value]
-
-    for value in (*(op.out for op in flow.core), *program.outputs.values()):
-        need(value)
+    meetings = [op.out for op in program.ops if op.name in COLLECTIVES and op.name != "all_gather"]
+    for value in (*meetings, *program.outputs.values()):
+        for op in flow.needed(value, ops):
+            ops[op.out] = op
     return Program(program.inputs, tuple(ops.values()), program.outputs)
 
 
@@ -327,25 +272,17 @@ def outline(plan: Plan) -> Plan:
     if plan.functions:
         return plan
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
-    regions = {owner: _regions(Flow(program)) for owner, program in owners.items()}
-    if len({len(r) for r in regions.values()}) != 1:
+    wide = {owner: spread(program) for owner, program in owners.items()}
+    near = {owner: _grouped(r) for owner, r in _common_regions(plan, wide).items() if r}
+    stacked = any(near[owner] != wide[owner] for owner in near)
+    programs = near if stacked else owners
+    regions = _common_regions(plan, programs)
+    if not any(regions.values()):
         return plan
-    chosen: dict[str, dict[str, Region]] = {owner: {} for owner in owners}
-    for k in range(len(regions["s"])):
-        labels = set.intersection(*(set(r[k].instances) for r in regions.values()))
-        common = {
-            owner: Region(r[k].flow, {n: i for n, i in r[k].instances.items() if n in labels})
-            for owner, r in regions.items()
-        }
-        if len(labels) >= LEAST_REPEATS and _meet(plan, common):
-            for owner, region in common.items():
-                chosen[owner][f"f{k}"] = region
-    if not chosen["s"]:
-        return plan
-    made = {owner: _rewrite(program, chosen[owner]) for owner, program in owners.items()}
+    made = {owner: _rewrite(programs[owner], regions[owner]) for owner in owners}
     functions = {
-        name: Function(made["s"][1][name], {c.name: made[c.name][1][name] for c in plan.classes})
-        for name in chosen["s"]
+        f"f{k}": Function(made["s"][1][k], {c.name: made[c.name][1][k] for c in plan.classes})
+        for k in range(len(regions["s"]))
     }
     outlined = replace(
         plan,
@@ -355,9 +292,48 @@ def outline(plan: Plan) -> Plan:
     )
     check_plan(outlined)
     known: dict[object, int] = {}
-    if expressions(inline(outlined), known) != expressions(plan, known):
+    if expressions(_normal(inline(outlined)), known) != expressions(_normal(plan), known):
         raise AssertionError("outlining changed what the plan computes")
     return outlined
+
+
+def _normal(plan: Plan) -> Plan:
+    """The plan with its stacks flat, and elementwise work on their parts."""
+    classes = tuple(replace(c, program=spread(flattened(c.program))) for c in plan.classes)
+    return replace(plan, specification=spread(flattened(plan.specification)), classes=classes)
+
+
+def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, list[Region]]:
+    """The repetitions that all programs have, grown; none where the programs do not repeat alike."""
+    regions = {owner: _regions(Flow(program)) for owner, program in programs.items()}
+    chosen: dict[str, list[Region]] = {owner: [] for owner in programs}
+    if len({len(r) for r in regions.values()}) != 1:
+        return chosen
+    for k in range(len(regions["s"])):
+        labels = set.intersection(*(set(r[k].instances) for r in regions.values()))
+        common = {
+            owner: Region(r[k].flow, {n: i for n, i in r[k].instances.items() if n in labels})
+            for owner, r in regions.items()
+        }
+        if len(labels) >= LEAST_REPEATS and _meet(plan, common):
+            for owner, region in common.items():
+                chosen[owner].append(region)
+    for found in chosen.values():
+        if found:
+            _Growth(found).grow()
+    return chosen
+
+
+def _grouped(regions: Sequence[Region]) -> Program:
+    """The program with neighbours in a stack that come from one repetition concatenated first."""
+    growth = _Growth(regions)
+    flow = growth.flow
+
+    def kin(value: str) -> Hashable:
+        owners = {growth.owner.get(leaf, (-1, 0, 0))[:2] for leaf in flow.leaves(value)}
+        return owners.pop() if len(owners) == 1 and (-1, 0) not in owners else None
+
+    return grouped(flow.program, kin)
 
 
 def _meet(plan: Plan, region: Mapping[str, Region]) -> bool:
@@ -384,61 +360,51 @@ def _pattern(plan: Plan, seqs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int
     return tuple(tuple(number.setdefault(s, len(number)) for s in seqs[c.name]) for c in plan.classes)
 
 
-def _rewrite(program: Program, regions: Mapping[str, Region]) -> tuple[Program, dict[str, Program]]:
+def _rewrite(program: Program, regions: Sequence[Region]) -> tuple[Program, list[Program]]:
     """The program with calls, and the bodies."""
-    if not regions:
-        return program, {}
-    flow = next(iter(regions.values())).flow
-    position = {op.out: i for i, op in enumerate(flow.core)}
-    users: dict[str, list[int]] = {}
-    for i, op in enumerate(flow.core):
-        for leaf in {leaf for v in op.ins for leaf in flow.leaves(v)}:
-            users.setdefault(leaf, []).append(i)
-    for value in program.outputs.values():
-        for leaf in flow.leaves(value):
-            users.setdefault(leaf, []).append(len(flow.core))
-    bodies: dict[str, Program] = {}
-    starts: dict[int, tuple[str, int, Instance, list[str], list[str]]] = {}
-    for name, region in regions.items():
+    flow = regions[0].flow
+    reading = users(flow)
+    bodies: list[Program] = []
+    starts: dict[int, list[Op]] = {}
+    inside: set[str] = set()
+    for k, region in enumerate(regions):
         slots = region.slots()
         shown: dict[int, None] = {}
         for instance in region.instances.values():
-            for value, place in instance.local.items():
-                outside = (u for u in users.get(value, ()) if not instance.first <= u < instance.last)
-                if value in position and next(outside, None) is not None:
-                    shown[place] = None
+            own = set(instance.members)
+            inside |= own
+            for member in instance.members:
+                if not own.issuperset(reading.get(member, ())):
+                    shown[instance.local[member]] = None
         places = sorted(shown)
-        bodies[name] = _body(flow, next(iter(region.instances.values())), slots, places)
+        bodies.append(_body(flow, next(iter(region.instances.values())), slots, places))
         for label, instance in region.instances.items():
             by_place = {place: value for value, place in instance.local.items()}
-            operands = [instance.sites[slots.index(k)] for k in range(max(slots, default=-1) + 1)]
-            results = [by_place[place] for place in places]
-            starts[instance.first] = (name, label, instance, operands, results)
-    ops: list[Op] = []
-    done: set[str] = set(program.inputs)
+            operands = tuple(instance.sites[slots.index(s)] for s in range(max(slots, default=-1) + 1))
+            starts[instance.first] = [
+                _result(program, by_place[place], operands, f"f{k}", label, output)
+                for output, place in enumerate(places)
+            ]
+    ops: dict[str, Op] = {}
 
-    def need(value: str) -> None:
-        if value not in done:
-            for v in flow.producer[value].ins:
-                need(v)
-            ops.append(flow.producer[value])
-            done.add(value)
+    def need(values: Iterable[str]) -> None:
+        for value in values:
+            for op in flow.needed(value, ops):
+                ops[op.out] = op
 
-    i = 0
-    while i < len(flow.core):
-        if i in starts:
-            name, label, instance, operands, results = starts[i]
-            for output, value in enumerate(results):
-                attrs: dict[str, Attr] = {"function": name, "instance": label, "output": output}
-                ops.append(Op(value, CALL, tuple(operands), program.type_of(value), attrs))
-            done.update(results)
-            i = instance.last
-        else:
-            need(flow.core[i].out)
-            i += 1
-    for value in program.outputs.values():
-        need(value)
-    return Program(program.inputs, tuple(ops), program.outputs), bodies
+    for i, op in enumerate(flow.core):
+        ops |= {call.out: call for call in starts.get(i, ())}
+        if op.out not in inside:
+            need([op.out])
+    need(program.outputs.values())
+    return Program(program.inputs, tuple(ops.values()), program.outputs), bodies
+
+
+def _result(
+    program: Program, value: str, operands: tuple[str, ...], function: str, label: int, output: int
+) -> Op:
+    attrs: dict[str, Attr] = {"function": function, "instance": label, "output": output}
+    return Op(value, CALL, operands, program.type_of(value), attrs)
 
 
 def _body(flow: Flow, instance: Instance, slots: Sequence[int], places: Sequence[int]) -> Program:
@@ -470,7 +436,7 @@ def expressions(plan: Plan, known: dict[object, int]) -> dict[str, dict[str, int
         for name in program.inputs:
             value[name] = known.setdefault(("input", name), len(known))
         for op in program.ops:
-            key: tuple[object, ...] = (*_head(op), tuple(value[v] for v in op.ins))
+            key: tuple[object, ...] = (*head(op), tuple(value[v] for v in op.ins))
             value[op.out] = known.setdefault(key, len(known))
             if op.name in COLLECTIVES:
                 meets.setdefault(op.integer("seq"), {})[owner] = value[op.out]

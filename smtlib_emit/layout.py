@@ -390,14 +390,19 @@ def kind_of(p: LayoutPremise) -> str:
 
 
 def lift(model: Model, facts: Sequence[Fact], axes: Sequence[str], kind: str) -> tuple[Fact, Ref, Ref, int]:
-    """Sum congruence: the first fact, the reduced tensors of both sides, and the number of equal summands."""
+    """Sum congruence: the first fact, the reduced tensors of both sides, and the number of equal summands.
+
+    A left side that is reduced over other axes already is reduced over both then.
+    """
     fact = facts[0]
     if not axes:
         return fact, fact.lhs, fact.rhs, 1
 
     def reduced(refs: list[Ref]) -> Reduced:
-        family = {split_ref(r)[0]: r for r in refs if isinstance(r, str)}
-        return model.reduced_of(next(iter(family)), family, axes, kind)
+        over = {*axes, *(a for r in refs if isinstance(r, Reduced) for a in r.axes)}
+        members = (m for r in refs for m in (r.of if isinstance(r, Reduced) else (r,)))
+        family = {split_ref(m)[0]: m for m in members}
+        return model.reduced_of(next(iter(family)), family, tuple(over), kind)
 
     lhs = reduced([f.lhs for f in facts])
     varies = any(a in form.symbols for form in fact.rhs_index for a in axes)

@@ -402,7 +402,7 @@ def test_lifted_facts_agree(second: Fact) -> None:
         (given(Tensor("s", "x"), c0("x"), RESHAPE, left=(X, Y)), ("b",)),
         (
             given(
-                Reduced("add", ("a",), (c0("x"), Tensor("c1", "x"))),
+                Reduced("max", ("a",), (c0("x"), Tensor("c1", "x"))),
                 c0("x"),
                 RESHAPE,  # type: ignore[arg-type]
                 left=(B0, X, Y),
@@ -429,11 +429,25 @@ def test_a_lifted_axis_runs_over_the_whole_class_as_its_coordinate(fact: Fact, l
         stage(Hyp((0,), at, lift, "add"), facts=(fact,))
 
 
-def test_what_is_reduced_already_is_not_lifted() -> None:
-    """Its members are ranks, not classes."""
-    fact = given(Reduced("add", ("b",), (c0("x"),)), c0("x"), (A0, ZERO, X, Y), left=(A0, X, Y))  # type: ignore[arg-type]
+def test_a_sum_over_one_axis_is_summed_over_another() -> None:
+    """Its members are ranks, whose sums over `a` stand still over `b`, or move."""
+    over_a = Reduced("add", ("a",), (c0("x"), Tensor("c1", "x")))
+    still = Fact(over_a, Tensor("s", "x"), Fraction(3), RANGES[1:4], (B0, X, Y), (X, Y))
+    assert stage(Hyp((0,), (X, Y), ("b",), "add"), facts=(still,)) == ["(= (t0 x y) (* 9.0 (t1 x y)))"]
+    with refuses(4, "b does not run over the whole class"):
+        stage(Hyp((0,), (X, Y), ("b",), "max"), facts=(still,))
+    part = Fact(over_a, Tensor("s", "x"), Fraction(3), (("b", 0, 2), *RANGES[2:4]), (B0, X, Y), (X, Y))
+    with refuses(4, "b does not run over the whole class"):
+        stage(Hyp((0,), (X, Y), ("b",), "add"), facts=(part,))
     with refuses(4, "a does not run over the whole class"):
-        stage(Hyp((0,), (B0, X, Y), ("a",), "add"), facts=(fact,))
+        stage(Hyp((0,), (X, Y), ("a",), "add"), facts=(still,))
+    with pytest.raises(Rejected, match=r"^obligation 14 .*members must stand in plan order"):
+        stage(Hyp((0, 0), (X, Y), ("b",), "add"), facts=(still,))
+    over_b = Reduced("add", ("b",), (c0("x"),))
+    one = Fact(over_b, Tensor("s", "x"), Fraction(3), (RANGES[0], *RANGES[2:4]), (A0, X, Y), (X, Y))
+    other = given(Tensor("c1", "x"), Tensor("s", "x"), (X, Y), OTHER, 3)
+    with refuses(4, "the lifted facts disagree"):
+        stage(Hyp((0, 1), (B0, X, Y), ("a",), "add"), facts=(one, other))
     with refuses(4, "max of a fact whose coefficient is not positive"):
         nothing = given(c0("x"), Tensor("s", "x"), (X, Y), coef=0)
         stage(Hyp((0,), (A0, X, Y), ("b",), "max"), facts=(nothing,))

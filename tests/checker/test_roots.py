@@ -292,3 +292,16 @@ def test_refused_beside_a_sum(total: dict[str, Any]) -> None:
     for premises in ([law(P), total], [total, law(P)], [total, law(["lit", "4"])]):
         with pytest.raises(Rejected, match=r"^obligation 7 .*the root law beside a sum"):
             case(*premises)
+
+
+@pytest.mark.parametrize("value,good", [("%1", True), ("%2", True), ("%0", False), ("a", False)])
+def test_a_result_of_a_call_is_what_its_function_computes(value: str, good: bool) -> None:
+    """Whatever its operands are: what hands an operand on, or flips its sign, shows nothing."""
+    body = program([["a", V]], [op("%0", "negate", ["a"], V), op("%1", "multiply", ["a", "a"], V),
+                                op("%2", "reshape", ["%1"], V)], [["r", value]])
+    caller = program([["x", V]], [[["%0"], "call", ["x"], "f0", 0], op("%1", "add", ["%0", "%0"], V)], [])
+    plan = plan_of([["r", 1]], caller, [{"name": "c0", "box": {"r": [0, 1]}, "program": caller}], [], [])
+    plan["functions"] = {"f0": {"specification": body, "classes": {"c0": body}}}
+    found = Model(read_plan(dump(plan)))
+    for space in ("s", "c0"):
+        assert nonnegative(found, Tensor(space, "%1")) == good

@@ -41,3 +41,51 @@ def deep(layers: int, wrong: int | None = None) -> Plan:
         name=f"deep-{layers}", mesh=MESH, specification=spec.build(), classes=b.build(), inputs=inputs,
         outputs=outputs,
     )  # fmt: skip
+
+
+def clipped(layers: int, wrong: str = "", order: str = "as the specification") -> Plan:
+    """An update of two parameters a layer, scaled by the norm of all; ``w`` is sharded, ``g`` is not.
+
+    The plan stacks the norms of all shards; ``g`` counts on every rank, and so a half there on each.
+    ``wrong`` leaves something out: the half in layer 1, the sum over ``tp``, or layer 1's norm of ``w``, for
+    which it takes the one of layer 0.
+    """
+    spec, b = ProgramBuilder(), ProgramBuilder({"tp": 2}, {"tp": ("tp",)})
+    for p, columns in ((spec, INNER), (b, INNER // 2)):
+        params = [
+            (
+                p.input(f"params.layers.{k}.w", f"f32[{WIDTH},{columns}]"),
+                p.input(f"params.layers.{k}.g", f"f32[{WIDTH}]"),
+            )
+            for k in range(layers)
+        ]
+        grads = [tuple(_gradient(p, x) for x in pair) for pair in params]
+        squares, root = [[(g * g).sum(*range(len(g.shape))) for g in pair] for pair in grads], p.sqrt
+        norms = []
+        for k, (of_w, of_g) in enumerate(squares):
+            half = p is b and not (wrong == "half" and k == 1)
+            norms.append(root(squares[0][0] if p is b and wrong == "layer" and k == 1 else of_w))
+            norms.append(root(of_g) / root(p.constant(2, "f32[]")) if half else root(of_g))
+        if p is b and order == "reversed":
+            norms.reverse()
+        stack = p.concatenate([n.reshape(1) for n in norms], 0)
+        total = stack * stack
+        if p is b and wrong != "sum":
+            total = p.all_reduce(total, "tp")
+        total = root(total) * root(total)
+        scale = p.minimum(1 / (root(total.sum(0)) + 1), p.constant(1, "f32[]"))
+        for k, (pair, of_pair) in enumerate(zip(params, grads, strict=True)):
+            for name, x, g in zip(("w", "g"), pair, of_pair, strict=True):
+                p.output(f"params.layers.{k}.{name}", x - g * p.broadcast(scale, g.shape))
+    names = [f"params.layers.{k}.{name}" for k in range(layers) for name in ("w", "g")]
+    placed = {n: {"tp": Shard(1) if n.endswith("w") else Replicate()} for n in names}
+    return build_plan(
+        name=f"clipped-{layers}", mesh={"tp": 2}, specification=spec.build(), classes=b.build(),
+        inputs=placed, outputs=placed,
+    )  # fmt: skip
+
+
+def _gradient(b: ProgramBuilder, x: Value) -> Value:
+    for _ in range(9):
+        x = b.tanh(x) * b.logistic(x)
+    return x

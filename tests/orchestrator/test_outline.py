@@ -19,14 +19,16 @@ from certificates.ir import CALL
 from certificates.plan import Plan, check_plan, dump, dumps, loads, to_json
 from orchestrator.emit import Emission, emit
 from orchestrator.engine import Engine
+from orchestrator.flow import Flow
 from orchestrator.interpreter import run_plan, run_specification
-from orchestrator.outline import Flow, expressions, in_order, outline, runs
+from orchestrator.outline import expressions, in_order, outline
+from orchestrator.repeats import runs
 from orchestrator.scatter import random_inputs, scatter_inputs
 from orchestrator.solving import Cores
 from trainverify import Kind, check
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deep_plans import deep
+from deep_plans import clipped, deep
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,47 @@ def test_ops_in_order_are_those_of_the_outlined_plan(flat: Plan, outlined: Plan)
     """The launch-time check compares what a rank runs with the plan in this order."""
     ours, theirs = in_order(flat.classes[0].program), in_order(inline(outlined).classes[0].program)
     assert [(o.name, o.type) for o in ours.ops] == [(o.name, o.type) for o in theirs.ops]
+
+
+def test_norms_of_gradients_and_their_scaling_belong_to_the_layer() -> None:
+    """Else clipping costs obligations for every parameter of every layer."""
+    flat = clipped(6)
+    plan = outline(flat)
+    for program in (plan.specification, plan.classes[0].program):
+        stacks = [op for op in program.ops if op.name == "concatenate"]
+        assert [len(op.ins) for op in stacks] == [6], "one part from every layer"
+        assert sum(op.name == "reduce" for op in program.ops) == 1
+    body = plan.functions["f0"].classes["c0"]
+    assert sum(op.name == "reduce" for op in body.ops) == 2
+    assert sum(op.name == "divide" for op in body.ops) == 1
+    inputs = random_inputs(flat, np.random.default_rng(1))
+    for name, value in run_specification(flat, inputs).items():
+        np.testing.assert_allclose(value, run_specification(inline(plan), inputs)[name], rtol=1e-12)
+    ranks = scatter_inputs(flat, inputs, np.random.default_rng(2))
+    for ours, theirs in zip(run_plan(inline(plan), ranks), run_plan(flat, ranks), strict=True):
+        assert all(np.allclose(ours[name], value, rtol=1e-12) for name, value in theirs.items())
+    ours, theirs = in_order(flat.classes[0].program), in_order(inline(plan).classes[0].program)
+    assert [(op.name, op.type) for op in ours.ops] == [(op.name, op.type) for op in theirs.ops]
+
+
+@pytest.mark.parametrize("order", ["as the specification", "reversed"])
+def test_a_clipped_update_is_proved_whatever_the_order_of_the_stack(order: str, tmp_path: Path) -> None:
+    assert emitted(outline(clipped(6, order=order)), tmp_path / "b").exit_code == 0
+    assert check(tmp_path / "b").kind is Kind.PROVED
+
+
+@pytest.mark.parametrize("wrong", ["half", "sum", "layer"])
+def test_a_wrong_norm_is_refuted(wrong: str, tmp_path: Path) -> None:
+    """A replicated parameter counted twice, a mesh axis left out, one layer's norm taken for another's."""
+    assert emitted(outline(clipped(6, wrong)), tmp_path / "b").exit_code == 1
+    assert check(tmp_path / "b").kind is Kind.REFUTED
+
+
+def test_clipping_adds_a_few_stages_for_each_layer(tmp_path: Path) -> None:
+    six = emitted(outline(clipped(6)), tmp_path / "six")
+    twelve = emitted(outline(clipped(12)), tmp_path / "twelve")
+    assert twelve.stages - six.stages <= 6 * 12
+    assert twelve.obligations - six.obligations <= 6 * 4
 
 
 def test_a_plan_with_functions_is_read_back(outlined: Plan) -> None:

@@ -1,0 +1,112 @@
+"""A program seen as *core* ops, in order, and *cheap* ones between them, which are computed anew wherever
+they are needed: data movement, literals, casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from certificates.affine import Affine
+from certificates.ir import CALL, COLLECTIVES, Op, Program
+
+#: Ops that are computed again where they are used, rather than handed over.
+CHEAP = frozenset(
+    ("constant", "iota", "broadcast_in_dim", "reshape", "transpose", "slice", "convert", "negate", "pad")
+)
+#: A concatenation of at most so many parts is cheap.
+PARTS = 8
+
+
+class Flow:
+    """Core ops over *leaves*: inputs and results of core ops."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.producer = {op.out: op for op in program.ops}
+        self._closed: dict[str, bool] = {}
+        self._signature: dict[str, int] = {}
+        self._numbers: dict[object, int] = {}
+        self._leaves: dict[str, tuple[str, ...]] = {}
+        for op in program.ops:
+            self._closed[op.out] = op.name not in COLLECTIVES and all(
+                self._closed.get(v, False) for v in op.ins
+            )
+        joined = {v for op in program.ops if op.name == "concatenate" for v in op.ins}
+        self.cheap = {op.out for op in program.ops if self._is_cheap(op, op.out in joined)}
+        self.core = self._in_order([op for op in program.ops if op.out not in self.cheap])
+
+    def _is_cheap(self, op: Op, joined: bool) -> bool:
+        """``joined``: whether it is a part of a concatenation, which is handed over if it is one itself."""
+        if op.name == CALL:
+            return False
+        if self._closed[op.out] or op.name in CHEAP:
+            return True
+        if op.name == "concatenate":
+            return len(op.ins) <= PARTS and not joined
+        literal = [self.producer[v].name == "constant" for v in op.ins if v in self.producer]
+        return op.name in ("multiply", "divide") and any(literal)
+
+    def _in_order(self, core: list[Op]) -> list[Op]:
+        """As executed, but an all-gather stands before the first op that needs it: frameworks prefetch."""
+        first_use: dict[str, float] = {}
+        for i, op in reversed(list(enumerate(core))):
+            here = first_use.get(op.out, i + 1.0) - 0.5 if op.name == "all_gather" else float(i)
+            if op.name == "all_gather":
+                first_use[op.out] = here
+            for leaf in self.leaves_of(op):
+                first_use[leaf] = min(here, first_use.get(leaf, here))
+        gathers = {op.out: first_use[op.out] for op in core if op.name == "all_gather"}
+        place = {op.out: (gathers.get(op.out, float(i)), i) for i, op in enumerate(core)}
+        return sorted(core, key=lambda op: place[op.out])
+
+    def leaves(self, value: str) -> tuple[str, ...]:
+        """Inputs and core results that a value is made of, each once."""
+        if value not in self._leaves:
+            if value in self.cheap:
+                self._leaves[value] = self.leaves_of(self.producer[value])
+            else:
+                self._leaves[value] = (value,)
+        return self._leaves[value]
+
+    def leaves_of(self, op: Op) -> tuple[str, ...]:
+        """Leaves of an op's operands, each once."""
+        return tuple(dict.fromkeys(leaf for v in op.ins for leaf in self.leaves(v)))
+
+    def needed(self, value: str, have: Collection[str]) -> Iterator[Op]:
+        """Ops that compute a value from those at hand, in order. The caller adds each to ``have``."""
+        if value in self.producer and value not in have:
+            for v in self.producer[value].ins:
+                yield from self.needed(v, have)
+            yield self.producer[value]
+
+    def token(self, op: Op) -> int:
+        """Equal for core ops that do the same with operands that are made alike from their leaves."""
+        return self._number((*head(op), tuple(self.signature(v) for v in op.ins)))
+
+    def signature(self, value: str) -> int:
+        if value not in self._signature:
+            if value in self.cheap:
+                self._signature[value] = self.token(self.producer[value])
+            else:
+                self._signature[value] = self._number(str(self.program.type_of(value)))
+        return self._signature[value]
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def is_stack(op: Op) -> bool:
+    """A concatenation of many parts, such as the norms of all gradients."""
+    return op.name == "concatenate" and len(op.ins) > PARTS
+
+
+def head(op: Op) -> tuple[object, ...]:
+    """What an op does, its rendezvous left open."""
+    attrs = tuple(sorted((k, _plain(v)) for k, v in op.attrs.items() if k != "seq"))
+    return op.name, str(op.type), attrs
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Affine):
+        return f"affine {value}"
+    return f"[{','.join(map(_plain, value))}]" if isinstance(value, tuple) else repr(value)

@@ -1,0 +1,135 @@
+"""Concatenations of the specification that the plan makes too, such as a stack of gradient norms.
+
+Where a plan tensor, or a sum of it over ranks, has the parts of such a *landmark* at the same positions, one
+fact says so; what follows is related to the landmark and not to each of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from certificates.affine import Affine
+from certificates.facts import Reduced, Ref, split_ref
+from certificates.ir import CALL
+from smtlib_emit.errors import NoDefinition
+
+from .cells import Cell, Unfollowable, explore
+from .flow import is_stack
+from .knowledge import Knowledge, Reading, Unrelated
+from .merging import join
+from .normal import make_fact, solve
+
+Forms = tuple[Affine, ...]
+
+
+class Landmarks:
+    """Restates facts about parts of concatenations."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.k, self.model = knowledge, knowledge.model
+        self.handed_over: set[str] = set()
+
+    def declare(self) -> None:
+        """Landmarks are stacks of the specification, and concatenations handed over by calls or to them."""
+        program = self.model.plan.specification
+        self.handed_over = {f"s:{v}" for v in program.outputs.values()}
+        results = {op.out for op in program.ops if op.name == CALL}
+        for op in program.ops:
+            across = f"s:{op.out}" in self.handed_over or not results.isdisjoint(op.ins)
+            if is_stack(op) or (op.name == "concatenate" and across):
+                self.k.landmarks[f"s:{op.out}"] = None
+
+    def relate(self, ref: str) -> bool:
+        """Relate a concatenation, or a sum of it over ranks, to one of the specification as a whole."""
+        op = self.model.op(ref)
+        if op is None or op.name != "concatenate" or ref.startswith("s:"):
+            return False
+        for landmark in self.k.landmarks:
+            if self.model.ops[landmark].type == op.type:
+                sides: tuple[Ref, ...] = (ref, *self._sums(ref))
+                if any(self._relate(lhs, landmark) for lhs in sides):
+                    return True
+        return False
+
+    def _relate(self, lhs: Ref, landmark: str) -> bool:
+        parts = self.k.facts_for(lhs)
+        if any(self.k.facts[n].rhs == landmark for n in parts):
+            return True
+        if len(parts) < 2:
+            return False
+        whole = self.k.full_index(lhs)
+        mesh = len(self.model.tensors.mesh_axes(lhs))
+
+        def alike(cell: Cell) -> tuple[Fraction, Forms]:
+            at = tuple(cell.at.values())
+            ours, theirs = self.k.read(lhs, at, cell.ranges), self.k.read(landmark, at[mesh:], cell.ranges)
+            if (ours.target, ours.at) != (theirs.target, theirs.at) or not theirs.coef:
+                raise Unrelated(lhs)
+            return ours.coef / theirs.coef, at[mesh:]
+
+        def anywhere(cell: Cell) -> tuple[Fraction, Forms]:
+            reading = self.k.read(lhs, tuple(cell.at.values()), cell.ranges)
+            found = self._place(landmark, reading, cell)
+            if found is None:
+                raise Unrelated(lhs)
+            return found
+
+        try:
+            found = explore(whole, alike)
+            if len({coef for _, (coef, _) in found}) == 1:
+                found = [(whole, (found[0][1][0], tuple(whole.at.values())[mesh:]))]
+        except (Unrelated, Unfollowable, NoDefinition):
+            # Inside a function nothing else can be said of its parts to the caller.
+            if landmark not in self.handed_over:
+                return False
+            try:
+                found = explore(whole, anywhere)
+            except (Unrelated, Unfollowable, NoDefinition):
+                return False
+        facts = [
+            make_fact(self.model, cell, lhs, tuple(cell.at.values()), landmark, at, coef)
+            for cell, (coef, at) in found
+        ]
+        self.k.restate(join(self.model, facts))
+        return True
+
+    def _place(self, landmark: str, reading: Reading, cell: Cell) -> tuple[Fraction, Forms] | None:
+        """Where a landmark has the element that was read, and how many times it is that there."""
+        for number in self.k.facts_for(landmark):
+            fact = self.k.facts[number]
+            if fact.rhs == reading.target and fact.coef:
+                values = solve(fact.rhs_index, fact.ranges, reading.at, cell.ranges)
+                if values is not None:
+                    at = tuple(f.substitute(values) for f in fact.lhs_index)
+                    return reading.coef / fact.coef, at
+        return None
+
+    def _sums(self, ref: str) -> Iterator[Reduced]:
+        """Sums over ranks of a concatenation and of those of the other classes with the same summands."""
+        for place, source in enumerate(self._sources(ref)):
+            for reduced in self.k.partials.get(source, ()):
+                family = {split_ref(m)[0]: self._partner(ref, place, m) for m in reduced.of}
+                if all(family.values()):
+                    try:
+                        yield self.model.reduced_of(split_ref(ref)[0], family, reduced.axes, reduced.kind)
+                    except NoDefinition:
+                        continue
+
+    def _partner(self, ref: str, place: int, source: str) -> str:
+        """The concatenation of the same type in a class that has ``source`` at a place; or nothing."""
+        owner, op = split_ref(source)[0], self.model.ops[ref]
+        for other in self.model.plan.by_class[owner].program.ops:
+            name = f"{owner}:{other.out}"
+            alike = other.name == "concatenate" and other.type == op.type
+            if alike and self._sources(name)[place : place + 1] == [source]:
+                return name
+        return ""
+
+    def _sources(self, ref: str) -> list[str]:
+        """What the parts of a concatenation come from, in order."""
+        try:
+            links = self.k.links(ref) or ()
+        except (Unfollowable, NoDefinition):
+            return []
+        return [str(self.k.facts[n].rhs) for n in links]

@@ -1,0 +1,65 @@
+"""Repetitions in a sequence of tokens: where a program runs the same code again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Shorter repetitions stay where they are: a call costs more than it saves.
+LEAST_REPEATS, LEAST_PERIOD = 3, 32
+#: A token may stand so often in one period; so many distances are tried.
+_NEAR, _CANDIDATES = 64, 128
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tokens from ``start`` to ``stop`` that repeat after ``period`` positions."""
+
+    start: int
+    period: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return (self.stop - self.start) // self.period
+
+
+def runs(tokens: Sequence[int]) -> list[Run]:
+    """Disjoint repetitions, those that save most first found, in order."""
+    out: list[Run] = []
+    work = [(0, len(tokens))]
+    while work:
+        low, high = work.pop()
+        best = _longest(tokens, low, high)
+        if best is not None:
+            if best.period >= LEAST_PERIOD:
+                out.append(best)
+            work += [(low, best.start), (best.stop, high)]
+    return sorted(out, key=lambda r: r.start)
+
+
+def _longest(tokens: Sequence[int], low: int, high: int) -> Run | None:
+    best, saved = None, 0
+    for period in _periods(tokens, low, high):
+        i = low
+        while i + period < high:
+            j = i
+            while j + period < high and tokens[j] == tokens[j + period]:
+                j += 1
+            count = (j - i) // period + 1
+            if count >= LEAST_REPEATS and (count - 1) * period > saved:
+                best, saved = Run(i, period, j + period), (count - 1) * period
+            i = j + 1
+    return best
+
+
+def _periods(tokens: Sequence[int], low: int, high: int) -> list[int]:
+    """Distances at which most tokens stand again, ascending: nearly all do so at the period of a run."""
+    places: dict[int, list[int]] = {}
+    distances: Counter[int] = Counter()
+    for i in range(low, high):
+        before = places.setdefault(tokens[i], [])
+        distances.update(i - j for j in before[-_NEAR:])
+        before.append(i)
+    return sorted(d for d, _ in distances.most_common(_CANDIDATES))
