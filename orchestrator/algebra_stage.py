@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -103,7 +103,7 @@ class AlgebraBuilder:
             for c, form in enumerate(use.at):
                 used.setdefault((use.ref, c), set()).add(self._leaves(form))
         aligned = _Union()
-        for x, y in self._aligned({use.ref for use in self.recipe.uses}):
+        for x, y in self._aligned(dict.fromkeys(use.ref for use in self.recipe.uses)):
             aligned.join(x, y)
         groups: dict[object, list[Coordinate]] = {}
         for coordinate in used:
@@ -138,7 +138,7 @@ class AlgebraBuilder:
             for offset, digits in self._tiled([(o, [*zip(n, s, strict=True)]) for o, n, s in cut], lo, hi):
                 tree.append((offset, tuple(c for c, _ in digits), tuple(s for _, s in digits)))
             fillers[key] = tuple(tree)
-        for ref in {use.ref for use in self.recipe.uses}:
+        for ref in dict.fromkeys(use.ref for use in self.recipe.uses):
             count = len(self.model.tensors.ranges(ref))
             self.trees[ref] = tuple(fillers[aligned.find((ref, c))] for c in range(count))
         self._name = name
@@ -189,10 +189,10 @@ class AlgebraBuilder:
     def _range(self, coordinate: Coordinate) -> tuple[int, int]:
         return self.model.tensors.ranges(coordinate[0])[coordinate[1]]
 
-    def _aligned(self, refs: set[Ref]) -> Iterator[tuple[Coordinate, Coordinate]]:
+    def _aligned(self, refs: Iterable[Ref]) -> Iterator[tuple[Coordinate, Coordinate]]:
         """Pairs of coordinates that the definition of an expanded tensor runs over together."""
         axes = list(self.model.plan.mesh.axes)
-        for ref in refs & self.recipe.expand:
+        for ref in (r for r in refs if r in self.recipe.expand):
             if isinstance(ref, Reduced):
                 for member in ref.of:
                     kept = [i for i in range(len(self.model.tensors.ranges(member)))

@@ -59,6 +59,10 @@ class _Stop(Exception):
 @_common
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The bundle: a folder.")
 @click.option("--no-solve", is_flag=True, help="Write all obligations, solve none; no solver is needed.")
+@click.option(
+    "--answers", type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep solver answers in this file and use those it has: later, only what changed is solved.",
+)  # fmt: skip
 def emit_main(
     plan_path: Path,
     jobs: int | None,
@@ -67,6 +71,7 @@ def emit_main(
     witness_seconds: float,
     out: Path,
     no_solve: bool,
+    answers: Path | None,
 ) -> None:
     """Write a certificate bundle for the plan file PLAN.
 
@@ -79,8 +84,9 @@ def emit_main(
         with _guarded():
             plan, progress = load(plan_path), _progress("tv-emit", quiet)
             done = emit(
-                plan, out, solve=not no_solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress
-            )
+                plan, out, solve=not no_solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress,
+                answers=answers,
+            )  # fmt: skip
     except _Stop as stop:
         _finish(stop.code, [stop.line], {}, as_json)
     else:

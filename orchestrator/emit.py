@@ -107,17 +107,22 @@ def emit(
     jobs: int | None = None,
     witness_seconds: float = 30.0,
     progress: Progress | None = None,
+    answers: Path | str | None = None,
 ) -> Emission:
-    """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`."""
+    """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`.
+
+    ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
+    asked only for what changed. The bundle is the same without it.
+    """
     out = Path(os.path.abspath(out))
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    journal = Journal(out.with_name(f"{out.name}.journal") if solve else None)
+    kept = Path(answers) if answers is not None else None
+    journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
     versions, cores = _solvers(journal) if solve else ("", AllPremises())
     resumed = len(journal)
-    flat = inline(plan)
-    plausible = (lambda _k, _n: True) if solve else Plausible(flat)
-    run = _Run(plan, flat, cores, plausible, progress or Progress())
+    plausible = (lambda _k, _n: True) if solve else Plausible(inline(plan))
+    run = _Run(plan, cores, plausible, progress or Progress())
     with _deep_recursion():
         run.relate_and_prove()
         proof, files = run.confirmed(journal, versions, jobs or os.cpu_count() or 1, solve)
@@ -135,11 +140,12 @@ def emit(
     )
     with run.progress.phase("write"):
         write(bundle, out)
-    answers = len(journal) - resumed
-    journal.delete()
+    asked = len(journal) - resumed
+    if kept is None:
+        journal.delete()
     return Emission(
         out, verdicts, solve, len(plan.outputs) - len(run.why), proof.size[0], proof.size[1],
-        len(files), canonical, resumed, answers, run.progress.seconds, _peak_mib(),
+        len(files), canonical, resumed, asked, run.progress.seconds, _peak_mib(),
     )  # fmt: skip
 
 
@@ -157,7 +163,6 @@ class _Run:
     """The state of one emission; ``why`` says of an output relation why it is not proved."""
 
     plan: Plan
-    flat: Plan
     cores: CoreFinder
     plausible: Callable[[Knowledge, int], bool]
     progress: Progress
@@ -212,7 +217,7 @@ class _Run:
         if not facts or seconds <= 0:
             return None
         with self.progress.phase("witness"):
-            return refute(self.flat, facts, seconds)
+            return refute(inline(self.plan), facts, seconds)
 
     def verdict(self, number: int, solve: bool, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"

@@ -101,7 +101,7 @@ class Engine:
         self.folder = Folder(self.knowledge)
         self.roots = Roots(self.knowledge)
         self.landmarks = Landmarks(self.knowledge)
-        deep = DeepMatcher(self.knowledge, self._proves)
+        deep = DeepMatcher(self.knowledge, self.proves)
         self.knowledge.deep = deep.relate
         self.knowledge.nested = Nested(self.knowledge).relate
         self.matcher.propose = deep.propose
@@ -206,9 +206,23 @@ class Engine:
         for number, relation in enumerate(self.plan.outputs):
             numbers = []
             for fact in relation_facts(self.plan, relation, "output", number):
-                numbers.append(self.knowledge.add(fact, LayoutRecipe(), relates=False))
+                recipe = self._inside(fact) or LayoutRecipe()
+                numbers.append(self.knowledge.add(fact, recipe, relates=False))
             out.append(numbers)
         return out
+
+    def _inside(self, fact: Fact) -> FromCall | None:
+        """A claim about results of a call, proved inside the function: once for all its calls."""
+        for number in self.knowledge.by_lhs.get(fact.lhs, ()):
+            recipe = self.knowledge.recipes.get(number)
+            if isinstance(recipe, FromCall) and self.knowledge.facts[number].rhs == fact.rhs:
+                inner = recipe.binding.lemma.engine
+                known = inner.knowledge.facts[recipe.conclusion]
+                claim = replace(fact, lhs=known.lhs, rhs=known.rhs, by=None)
+                goal = inner.knowledge.add(claim, LayoutRecipe(), relates=False)
+                if inner.proves(goal):
+                    return FromCall(recipe.binding, goal)
+        return None
 
     # --- proving -------------------------------------------------------------------------------------------
 
@@ -251,7 +265,8 @@ class Engine:
     def uses_of(stage: Stage | Called) -> Sequence[int]:
         return stage.rests if isinstance(stage, Called) else dependencies(stage)
 
-    def _proves(self, number: int) -> bool:
+    def proves(self, number: int) -> bool:
+        """Whether a guess is plausible and has a proof."""
         if not self.plausible(self.knowledge, number):
             return False
         try:

@@ -13,7 +13,7 @@ from certificates.ir import CALL, COLLECTIVES, Op, Program
 CHEAP = frozenset(
     ("constant", "iota", "broadcast_in_dim", "reshape", "transpose", "slice", "convert", "negate", "pad")
 )
-#: A concatenation of at most so many parts is cheap.
+#: A concatenation of at most so many parts is cheap, or one of inputs, which are parameters.
 PARTS = 8
 
 
@@ -31,6 +31,10 @@ class Flow:
             self._closed[op.out] = op.name not in COLLECTIVES and all(
                 self._closed.get(v, False) for v in op.ins
             )
+        self._moved = set(program.inputs)
+        for op in program.ops:
+            if (op.name in CHEAP or op.name == "concatenate") and self._moved.issuperset(op.ins):
+                self._moved.add(op.out)
         joined = {v for op in program.ops if op.name == "concatenate" for v in op.ins}
         self.cheap = {op.out for op in program.ops if self._is_cheap(op, op.out in joined)}
         self.core = self._in_order([op for op in program.ops if op.out not in self.cheap])
@@ -42,7 +46,8 @@ class Flow:
         if self._closed[op.out] or op.name in CHEAP:
             return True
         if op.name == "concatenate":
-            return len(op.ins) <= PARTS and not joined
+            # A flat buffer of parameters shows its parts; nothing could be said of it as a whole.
+            return not joined and (len(op.ins) <= PARTS or all(v in self._moved for v in op.ins))
         literal = [self.producer[v].name == "constant" for v in op.ins if v in self.producer]
         return op.name in ("multiply", "divide") and any(literal)
 

@@ -38,14 +38,18 @@ class Cores:
 
 
 def minimal_core(text: str) -> tuple[int, ...] | None:
-    """z3's minimised core of a file whose last assertion is the negated goal."""
-    assertions = list(z3.parse_smt2_string(text))
-    solver = z3.Solver()
+    """z3's minimised core of a file whose last assertion is the negated goal.
+
+    It depends on the text alone: what z3 did before in the same context could change its choice.
+    """
+    context = z3.Context()
+    assertions = list(z3.parse_smt2_string(text, ctx=context))
+    solver = z3.Solver(ctx=context)
     solver.set("rlimit", Z3_RLIMIT)
     solver.set("core.minimize", True)
     goal = assertions.pop()
     solver.add(goal)
-    markers = [z3.Bool(f"premise!{i}") for i in range(len(assertions))]
+    markers = [z3.Bool(f"premise!{i}", context) for i in range(len(assertions))]
     for marker, assertion in zip(markers, assertions, strict=True):
         solver.add(z3.Implies(marker, assertion))
     if solver.check(*markers) != z3.unsat:

@@ -20,7 +20,7 @@ from certificates.plan import Plan, dump, load
 from certificates.relation import Shard
 from orchestrator import emit as emission
 from orchestrator import witnessing
-from orchestrator.children import Checked, run_checker
+from orchestrator.children import Checked, command, run_checker
 from orchestrator.confirming import Answers
 from orchestrator.confirming import confirm as real_confirm
 from orchestrator.emit import emit
@@ -28,6 +28,7 @@ from orchestrator.engine import Engine
 from orchestrator.progress import Progress
 from orchestrator.solving import VERSIONS
 from tests.corpus.mutate import mutants
+from tests.orchestrator.deep_plans import deep
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = ROOT / "examples" / "mlp-handwritten.json.gz"
@@ -273,3 +274,32 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
     assert again.solver_answers == whole.solver_answers - kept
     assert contents(tmp_path / "b") == contents(tmp_path / "whole")
     assert not journal.exists()
+
+
+def test_kept_answers_are_used_after_an_edit_and_change_nothing(tmp_path: Path) -> None:
+    """Only what an edit touches is solved again; the bundle is the one that is made from scratch."""
+    plan, answers = deep(4), tmp_path / "answers"
+    first = emit(plan, tmp_path / "first", answers=answers)
+    assert first.resumed == 0 and first.solver_answers > 10
+    (cls,) = plan.classes
+    op = [op for op in cls.program.ops if op.name == "multiply"][-1]
+    edited = replace(op, ins=op.ins[::-1])
+    ops = tuple(edited if o is op else o for o in cls.program.ops)
+    changed = replace(plan, classes=(replace(cls, program=replace(cls.program, ops=ops)),))
+    whole = emit(changed, tmp_path / "whole")
+    again = emit(changed, tmp_path / "again", answers=answers)
+    assert 0 < again.solver_answers <= 3 < whole.solver_answers
+    assert again.exit_code == whole.exit_code == 0
+    assert contents(again.bundle) == contents(whole.bundle)
+    assert answers.exists() and not (tmp_path / "again.journal").exists()
+
+
+def test_a_bundle_is_the_same_whatever_the_hash_seed(tmp_path: Path) -> None:
+    """An archived bundle can be made again, byte for byte."""
+    dump(deep(2), tmp_path / "plan.json")
+    for seed in ("1", "2"):
+        words = command(
+            "orchestrator.cli", "emit_main", str(tmp_path / "plan.json"), "--out", str(tmp_path / seed)
+        )
+        subprocess.run(words, env=os.environ | {"PYTHONHASHSEED": seed}, check=True, capture_output=True)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from certificates.build import ProgramBuilder
 from certificates.calls import calls
 from certificates.cli import main as show
 from certificates.errors import FormatError
@@ -298,3 +299,14 @@ def test_calls_that_do_not_fit_are_refused(outlined: Plan, change: str, reason: 
 
 def test_a_plan_without_functions_looks_as_before(flat: Plan) -> None:
     assert "functions" not in to_json(flat)
+
+
+@pytest.mark.parametrize("parts,summed", [(9, False), (9, True), (8, True)])
+def test_a_flat_buffer_of_parameters_is_not_handed_over(parts: int, summed: bool) -> None:
+    """Nothing could be said of it as a whole; a long one of computed values is handed over."""
+    b = ProgramBuilder()
+    xs = [b.input(f"params.{k}", "f32[2,3]") for k in range(parts)]
+    flat = b.concatenate([b.tanh(x).reshape(6) if summed else x.reshape(6) for x in xs], 0)
+    b.output("y", b.tanh(flat))
+    core = [op.name for op in Flow(b.build()).core]
+    assert ("concatenate" in core) == (summed and parts == 9)
