@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .bundle import OutputVerdict, Status
-from .plan import Plan, states
+from .plan import Plan, Relation, states
 from .text import clean, count
 
 CONDITIONS = (
@@ -81,16 +81,21 @@ def _names(verdict: OutputVerdict) -> str:
 def _invariant(plan: Plan, verdicts: Sequence[OutputVerdict]) -> list[str]:
     """Is the step an inductive invariant of the run, as far as states and their relations go?"""
     broken = [f"{v.plan} is {v.verdict}" for v in verdicts if v.verdict != "PROVED"]
+    entering, leaving = _stated(plan.inputs), _stated(plan.outputs)
     for state in states(plan):
-        before, after = (
-            {(r.plan, r.coef, r.reduce, p) for r in side if r.spec == state for p in r.pieces}
-            for side in (plan.inputs, plan.outputs)
-        )
-        if before != after:
+        if entering.get(state) != leaving.get(state):
             broken.append(f"state {state} leaves the step under another relation than it enters")
     if broken:
         return ["  One step only, not shown to be an invariant of the run:", *(f"    {b}" for b in broken)]
     return ["  The step is an invariant: under the assumptions the claim holds after any number of steps."]
+
+
+def _stated(relations: Sequence[Relation]) -> dict[str, set[object]]:
+    """What relations say of each tensor of the specification."""
+    found: dict[str, set[object]] = {}
+    for r in relations:
+        found.setdefault(r.spec, set()).update((r.plan, r.coef, r.reduce, p) for p in r.pieces)
+    return found
 
 
 def _origin(plan: Plan) -> list[str]:

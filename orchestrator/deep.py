@@ -15,6 +15,7 @@ from functools import partial
 
 from certificates.affine import Affine, Range
 from certificates.facts import Fact, Reduced, Ref, split_ref
+from certificates.ir import CALL
 from smtlib_emit.algebra import ELEMENTWISE
 from smtlib_emit.errors import NoDefinition
 
@@ -256,7 +257,7 @@ class DeepMatcher:
             self._readers = {}
             for op in self.model.plan.specification.ops:
                 ref = f"s:{op.out}"
-                if not self.k.is_atom(ref) or ref in self.k.by_lhs:
+                if op.name == CALL or not self.k.is_atom(ref) or ref in self.k.by_lhs:
                     continue
                 for v in self.model.operands(ref):
                     atoms = [v] if self.k.is_atom(v) and v not in self.k.by_lhs else [

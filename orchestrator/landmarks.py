@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from certificates.affine import Affine
 from certificates.facts import Reduced, Ref, split_ref
-from certificates.ir import CALL
+from certificates.ir import CALL, TensorType
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore
@@ -29,6 +29,10 @@ class Landmarks:
     def __init__(self, knowledge: Knowledge) -> None:
         self.k, self.model = knowledge, knowledge.model
         self.handed_over: set[str] = set()
+        self._joined = {
+            c.name: [f"{c.name}:{op.out}" for op in c.program.ops if op.name == "concatenate"]
+            for c in self.model.plan.classes
+        }
 
     def declare(self) -> None:
         """Landmarks are stacks of the specification, and concatenations handed over by calls or to them."""
@@ -118,13 +122,11 @@ class Landmarks:
 
     def _partner(self, ref: str, place: int, source: str) -> str:
         """The concatenation of the same type in a class that has ``source`` at a place; or nothing."""
-        owner, op = split_ref(source)[0], self.model.ops[ref]
-        for other in self.model.plan.by_class[owner].program.ops:
-            name = f"{owner}:{other.out}"
-            alike = other.name == "concatenate" and other.type == op.type
-            if alike and self._sources(name)[place : place + 1] == [source]:
-                return name
-        return ""
+        alike = (name for name in self._joined[split_ref(source)[0]] if self._type(name) == self._type(ref))
+        return next((n for n in alike if self._sources(n)[place : place + 1] == [source]), "")
+
+    def _type(self, ref: str) -> TensorType:
+        return self.model.ops[ref].type
 
     def _sources(self, ref: str) -> list[str]:
         """What the parts of a concatenation come from, in order."""
