@@ -10,7 +10,7 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from certificates.affine import Affine, Range
@@ -186,16 +186,24 @@ class Knowledge:
         """The relation of one element on a box; raises :class:`Unrelated` or a split of the box."""
         if self.is_atom(ref) and ref not in self.by_lhs:
             return Reading(Fraction(1), ref, tuple(fold(f, ranges) for f in index))
-        for number in self.near(self.facts_for(ref), index, ranges):
+        found = self.through(self.facts_for(ref), index, ranges)
+        if found is None:
+            raise Unrelated(ref)
+        return replace(found, at=tuple(fold(f, ranges) for f in found.at))
+
+    def through(
+        self, numbers: Sequence[int], index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> Reading | None:
+        """What the first of some facts that covers an index says there; may raise a split of the box."""
+        for number in self.near(numbers, index, ranges):
             fact = self.facts[number]
             if any(f.is_const and g.is_const and f != g for f, g in zip(fact.lhs_index, index, strict=True)):
                 continue
             values = solve(fact.lhs_index, fact.ranges, index, ranges)
-            if values is None:
-                continue
-            at = tuple(fold(f.substitute(values), ranges) for f in fact.rhs_index)
-            return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
-        raise Unrelated(ref)
+            if values is not None:
+                at = tuple(f.substitute(values) for f in fact.rhs_index)
+                return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
+        return None
 
     def near(
         self, numbers: Sequence[int], index: Sequence[Affine], ranges: Mapping[str, Range]
@@ -271,7 +279,10 @@ class Knowledge:
         while self.moves(current) and (current == ref or current not in self.by_lhs):
             following: Ref
             if current in self.hops:
-                factor, following, moved = self._hop(current, at, ranges)
+                hop = self.through(self.hops[current], at, ranges)
+                if hop is None:
+                    raise Unfollowable(f"{current}: no hop covers {at}")
+                factor, following, moved = hop.coef, hop.target, list(hop.at)
             else:
                 factor, following, moved = step(self.model, current, at, ranges)
             if isinstance(following, Reduced) and not across:
@@ -281,16 +292,6 @@ class Knowledge:
                 return coef, following, at
             current = following
         return coef, current, at
-
-    def _hop(
-        self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]
-    ) -> tuple[Fraction, Ref, list[Affine]]:
-        for number in self.near(self.hops[ref], index, ranges):
-            fact = self.facts[number]
-            values = solve(fact.lhs_index, fact.ranges, index, ranges)
-            if values is not None:
-                return fact.coef, fact.rhs, [f.substitute(values) for f in fact.rhs_index]
-        raise Unfollowable(f"{ref}: no hop covers {index}")
 
     def _moved_facts(self, ref: str) -> list[int]:
         """Facts of the parts whose sources are related; padding, say, stays open."""

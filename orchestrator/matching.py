@@ -434,17 +434,12 @@ class Matcher:
         uses = [Use(ref, at)]
         links = self.k.links(ref)
         if links is not None:
-            for number in self.k.near(links, index, ranges):
-                fact = self.k.facts[number]
-                values = solve(fact.lhs_index, fact.ranges, index, ranges)
-                if values is not None and isinstance(fact.rhs, str):
-                    coef, source = fact.coef, fact.rhs
-                    at = tuple(f.substitute(values) for f in fact.rhs_index)
-                    instances = (Instance(number, tuple(values[s] for s, _, _ in fact.symbols)),)
-                    uses.append(Use(source, at))
-                    break
-            else:
+            link = self.k.through(links, index, ranges)
+            if link is None or link.fact is None or not isinstance(link.target, str):
                 raise Unrelated(ref)
+            coef, source, at = link.coef, link.target, link.at
+            instances = (Instance(link.fact, link.values),)
+            uses.append(Use(source, at))
         axes = list(self.model.plan.mesh.axes)
         for reduced in self.k.partials.get(source, []):
             if reduced.kind != "add":

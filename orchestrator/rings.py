@@ -22,7 +22,6 @@ from smtlib_emit.errors import NoDefinition
 
 from .cells import Cut, Digits, Unfollowable
 from .knowledge import Knowledge, Unrelated
-from .normal import solve
 
 RING = frozenset(("add", "subtract", "multiply", "divide"))
 MAX_MONOMIALS = 24
@@ -217,16 +216,13 @@ class Rings:
             return self._over_group(ref, at, ranges, trail, leaf)
         links = self.k.links(ref)
         if links is not None:
-            for number in links:
-                fact = self.k.facts[number]
-                values = solve(fact.lhs_index, fact.ranges, at, ranges)
-                if values is not None:
-                    trail.instances.append((number, tuple(values[s] for s, _, _ in fact.symbols), "lhs"))
-                    source = tuple(f.substitute(values) for f in fact.rhs_index)
-                    trail.uses.append((fact.rhs, source))  # a constant is an element of the stage too
-                    inner = self._element(fact.rhs, source, ranges, trail, leaf)
-                    return {m: fact.coef * c for m, c in inner.items()}
-            raise Unrelated(ref)
+            link = self.k.through(links, at, ranges)
+            if link is None or link.fact is None:
+                raise Unrelated(ref)
+            trail.instances.append((link.fact, link.values, "lhs"))
+            trail.uses.append((link.target, link.at))  # a constant is an element of the stage too
+            inner = self._element(link.target, link.at, ranges, trail, leaf)
+            return {m: link.coef * c for m, c in inner.items()}
         axes = list(self.model.plan.mesh.axes)
         for reduced in self.k.partials.get(ref, []):
             if reduced.kind == "add":
