@@ -4,8 +4,9 @@ python bench/scaling.py --plans DIR    capture what DIR lacks, measure every pla
 python bench/scaling.py --plot         docs/scaling.md and docs/scaling.svg from docs/scaling.json
 
 Llama 3 405B of examples/models/llama.py on TP 8 x FSDP 64 with a sequence of 8,192 tokens and two layers, one
-of these changed at a time. Whole fresh processes; memory is the largest sum of resident sets of a command and
-its children. Capturing needs PyTorch (the extra `torch`), plotting matplotlib (the group `bench`).
+of these changed at a time; for the layers torchtitan's model, which clips by the global norm. Whole fresh
+processes; memory is the largest sum of resident sets of a command and its children. Capturing needs PyTorch
+(the extra `torch`) and torchtitan, plotting needs matplotlib.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ TITLE = """# What size costs
 
 Made by `python bench/scaling.py --plans DIR` and `python bench/scaling.py --plot`. Every plan is Llama 3
 405B of `examples/models/llama.py` (no clipping) on TP 8 x FSDP 64, 8,192 tokens, two layers, but for the
-quantity that varies; above 512 ranks it is HSDP. All outputs of all plans are proved and checked.
+quantity that varies; above 512 ranks it is HSDP. For the layers it is torchtitan's model with clipping by the
+global norm (`examples/models/torchtitan_llama3_405b.py`). All outputs of all plans are proved and checked.
 `bundle KiB` leaves out the plan itself, which every bundle contains (`plan KiB`).
 
 ![Seconds and memory against layers, ranks, sequence and width](scaling.svg)
@@ -63,7 +65,7 @@ class Point:
         return f"llama3-405b-{self.family}-{self.value}"
 
     def sizes(self) -> dict[str, int]:
-        return {"layers": 2, "ranks": 512, "sequence": 8192, "width": 16384} | {self.family: self.value}
+        return {"ranks": 512, "sequence": 8192, "width": 16384} | {self.family: self.value}
 
 
 def points() -> Iterator[Point]:
@@ -74,14 +76,19 @@ def points() -> Iterator[Point]:
 
 def capture(point: Point, out: Path) -> None:
     """Runs in a process of its own, which is measured."""
-    sys.path.insert(0, str(ROOT / "examples" / "models"))
-    from llama import Config, definition
-
     from orchestrator.capture import capture
+
+    sys.path.insert(0, str(ROOT / "examples" / "models"))
+    if point.family == "layers":
+        import torchtitan_llama3_405b
+
+        dump(capture(torchtitan_llama3_405b.definition(layers=point.value), most=16), out)
+        return
+    from llama import Config, definition
 
     size = point.sizes()
     inner, heads = WIDTHS[size["width"]]
-    config = Config(dim=size["width"], ffn_dim=inner, heads=heads, kv_heads=8, layers=size["layers"])
+    config = Config(dim=size["width"], ffn_dim=inner, heads=heads, kv_heads=8)
     shards = min(size["ranks"] // 8, 64)
     replicas = size["ranks"] // 8 // shards
     mesh = ({"rep": replicas} if replicas > 1 else {}) | {"dp": shards, "tp": 8}

@@ -7,6 +7,7 @@ that printing it cannot steer a terminal.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from .affine import Range
@@ -18,6 +19,8 @@ from .relation import Partial, Shard, placements_of
 #: Column at which source locations start, where the op leaves room.
 LOCATION_COLUMN = 68
 _LISTS, _MEMBERS = 4, 8
+#: More lines than this are folded.
+MANY = 200
 
 
 def clean(text: object) -> str:
@@ -243,3 +246,14 @@ def plan_text(plan: Plan) -> list[str]:
 def class_text(plan: Plan, cls: RankClass) -> list[str]:
     """The program of one rank class."""
     return program_text(class_title(cls), cls.program, plan.sources)
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """Of many lines, those that differ in numbers only as one; a missing proof keeps its own."""
+    kinds: dict[str, list[str]] = {}
+    for line in lines:
+        alone = len(lines) <= MANY or line.startswith(("  REFUTED", "  UNKNOWN"))
+        kinds.setdefault(line if alone else re.sub("[0-9]+", "#", line), []).append(line)
+    return [
+        found[0] if len(found) == 1 else f"{kind} ({len(found)} such lines)" for kind, found in kinds.items()
+    ]

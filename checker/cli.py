@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,7 @@ from .replay import read_answers, replay, solvers
 from .strict import integer, members, need, read_json
 from .witness import replay as replay_witness
 
+MANY = 200  # more lines than this are folded
 CONDITIONS = (
     "every state input is an output under the same name and the same relation, at every rank (checked)",
     "the initial state satisfies the input relation",
@@ -88,19 +90,29 @@ def confirmed_lines(examined: kernel.Examined, answers: dict[str, dict[str, str]
             "solver-free normaliser; the others rest on the solvers alone"]
 
 
+def folded(lines: list[str]) -> list[str]:
+    """Of many lines, those that differ in numbers only as one; a missing proof keeps its own."""
+    kinds: dict[str, list[str]] = {}
+    for line in lines:
+        alone = len(lines) <= MANY or line.startswith(("  REFUTED", "  UNKNOWN"))
+        kinds.setdefault(line if alone else re.sub("[0-9]+", "#", line), []).append(line)
+    return [found[0] if len(found) == 1 else f"{kind} ({len(found)} such lines)"
+            for kind, found in kinds.items()]
+
+
 def report(examined: kernel.Examined, verified: kernel.Verified,
            answers: dict[str, dict[str, str]]) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
     lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
-    lines += [f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}"
-              for o in verified.outputs]
+    lines += folded([f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}"
+                     for o in verified.outputs])
     lines += confirmed_lines(examined, answers)
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
     lines += [f"assumption: {note}" for note in examined.assumptions]
-    lines += [f"not claimed: {note}" for note in examined.padding]
+    lines += folded([f"not claimed: {note}" for note in examined.padding])
     unrelated = sorted({n for c in plan.classes.values() for n in c.program.outputs}
                        - {r.plan for r in plan.outputs})
     lines += [f"not claimed: plan output {name} has no relation" for name in unrelated]

@@ -19,6 +19,7 @@ from certificates.bundle import NotABundle
 from certificates.cli import one_line
 from certificates.errors import FormatError
 from certificates.plan import dumps, load, read_bytes
+from certificates.text import folded
 
 from .children import run_checker
 from .emit import emit
@@ -90,7 +91,8 @@ def emit_main(
     except _Stop as stop:
         _finish(stop.code, [stop.line], {}, as_json)
     else:
-        lines = [f"  {v.verdict:8} {v.plan}{': ' + v.reason if v.reason else ''}" for v in done.verdicts]
+        verdicts = (f"  {v.verdict:8} {v.plan}{': ' + v.reason if v.reason else ''}" for v in done.verdicts)
+        lines = folded(list(verdicts))
         lines.append(f"{done.bundle}: {done.obligations} obligations in {done.stages} stages")
         _finish(done.exit_code, [*lines, done.verdict], done.to_json(), as_json)
 

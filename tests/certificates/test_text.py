@@ -16,6 +16,7 @@ from certificates.text import (
     LOCATION_COLUMN,
     class_title,
     clean,
+    folded,
     group_text,
     header_text,
     op_text,
@@ -214,3 +215,10 @@ def test_a_padded_input_says_so() -> None:
     assert relation_text(plan, plan.inputs[0], "input") == [
         "x : f32[6] as f32[4] = Shard(0) over dp (padded)"
     ]
+
+
+def test_many_lines_that_differ_in_numbers_only_are_folded() -> None:
+    many = [f"  PROVED   w.{k}" for k in range(200)]
+    assert folded(many) == many
+    found = folded([*many, "  REFUTED  w.7: why 1", "  PROVED   y"])
+    assert found == ["  PROVED   w.# (200 such lines)", "  REFUTED  w.7: why 1", "  PROVED   y"]

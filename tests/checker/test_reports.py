@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from checker import replay
-from checker.cli import final_line, main, provenance, read_policy, rounded, witnesses
+from checker.cli import final_line, folded, main, provenance, read_policy, rounded, witnesses
 from checker.errors import Malformed
 from checker.kernel import _SEAL, Output, Verified
 from checker.reader import read_plan
@@ -364,3 +364,12 @@ def test_files_of_answers() -> None:
             replay.read_answers(wrong, "f")
     with pytest.raises(Malformed, match="f: a second answer for 0001"):
         replay.read_answers("0001 unsat\n0001 sat\n", "f")
+
+
+def test_many_lines_that_differ_in_numbers_only_are_folded() -> None:
+    """A plan of 126 layers has thousands of outputs; one without a proof is still named."""
+    many = [f"  PROVED  w.{k}" for k in range(200)]
+    assert folded(many) == many
+    open_ = ["  UNKNOWN w.7: why 1", "  UNKNOWN w.8: why 1"]
+    found = folded([*many[:50], open_[0], *many[50:], open_[1], "  PROVED  y"])
+    assert found == ["  PROVED  w.# (200 such lines)", *open_, "  PROVED  y"]
