@@ -19,7 +19,7 @@ from certificates.plan import Function, Plan, check_plan
 
 from .flow import Flow, head
 from .repeats import LEAST_REPEATS, Run, runs
-from .stacks import flattened, grouped, spread
+from .stacks import flattened, gathered, grouped, spread
 
 _NUMBER = re.compile(r"(?:^|\.)([0-9]+)(?:\.|$)")
 
@@ -298,9 +298,9 @@ def outline(plan: Plan) -> Plan:
 
 
 def _normal(plan: Plan) -> Plan:
-    """The plan with its stacks flat, and elementwise work on their parts."""
-    classes = tuple(replace(c, program=spread(flattened(c.program))) for c in plan.classes)
-    return replace(plan, specification=spread(flattened(plan.specification)), classes=classes)
+    """The plan with its stacks flat and elementwise work on them whole: what :func:`spread` undid."""
+    classes = tuple(replace(c, program=gathered(flattened(c.program))) for c in plan.classes)
+    return replace(plan, specification=gathered(flattened(plan.specification)), classes=classes)
 
 
 def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, list[Region]]:

@@ -25,7 +25,8 @@ def spread(program: Program) -> Program:
         worked = {
             user.ins[0]: user
             for user in program.ops
-            if user.name in ELEMENTWISE and user.ins[0] in stacks and users[user.ins[0]] == [user.out]
+            if user.name in ELEMENTWISE and set(user.ins) <= stacks.keys()
+            if len(set(user.ins)) == 1 and users[user.ins[0]] == [user.out]
         }
         if not worked:
             return program
@@ -44,6 +45,29 @@ def _on_parts(op: Op, stack: Op, program: Program, names: Iterator[str]) -> list
         type_ = TensorType(op.type.dtype, program.type_of(v).shape)
         parts.append(replace(op, out=next(names), ins=(v,) * len(op.ins), type=type_))
     return [*parts, replace(stack, out=op.out, ins=tuple(p.out for p in parts), type=op.type)]
+
+
+def gathered(program: Program) -> Program:
+    """The other way round: parts that are all made by one elementwise op, made at once."""
+    names = _fresh(program)
+    while True:
+        users = _users(program)
+        made = {op.out: op for op in program.ops if op.name in ELEMENTWISE and len(set(op.ins)) == 1}
+        ops: list[Op] = []
+        for op in program.ops:
+            parts = [made[v] for v in op.ins if v in made and users[v] == [op.out]]
+            alike = {(p.name, len(p.ins), p.type.dtype, program.type_of(p.ins[0]).dtype) for p in parts}
+            if not is_stack(op) or len(parts) != len(op.ins) or len(alike) != 1:
+                ops.append(op)
+                continue
+            type_ = TensorType(program.type_of(parts[0].ins[0]).dtype, op.type.shape)
+            stack = replace(op, out=next(names), ins=tuple(p.ins[0] for p in parts), type=type_)
+            ops += [stack, replace(parts[0], out=op.out, ins=(stack.out,) * len(parts[0].ins), type=op.type)]
+            dropped = {p.out for p in parts}
+            ops = [o for o in ops if o.out not in dropped]
+        if len(ops) == len(program.ops):
+            return program
+        program = Program(program.inputs, tuple(ops), program.outputs)
 
 
 def grouped(program: Program, kin: Callable[[str], Hashable]) -> Program:

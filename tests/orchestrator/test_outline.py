@@ -16,8 +16,9 @@ from certificates.calls import calls
 from certificates.cli import main as show
 from certificates.errors import FormatError
 from certificates.functions import inline
-from certificates.ir import CALL
+from certificates.ir import CALL, Program
 from certificates.plan import Plan, check_plan, dump, dumps, loads, to_json
+from orchestrator import outline as outlining
 from orchestrator.emit import Emission, emit
 from orchestrator.engine import Engine
 from orchestrator.flow import Flow
@@ -26,6 +27,7 @@ from orchestrator.outline import expressions, in_order, outline
 from orchestrator.repeats import runs
 from orchestrator.scatter import random_inputs, scatter_inputs
 from orchestrator.solving import Cores
+from orchestrator.stacks import spread
 from trainverify import Kind, check
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -88,6 +90,19 @@ def test_norms_of_gradients_and_their_scaling_belong_to_the_layer() -> None:
         assert all(np.allclose(ours[name], value, rtol=1e-12) for name, value in theirs.items())
     ours, theirs = in_order(flat.classes[0].program), in_order(inline(plan).classes[0].program)
     assert [(op.name, op.type) for op in ours.ops] == [(op.name, op.type) for op in theirs.ops]
+
+
+def test_outlining_that_changes_what_is_computed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(program: Program) -> Program:
+        """Squares of norms in a stack become their doubles."""
+        done = spread(program)
+        known = {op.out for op in program.ops}
+        ops = (o if o.out in known or o.name != "multiply" else replace(o, name="add") for o in done.ops)
+        return Program(done.inputs, tuple(ops), done.outputs)
+
+    monkeypatch.setattr(outlining, "spread", wrong)
+    with pytest.raises(AssertionError, match="outlining changed what the plan computes"):
+        outline(clipped(6))
 
 
 @pytest.mark.parametrize("order", ["as the specification", "reversed"])
