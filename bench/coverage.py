@@ -30,7 +30,8 @@ def parallelism(plan: Plan) -> str:
 def parts(plan: Plan) -> str:
     """Parts of the step that the plan's names and ops show."""
     outputs = {r.plan for r in plan.outputs}
-    kinds = {op.attrs.get("kind") for op in plan.specification.ops if op.name == "reduce"}
+    programs = (plan.specification, *(f.specification for f in plan.functions.values()))
+    kinds = {op.attrs.get("kind") for p in programs for op in p.ops if op.name == "reduce"}
     found = ["forward, backward"]
     if any(n.startswith("opt.exp_avg") for n in outputs):
         found.append("Adam(W)")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from certificates.affine import Affine
-from certificates.facts import Reduced, Ref, split_ref
+from certificates.facts import Fact, Reduced, Ref, split_ref
 from certificates.ir import CALL, TensorType
 from smtlib_emit.errors import NoDefinition
 
@@ -62,43 +62,53 @@ class Landmarks:
             return True
         if len(parts) < 2:
             return False
-        whole = self.k.full_index(lhs)
-        mesh = len(self.model.tensors.mesh_axes(lhs))
+        facts = self._whole(lhs, landmark)
+        if not facts and landmark in self.handed_over:
+            # Inside a function nothing else can be said of its parts to the caller.
+            facts = self._in_pieces(lhs, landmark)
+        if facts:
+            self.k.restate(facts)
+        return bool(facts)
 
-        def alike(cell: Cell) -> tuple[Fraction, Forms]:
-            at = tuple(cell.at.values())
-            ours, theirs = self.k.read(lhs, at, cell.ranges), self.k.read(landmark, at[mesh:], cell.ranges)
+    def _whole(self, lhs: Ref, landmark: str) -> list[Fact]:
+        """One fact, if both have the same elements at the same positions."""
+        whole = self.k.full_index(lhs)
+        index = tuple(whole.at.values())
+        there = index[len(self.model.tensors.mesh_axes(lhs)) :]
+
+        def factor(cell: Cell) -> Fraction:
+            ours = self.k.read(lhs, tuple(cell.at.values()), cell.ranges)
+            at = tuple(f.substitute(cell.at) for f in there)
+            theirs = self.k.read(landmark, at, cell.ranges)
             if (ours.target, ours.at) != (theirs.target, theirs.at) or not theirs.coef:
                 raise Unrelated(lhs)
-            return ours.coef / theirs.coef, at[mesh:]
-
-        def anywhere(cell: Cell) -> tuple[Fraction, Forms]:
-            reading = self.k.read(lhs, tuple(cell.at.values()), cell.ranges)
-            found = self._place(landmark, reading, cell)
-            if found is None:
-                raise Unrelated(lhs)
-            return found
+            return ours.coef / theirs.coef
 
         try:
-            found = explore(whole, alike)
-            if len({coef for _, (coef, _) in found}) == 1:
-                found = [(whole, (found[0][1][0], tuple(whole.at.values())[mesh:]))]
+            coefs = {coef for _, coef in explore(whole, factor)}
         except (Unrelated, Unfollowable, NoDefinition):
-            # Inside a function nothing else can be said of its parts to the caller.
-            if landmark not in self.handed_over:
-                return False
-            try:
-                found = explore(whole, anywhere)
-            except (Unrelated, Unfollowable, NoDefinition):
-                return False
+            return []
+        if len(coefs) != 1:
+            return []
+        return [make_fact(self.model, whole, lhs, index, landmark, there, coefs.pop())]
+
+    def _in_pieces(self, lhs: Ref, landmark: str) -> list[Fact]:
+        """A fact for each run of elements, wherever the landmark has them."""
+
+        def place(cell: Cell) -> tuple[Fraction, Forms]:
+            return self._place(landmark, self.k.read(lhs, tuple(cell.at.values()), cell.ranges), cell)
+
+        try:
+            found = explore(self.k.full_index(lhs), place)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return []
         facts = [
             make_fact(self.model, cell, lhs, tuple(cell.at.values()), landmark, at, coef)
             for cell, (coef, at) in found
         ]
-        self.k.restate(join(self.model, facts))
-        return True
+        return join(self.model, facts)
 
-    def _place(self, landmark: str, reading: Reading, cell: Cell) -> tuple[Fraction, Forms] | None:
+    def _place(self, landmark: str, reading: Reading, cell: Cell) -> tuple[Fraction, Forms]:
         """Where a landmark has the element that was read, and how many times it is that there."""
         for number in self.k.facts_for(landmark):
             fact = self.k.facts[number]
@@ -107,7 +117,7 @@ class Landmarks:
                 if values is not None:
                     at = tuple(f.substitute(values) for f in fact.lhs_index)
                     return reading.coef / fact.coef, at
-        return None
+        raise Unrelated(landmark)
 
     def _sums(self, ref: str) -> Iterator[Reduced]:
         """Sums over ranks of a concatenation and of those of the other classes with the same summands."""
