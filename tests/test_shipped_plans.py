@@ -25,6 +25,7 @@ PROVED = (
     "torchtitan-llama3-405b-8l-hsdp2-tp8-fsdp64",
     "torchtitan-llama3-405b-8l-hsdp32-tp8-fsdp64",
     "torchtitan-llama3-405b-8l-tp8-fsdp64",
+    "torchtitan-llama3-405b-hsdp2-tp8-fsdp64",
     "torchtitan-llama3-405b-tp8-fsdp64",
     "torchtitan-llama3-debugmodel-1l-hsdp2-tp2-fsdp2",
     "torchtitan-llama3-debugmodel-1l-tp2-fsdp2",
