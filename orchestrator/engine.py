@@ -301,11 +301,21 @@ class Engine:
                     raise Unproved(str(first)) from first
                 recipe = LayoutRecipe(recipe.expand)
         assert isinstance(recipe, LayoutRecipe)
-        stage = LayoutBuilder(self.knowledge, number, recipe).build(self._title(fact))
+        stage = self._layout(number, recipe)
+        if stage is None and fact.rhs in self.knowledge.landmarks:
+            stage = self._layout(number, replace(recipe, expand=recipe.expand | {fact.rhs}))
+        if stage is None:
+            raise Unproved(f"no proof of {fact}")
+        return stage
+
+    def _layout(self, number: int, recipe: LayoutRecipe) -> LayoutStage | None:
+        """The stage with the premises that it needs; ``None`` if all that were found do not suffice."""
+        builder = LayoutBuilder(self.knowledge, number, recipe)
+        stage = builder.build(self._title(self.knowledge.facts[number]))
         text = LayoutText(self.model, self.knowledge.facts, stage).text("unknown")
         core = self.cores.core(without_comments(text))
         if core is None:
-            raise Unproved(f"no proof of {fact} from {len(stage.premises)} premises")
+            return None
         return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
 
     def _pointwise(self, ref: Ref) -> bool:

@@ -37,7 +37,8 @@ class Landmarks:
     def declare(self) -> None:
         """Landmarks are stacks of the specification, and concatenations handed over by calls or to them."""
         program = self.model.plan.specification
-        self.handed_over = {f"s:{v}" for v in program.outputs.values()}
+        if not self.model.plan.outputs:  # a function, whose results the caller relates
+            self.handed_over = {f"s:{v}" for v in program.outputs.values()}
         results = {op.out for op in program.ops if op.name == CALL}
         for op in program.ops:
             across = f"s:{op.out}" in self.handed_over or not results.isdisjoint(op.ins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from certificates.build import ProgramBuilder, build_plan
 from certificates.ir import Program
 from certificates.plan import Plan
+from certificates.relation import Shard
+from orchestrator.emit import emit
 from orchestrator.interpreter import run_specification
 from orchestrator.scatter import random_inputs
 from orchestrator.stacks import flattened, gathered, grouped, spread
+from trainverify import Kind, check
 
 PARTS = 10
 
@@ -94,3 +98,19 @@ def test_a_concatenation_that_is_needed_elsewhere_is_not_dissolved() -> None:
     inner = b.concatenate([x, y], 0)
     b.output("z", b.concatenate([inner, x], 0) + b.concatenate([y, inner], 0))
     assert names(flattened(b.build())).count("concatenate") == 3
+
+
+@pytest.mark.parametrize("parts", [2, PARTS])
+def test_a_stack_that_is_an_output_is_proved(parts: int, tmp_path: Path) -> None:
+    """As a whole it equals the specification's because its parts do."""
+    spec, b = ProgramBuilder(), ProgramBuilder({"dp": 2})
+    for p, columns in ((spec, 4), (b, 2)):
+        xs = [p.input(f"x{k}", f"f32[2,{columns}]") for k in range(parts)]
+        p.output("y", p.concatenate([p.tanh(x) for x in xs], 0))
+    layouts = {f"x{k}": {"dp": Shard(1)} for k in range(parts)}
+    plan = build_plan(
+        name="stacked", mesh={"dp": 2}, specification=spec.build(), classes=b.build(), inputs=layouts,
+        outputs={"y": {"dp": Shard(1)}},
+    )  # fmt: skip
+    assert emit(plan, tmp_path / "b").exit_code == 0
+    assert check(tmp_path / "b").kind is Kind.PROVED
