@@ -15,7 +15,6 @@ from typing import Literal
 from . import plan as plans
 from .errors import FormatError
 from .plan import Plan, canonical_bytes, digest, parse_json, read_bytes
-from .proof import Proof, proof_json
 from .proof_reader import proof_from_json, verdicts_from_json
 
 FORMAT, VERSION = "trainverify-bundle", 1
@@ -90,10 +89,12 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A certificate. ``obligations`` maps file numbers (``0001``) to texts; ``report`` is for people."""
+    """A certificate. ``proof`` is ``proof.json``, ``obligations`` maps file numbers (``0001``) to texts;
+    ``report`` is for people.
+    """
 
     plan: Plan
-    proof: Proof
+    proof: bytes
     obligations: Mapping[str, str]
     verdicts: tuple[OutputVerdict, ...]
     status: Status
@@ -102,7 +103,7 @@ class Bundle:
 
     def members(self) -> dict[str, bytes]:
         """Every file but the manifest."""
-        out = {"plan.json": plans.dumps(self.plan), "proof.json": canonical_bytes(proof_json(self.proof))}
+        out = {"plan.json": plans.dumps(self.plan), "proof.json": self.proof}
         out |= {_obligation(number): text.encode("ascii") for number, text in self.obligations.items()}
         if self.witness is not None:
             out["witness.json"] = canonical_bytes(self.witness)
@@ -209,9 +210,10 @@ def read(folder: Path) -> Bundle:
         texts = {n: d.decode("ascii") for n, d in data.items() if n.endswith((".smt2", ".txt"))}
     except UnicodeDecodeError as error:
         raise FormatError(f"an obligation or the report is not ASCII: {error}") from None
+    proof_from_json(parse_json(data["proof.json"]))
     return Bundle(
         plans.loads(data["plan.json"]),
-        proof_from_json(parse_json(data["proof.json"])),
+        data["proof.json"],
         {n[len("obligations/") : -len(".smt2")]: t for n, t in texts.items() if n.endswith(".smt2")},
         manifest.verdicts,
         manifest.status,

@@ -682,9 +682,14 @@ def to_json(plan: Plan) -> dict[str, object]:
     }
 
 
+def canonical_text(data: object) -> str:
+    """Deterministic JSON: sorted keys, no white space, ASCII."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
 def canonical_bytes(data: object) -> bytes:
-    """Deterministic JSON: sorted keys, no white space, ASCII, one trailing newline."""
-    return (json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n").encode("ascii")
+    """A deterministic JSON document, with a newline at its end."""
+    return (canonical_text(data) + "\n").encode("ascii")
 
 
 def dumps(plan: Plan) -> bytes:

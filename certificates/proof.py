@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import assert_never
 
 from .affine import Affine
 from .facts import Fact, Ref
 from .ir import format_rational
+from .plan import canonical_text
 
 FORMAT, VERSION = "trainverify-proof", 1
 Index = tuple[Affine, ...]
@@ -183,12 +185,6 @@ class Proof:
     stages: Sequence[Stage | CallStage]
     lemmas: Sequence[Lemma] = ()
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Facts and stages, those of lemmas included."""
-        facts = len(self.facts) + sum(len(m.facts) for m in self.lemmas)
-        return facts, len(self.stages) + sum(len(m.stages) for m in self.lemmas)
-
 
 def ref_json(ref: Ref) -> object:
     if isinstance(ref, str):
@@ -298,20 +294,59 @@ def stage_json(stage: Stage | CallStage) -> dict[str, object]:
     }
 
 
-def proof_json(proof: Proof) -> dict[str, object]:
-    """``proof.json`` as plain data."""
-    lemmas = [
-        {
-            "function": lemma.function,
-            "facts": [fact_json(f) for f in lemma.facts],
-            "stages": [stage_json(s) for s in lemma.stages],
-            "concludes": list(lemma.concludes),
-        }
-        for lemma in proof.lemmas
-    ]
-    return ({"lemmas": lemmas} if lemmas else {}) | {
-        "format": FORMAT,
-        "version": VERSION,
-        "facts": [fact_json(f) for f in proof.facts],
-        "stages": [stage_json(s) for s in proof.stages],
-    }
+@dataclass(frozen=True)
+class Section:
+    """Facts and the stages that prove them as they stand in ``proof.json``; ``size`` counts both."""
+
+    facts: str
+    stages: str
+    size: tuple[int, int]
+
+    @classmethod
+    def of(cls, facts: Sequence[Fact], stages: Sequence[Stage | CallStage]) -> Section:
+        return cls(
+            canonical_text([fact_json(f) for f in facts]),
+            canonical_text([stage_json(s) for s in stages]),
+            (len(facts), len(stages)),
+        )
+
+    def with_files(self, names: Mapping[str, str]) -> Section:
+        """The same over files of other names."""
+        if all(old == new for old, new in names.items()):
+            return self
+        # Within a JSON string the quotes would be escaped: this is a key and its value.
+        stages = re.sub(r'"file":"([0-9]+)"', lambda m: f'"file":"{names[m[1]]}"', self.stages)
+        return replace(self, stages=stages)
+
+
+@dataclass(frozen=True)
+class LemmaSection:
+    """A lemma as it stands in ``proof.json``."""
+
+    function: str
+    section: Section
+    concludes: Sequence[int]
+
+
+def document(main: Section, lemmas: Sequence[LemmaSection]) -> bytes:
+    """``proof.json``: canonical JSON."""
+    parts = {"facts": main.facts, "format": canonical_text(FORMAT)}
+    if lemmas:
+        parts["lemmas"] = "[" + ",".join(map(_lemma_text, lemmas)) + "]"
+    return (_object_text(parts | {"stages": main.stages, "version": str(VERSION)}) + "\n").encode("ascii")
+
+
+def _lemma_text(lemma: LemmaSection) -> str:
+    concludes, function = canonical_text(list(lemma.concludes)), canonical_text(lemma.function)
+    facts, stages = lemma.section.facts, lemma.section.stages
+    return _object_text({"concludes": concludes, "facts": facts, "function": function, "stages": stages})
+
+
+def _object_text(parts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}"
+
+
+def proof_bytes(proof: Proof) -> bytes:
+    """``proof.json`` of a whole proof."""
+    lemmas = [LemmaSection(m.function, Section.of(m.facts, m.stages), m.concludes) for m in proof.lemmas]
+    return document(Section.of(proof.facts, proof.stages), lemmas)

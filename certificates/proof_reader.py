@@ -50,14 +50,14 @@ def proof_from_json(data: object) -> Proof:
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
     lemmas = tuple(_lemma(entry) for entry in _list(raw["lemmas"], "lemmas")) if called else ()
-    facts = [_fact(f) for f in _list(raw["facts"], "facts")]
+    facts = [fact_from_json(f) for f in _list(raw["facts"], "facts")]
     stages = [_call(s, len(lemmas)) or _stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
     return Proof(facts, stages, lemmas)
 
 
 def _lemma(data: object) -> Lemma:
     raw = _object(data, "a lemma", "function facts stages concludes")
-    facts = [_fact(f) for f in _list(raw["facts"], "facts")]
+    facts = [fact_from_json(f) for f in _list(raw["facts"], "facts")]
     stages = [_stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
     concludes = [_fact_number(n, len(facts)) for n in _ints(raw["concludes"], "conclusions")]
     return Lemma(_text(raw["function"], "function of a lemma"), facts, stages, concludes)
@@ -128,7 +128,8 @@ def _ref(data: object) -> Ref:
     return Reduced(_text(raw["kind"], "kind"), _texts(raw["axes"], "axes"), _texts(raw["of"], "members"))
 
 
-def _fact(data: object) -> Fact:
+def fact_from_json(data: object) -> Fact:
+    """A fact of a parsed ``proof.json``."""
     raw = _object(data, "a fact", "lhs rhs coef symbols lhs_index rhs_index by")
     symbols = []
     for entry in _list(raw["symbols"], "symbols of a fact"):

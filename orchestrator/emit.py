@@ -10,25 +10,26 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from certificates.bundle import Bundle, OutputVerdict, Word, check_replaceable, write
+from certificates.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
 from certificates.functions import inline
 from certificates.plan import Plan, digest, dumps
-from certificates.proof import Proof
 from certificates.report import report, summary
 from certificates.text import clean
 
 from .confirming import confirm
 from .cores import AllPremises, CoreFinder
-from .engine import Engine, Obligation, Unproved
-from .errors import SolverMissing
+from .engine import Engine
+from .errors import SolverMissing, Unproved
 from .hint import hint
 from .journal import Journal
+from .kept import Kept
 from .knowledge import Knowledge
+from .parts import Assembled, Obligation
 from .plausible import Plausible
 from .progress import Progress
 from .witnessing import Refutation, refute
@@ -119,23 +120,23 @@ def emit(
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = Path(answers) if answers is not None else None
     journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
-    versions, cores = _solvers(journal) if solve else ("", AllPremises())
     resumed = len(journal)
+    solving = _solving(journal, jobs) if solve else _Solving(AllPremises())
     plausible = (lambda _k, _n: True) if solve else Plausible(inline(plan))
-    run = _Run(plan, cores, plausible, progress or Progress())
+    store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
+    run = _Run(plan, solving, plausible, progress or Progress(), store)
     with _deep_recursion():
-        run.relate_and_prove()
-        proof, files = run.confirmed(journal, versions, jobs or os.cpu_count() or 1, solve)
+        proof = run.again() or run.anew()
         refutation = run.refute(witness_seconds)
-    verdicts = tuple(run.verdict(i, solve, refutation) for i in range(len(plan.outputs)))
+    verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
     canonical = digest(dumps(plan))
     bundle = Bundle(
         plan,
-        proof,
-        {o.file: o.text for o in files},
+        proof.document,
+        {o.file: o.text for o in proof.obligations},
         verdicts,
-        "unsat" if solve else "unknown",
-        report(plan, canonical, verdicts, "unsat" if solve else "unknown", len(files)),
+        solving.status,
+        report(plan, canonical, verdicts, solving.status, len(proof.obligations)),
         refutation.witness if refutation else None,
     )
     with run.progress.phase("write"):
@@ -144,18 +145,41 @@ def emit(
     if kept is None:
         journal.delete()
     return Emission(
-        out, verdicts, solve, len(plan.outputs) - len(run.why), proof.size[0], proof.size[1],
-        len(files), canonical, resumed, asked, run.progress.seconds, _peak_mib(),
+        out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
+        canonical, resumed, asked, run.progress.seconds, _peak_mib(),
     )  # fmt: skip
 
 
-def _solvers(journal: Journal) -> tuple[str, CoreFinder]:
-    """Versions and core finder. Solvers are loaded here only: without solving none needs to be there."""
+@dataclass(frozen=True)
+class _Solving:
+    """How obligations are solved: not at all without a journal."""
+
+    cores: CoreFinder
+    journal: Journal | None = None
+    versions: str = ""
+    jobs: int = 1
+
+    @property
+    def status(self) -> Status:
+        return "unknown" if self.journal is None else "unsat"
+
+    def refused(self, obligations: Sequence[Obligation], progress: Progress) -> dict[str, str]:
+        """What the solvers say of the files that they do not both refute."""
+        if self.journal is None:
+            return {}
+        texts = [o.text for o in obligations]
+        with progress.phase("confirm"):
+            answers = confirm(texts, self.journal, self.versions, self.jobs, progress.step)
+        return {o.file: str(a) for o, a in zip(obligations, answers, strict=True) if not a.unsat}
+
+
+def _solving(journal: Journal, jobs: int | None) -> _Solving:
+    """Solvers are loaded here only: without solving none needs to be there."""
     try:
         from .solving import VERSIONS, Cores
     except ImportError as error:
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
-    return VERSIONS, Cores(journal)
+    return _Solving(Cores(journal), journal, VERSIONS, jobs or os.cpu_count() or 1)
 
 
 @dataclass
@@ -163,13 +187,46 @@ class _Run:
     """The state of one emission; ``why`` says of an output relation why it is not proved."""
 
     plan: Plan
-    cores: CoreFinder
+    solving: _Solving
     plausible: Callable[[Knowledge, int], bool]
     progress: Progress
+    kept: Kept | None
     why: dict[int, str] = field(default_factory=dict)
+    claims: list[list[int]] = field(default_factory=list)
 
-    def relate_and_prove(self) -> None:
-        self.engine = Engine(self.plan, self.cores, self.plausible)
+    def again(self) -> Assembled | None:
+        """The proof of all outputs as it was made before, if nothing that it depends on is different."""
+        if self.kept is None:
+            return None
+        with self.progress.phase("relate"):
+            found = self.kept.again(self.solving.cores, self.solving.status)
+        if found is None or self.solving.refused(found[0].obligations, self.progress):
+            return None
+        self.kept.keep(found[0].main, found[1])
+        return found[0]
+
+    def anew(self) -> Assembled:
+        """The proof of all outputs that stand; outputs with a file that one solver does not refute fall."""
+        known = self.kept.lemma if self.kept else lambda _function, _assumed: None
+        self.engine = Engine(self.plan, self.solving.cores, self.plausible, kept=known)
+        self._relate_and_prove()
+        while True:
+            wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
+            with self.progress.phase("assemble"):
+                proof = self.engine.proof(wanted, self.solving.status)
+            bad = self.solving.refused(proof.obligations, self.progress)
+            if not bad:
+                break
+            broken = self.engine.fallen(bad)
+            for i, facts in enumerate(self.claims):
+                fallen = [broken[f] for f in facts if f in broken]
+                if i not in self.why and fallen:
+                    self.why[i] = fallen[0]
+        if self.kept and not self.why:
+            self.kept.keep(proof.main, self.engine.lemmas)
+        return proof
+
+    def _relate_and_prove(self) -> None:
         with self.progress.phase("relate"):
             trouble = _attempt(self.engine.relate)
         self.claims = self.engine.claims()
@@ -190,27 +247,6 @@ class _Run:
 
         return prove
 
-    def confirmed(
-        self, journal: Journal, versions: str, jobs: int, solve: bool
-    ) -> tuple[Proof, list[Obligation]]:
-        """The proof of all outputs that stand; outputs with a file that one solver does not refute fall."""
-        while True:
-            wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
-            with self.progress.phase("assemble"):
-                proof, files = self.engine.proof(wanted, "unsat" if solve else "unknown")
-            if not solve:
-                return proof, files
-            with self.progress.phase("confirm"):
-                answers = confirm([o.text for o in files], journal, versions, jobs, self.progress.step)
-            bad = {o.file: str(a) for o, a in zip(files, answers, strict=True) if not a.unsat}
-            if not bad:
-                return proof, files
-            broken = self.engine.fallen(bad)
-            for i, facts in enumerate(self.claims):
-                fallen = [broken[f] for f in facts if f in broken]
-                if i not in self.why and fallen:
-                    self.why[i] = fallen[0]
-
     def refute(self, seconds: float) -> Refutation | None:
         """A witness against one of the outputs without a proof."""
         facts = [(i, k) for i in self.why for k in range(len(self.claims[i]))]
@@ -219,13 +255,13 @@ class _Run:
         with self.progress.phase("witness"):
             return refute(inline(self.plan), facts, seconds)
 
-    def verdict(self, number: int, solve: bool, refutation: Refutation | None) -> OutputVerdict:
+    def verdict(self, number: int, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"
         if refutation is not None and refutation.output == number:
             word, reason = "REFUTED", refutation.reason
         elif number in self.why:
             reason = self.why[number]
-        elif solve:
+        elif self.solving.journal is not None:
             word, reason = "PROVED", ""
         else:
             reason = UNSOLVED

@@ -25,10 +25,8 @@ from certificates.proof import (
     InputRange,
     LayoutPremise,
     LayoutStage,
-    Proof,
     Stage,
 )
-from certificates.proof import Lemma as LemmaProof
 from smtlib_emit.algebra import ELEMENTWISE, AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText
@@ -39,31 +37,29 @@ from .algebra_stage import AlgebraBuilder
 from .cells import Cut, Digits, Unfollowable
 from .cores import CoreFinder
 from .deep import DeepMatcher
+from .errors import Unproved
 from .knowledge import Knowledge, LayoutRecipe
 from .landmarks import Landmarks
 from .layout_stage import LayoutBuilder
-from .lemmas import Binding, CallSite, FromCall, Lemma, available, bodies, facts_about, renamed, sites
+from .lemmas import (
+    Begin,
+    Binding,
+    CallSite,
+    FromCall,
+    KeptLemma,
+    Lemma,
+    available,
+    bodies,
+    facts_about,
+    renamed,
+    sites,
+)
 from .literals import Folder
 from .matching import AlgebraRecipe, Matcher
 from .nested import Nested
 from .normal import make_fact
+from .parts import Assembled, Files, Part, assembled
 from .roots import Roots
-
-
-class Unproved(Exception):
-    """A fact without a proof; the message says what was tried."""
-
-
-@dataclass
-class Obligation:
-    """One distinct SMT-LIB file."""
-
-    number: int
-    text: str
-
-    @property
-    def file(self) -> str:
-        return f"{self.number:04d}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +67,7 @@ class Called:
     """In place of a stage: a fact about results of a call, and the facts about its operands it rests on."""
 
     binding: Binding
-    conclusion: int
+    statement: int
     rests: tuple[int, ...]
 
 
@@ -79,7 +75,7 @@ class Called:
 class Engine:
     """Relates, stages and solves one plan.
 
-    A guess that is not ``plausible`` is dropped before it is proved.
+    A guess that is not ``plausible`` is dropped before it is proved; ``kept`` has what is known of lemmas.
     """
 
     plan: Plan
@@ -89,10 +85,13 @@ class Engine:
     knowledge: Knowledge = field(init=False)
     built: dict[int, Stage | Called] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    kept: KeptLemma = lambda _function, _assumed: None
+    lemmas: list[Lemma] = field(default_factory=list)
     _open: set[int] = field(default_factory=set)
     _order: list[int] = field(default_factory=list)
-    _lemmas: list[Lemma] = field(default_factory=list)
     _files: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    #: Names of the files of each lemma, and of the main program, in the last proof.
+    _names: dict[Lemma | None, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.model = Model(self.plan)
@@ -153,28 +152,17 @@ class Engine:
         """What a lemma says of the results of a call; a call with operands unlike others' makes one."""
         of = bodies(self.plan, site.function)
         known = available(self.knowledge, site, of)
-        fitting = (
-            m for m in self._lemmas if m.function == site.function and m.assumed.keys() <= known.keys()
-        )
+        fitting = (m for m in self.lemmas if m.function == site.function and m.assumed.keys() <= known.keys())
         lemma = next(fitting, None) or self._lemma(site.function, list(known))
         binding = Binding(lemma, site.instance, {n: known[f] for f, n in lemma.assumed.items()})
         names = site.visible(of)
         for number in lemma.conclusions:
-            for fact in renamed(lemma.engine.knowledge.facts[number], names):
+            for fact in renamed(lemma.statements[number], names):
                 self.knowledge.add(fact, FromCall(binding, number))
 
     def _lemma(self, function: str, assumed: Sequence[Fact]) -> Lemma:
-        inner = Engine(body_plan(self.plan, function), self.cores)
-        numbers = {fact: inner.knowledge.add(fact, None) for fact in assumed}
-        inner.relate()
-        lemma = Lemma(function, inner, numbers)
-        of = bodies(self.plan, function)
-        shown = {f"{o}:{v}": (f"{o}:{v}",) for o, p in of.items() for v in (*p.outputs.values(), *p.inputs)}
-        results = [f"{o}:{v}" for o, p in of.items() for v in p.outputs.values()]
-        for number in facts_about(inner.knowledge, results):
-            if any(True for _ in renamed(inner.knowledge.facts[number], shown)):
-                lemma.conclusions.append(number)
-        self._lemmas.append(lemma)
+        lemma = Lemma(function, assumed, beginning(self.plan, self.cores), self.kept(function, assumed))
+        self.lemmas.append(lemma)
         return lemma
 
     def _relate_iotas(self) -> None:
@@ -216,12 +204,11 @@ class Engine:
         for number in self.knowledge.by_lhs.get(fact.lhs, ()):
             recipe = self.knowledge.recipes.get(number)
             if isinstance(recipe, FromCall) and self.knowledge.facts[number].rhs == fact.rhs:
-                inner = recipe.binding.lemma.engine
-                known = inner.knowledge.facts[recipe.conclusion]
-                claim = replace(fact, lhs=known.lhs, rhs=known.rhs, by=None)
-                goal = inner.knowledge.add(claim, LayoutRecipe(), relates=False)
-                if inner.proves(goal):
-                    return FromCall(recipe.binding, goal)
+                lemma = recipe.binding.lemma
+                known = lemma.statements[recipe.statement]
+                statement = lemma.claim(replace(fact, lhs=known.lhs, rhs=known.rhs, by=None))
+                if statement is not None:
+                    return FromCall(recipe.binding, statement)
         return None
 
     # --- proving -------------------------------------------------------------------------------------------
@@ -253,9 +240,8 @@ class Engine:
 
     def _called(self, recipe: FromCall) -> Called:
         binding = recipe.binding
-        binding.lemma.engine.prove(recipe.conclusion)
-        rests = sorted(binding.lemma.rests(recipe.conclusion))
-        return Called(binding, recipe.conclusion, tuple(binding.assumed[n] for n in rests))
+        rests = binding.lemma.prove(recipe.statement)
+        return Called(binding, recipe.statement, tuple(binding.assumed[n] for n in rests))
 
     def uses(self, number: int) -> Sequence[int]:
         """The facts that a proved fact rests on directly."""
@@ -343,30 +329,28 @@ class Engine:
 
     # --- the result ----------------------------------------------------------------------------------------
 
-    def proof(self, wanted: list[int], status: str = "unknown") -> tuple[Proof, list[Obligation]]:
+    def proof(self, wanted: list[int], status: str = "unknown") -> Assembled:
         """The proved facts in dependency order, and their files (``:status`` as given)."""
-        files = Files(status)
         needed = self._needed(wanted)
-        concluded: dict[int, list[int]] = {}
-        for n in sorted(needed):
+        used = self._statements(needed)
+        parts = [(lemma.function, lemma.part(statements, status)) for lemma, statements in used.items()]
+        main = self._part(needed, status, {lemma: place for place, lemma in enumerate(used)})
+        whole = assembled(main, parts)
+        self._names = dict(zip((*used, None), whole.names, strict=True))
+        return whole
+
+    def _statements(self, needed: set[int]) -> dict[Lemma, set[int]]:
+        """Statements of lemmas that some facts rest on; lemmas in the order they were made."""
+        found: dict[Lemma, set[int]] = {}
+        for n in needed:
             stage = self.built.get(n)
             if isinstance(stage, Called):
-                place = self._lemmas.index(stage.binding.lemma)
-                concluded.setdefault(place, []).append(stage.conclusion)
-        lemmas, place_of = list[LemmaProof](), dict[int, int]()
-        for place in sorted(concluded):
-            place_of[place] = len(lemmas)
-            lemma, goals = self._lemmas[place], sorted(set(concluded[place]))
-            inner = lemma.engine
-            facts, stages, numbers = inner._assemble(inner._needed(goals), files, {})
-            solved = [s for s in stages if not isinstance(s, CallStage)]
-            for goal in goals:
-                if goal not in numbers:  # an operand handed on: assumed and concluded
-                    numbers[goal] = len(facts)
-                    facts.append(inner.knowledge.facts[goal])
-            lemmas.append(LemmaProof(lemma.function, facts, solved, [numbers[n] for n in goals]))
-        facts, stages, _ = self._assemble(needed, files, place_of)
-        return Proof(facts, stages, lemmas), files.obligations
+                found.setdefault(stage.binding.lemma, set()).add(stage.statement)
+        return {lemma: found[lemma] for lemma in self.lemmas if lemma in found}
+
+    def part(self, goals: Sequence[int], status: str) -> Part:
+        """The proof of a function's facts, which are for its callers."""
+        return self._part(self._needed(goals), status, {}, sorted(set(goals)))
 
     def _needed(self, wanted: Sequence[int]) -> set[int]:
         needed: set[int] = set()
@@ -378,10 +362,10 @@ class Engine:
                 work += self.uses(n)
         return needed
 
-    def _assemble(
-        self, needed: set[int], files: Files, lemma_place: Mapping[int, int]
-    ) -> tuple[list[Fact], list[Stage | CallStage], dict[int, int]]:
-        """Facts that stages name, the stages in order, and the facts' numbers."""
+    def _part(
+        self, needed: set[int], status: str, places: Mapping[Lemma, int], goals: Sequence[int] = ()
+    ) -> Part:
+        """Facts that stages name, the stages in order, and the goals; ``places`` numbers the lemmas."""
         numbers: dict[int, int] = {}
         facts: list[Fact] = []
 
@@ -391,6 +375,7 @@ class Engine:
                 facts.append(self.knowledge.facts[old])
             return numbers[old]
 
+        files = Files()
         stages: list[Stage | CallStage] = []
         self._files = {}
         done = {n for n in needed if n not in self.built}
@@ -406,58 +391,59 @@ class Engine:
             if not isinstance(stage, Called):
                 for dependency in dependencies(stage):
                     number_of(dependency)
-                written = files.written(renumber(stage, number_of), self.model, facts)
+                written = files.written(renumber(stage, number_of), self.model, facts, status)
                 self._files[old] = files_of(written)
                 stages.append(written)
                 done.add(old)
             elif old not in done:
-                place = lemma_place[self._lemmas.index(stage.binding.lemma)]
-                stages.append(CallStage(place, stage.binding.instance))
+                stages.append(CallStage(places[stage.binding.lemma], stage.binding.instance))
                 done |= {n for n in waiting[stage.binding] if done.issuperset(self.uses(n))}
-        return facts, stages, numbers
+        # An operand that is handed on is assumed and concluded; no stage names it.
+        concludes = [number_of(goal) for goal in goals]
+        return Part.of(facts, stages, files, concludes)
 
     def fallen(self, bad: Mapping[str, str]) -> dict[int, str]:
-        """Facts that rest on one of these files of the last proof, and why they fall."""
+        """Facts that rest on one of these files of the last proof, or of the last part, and why they fall."""
+        below = {lemma: lemma.fallen(_own(bad, names)) for lemma, names in self._names.items() if lemma}
+        own = _own(bad, self._names[None]) if None in self._names else bad
         out: dict[int, str] = {}
-        inner = {id(m): m.engine.fallen(bad) for m in self._lemmas}
         for number in self._order:
             stage = self.built[number]
             reasons = [
-                f"{bad[f]} of the obligation of: {self._title(self.knowledge.facts[number])}"
+                f"{own[f]} of the obligation of: {self._title(self.knowledge.facts[number])}"
                 for f in self._files.get(number, ())
-                if f in bad
+                if f in own
             ]
             if isinstance(stage, Called):
-                below = inner[id(stage.binding.lemma)]
-                reasons += [below[stage.conclusion]] if stage.conclusion in below else []
+                inside = below.get(stage.binding.lemma, {})
+                reasons += [inside[stage.statement]] if stage.statement in inside else []
             reasons += [out[f] for f in self.uses_of(stage) if f in out]
             if reasons:
                 out[number] = reasons[0]
         return out
 
 
-class Files:
-    """The distinct files of a proof, numbered in order of first use."""
+def _own(bad: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """What is said of files of a proof, by their names in one part of it."""
+    return {own: bad[name] for own, name in names.items() if name in bad}
 
-    def __init__(self, status: str) -> None:
-        self.status = status
-        self.obligations: list[Obligation] = []
-        self._known: dict[str, Obligation] = {}
 
-    def written(self, stage: Stage, model: Model, facts: Sequence[Fact]) -> Stage:
-        """The stage with the names of its files."""
-        if isinstance(stage, LayoutStage):
-            return replace(stage, file=self._file(LayoutText(model, facts, stage).text(self.status)))
-        writer = AlgebraText(model, facts, stage)
-        cases = tuple(replace(c, file=self._file(writer.text(c, self.status))) for c in stage.cases)
-        return replace(stage, cases=cases)
+def beginning(plan: Plan, cores: CoreFinder) -> Begin:
+    """How the functions of a plan are related."""
 
-    def _file(self, text: str) -> str:
-        key = without_comments(text)
-        if key not in self._known:
-            self._known[key] = Obligation(len(self.obligations) + 1, text)
-            self.obligations.append(self._known[key])
-        return self._known[key].file
+    def begin(function: str, assumed: Sequence[Fact]) -> tuple[Engine, list[int]]:
+        engine = Engine(body_plan(plan, function), cores)
+        for fact in assumed:
+            engine.knowledge.add(fact, None)
+        engine.relate()
+        of = bodies(plan, function)
+        shown = {f"{o}:{v}": (f"{o}:{v}",) for o, p in of.items() for v in (*p.outputs.values(), *p.inputs)}
+        results = [f"{o}:{v}" for o, p in of.items() for v in p.outputs.values()]
+        known = engine.knowledge
+        about = facts_about(known, results)
+        return engine, [n for n in about if any(True for _ in renamed(known.facts[n], shown))]
+
+    return begin
 
 
 def files_of(stage: Stage) -> tuple[str, ...]:

@@ -13,3 +13,7 @@ class EvaluationError(OrchestratorError):
 
 class SolverMissing(OrchestratorError):
     """z3 or cvc5 is not installed. Exit code 4."""
+
+
+class Unproved(OrchestratorError):
+    """A fact without a proof; the message says what was tried."""

@@ -6,40 +6,192 @@ where the same facts are known, the lemma's facts about the results hold too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from certificates.calls import Call, Site, calls
 from certificates.facts import Fact, Reduced, Ref, split_ref
 from certificates.ir import Program
 from certificates.plan import Plan
+from certificates.proof import fact_json
+from certificates.proof_reader import fact_from_json
 
-from .knowledge import Knowledge
+from .errors import Unproved
+from .knowledge import Knowledge, LayoutRecipe
+from .parts import Part
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 Renaming = Mapping[str, tuple[str, ...]]
+#: Relates a function under assumptions: its engine, and the numbers of its conclusions there.
+Begin = Callable[[str, Sequence[Fact]], "tuple[Engine, list[int]]"]
+#: What is known of the lemma about a function under assumptions.
+KeptLemma = Callable[[str, Sequence[Fact]], "tuple[Transcript, Part] | None"]
+#: What a caller asks of a lemma: ``["prove", n]`` for its n-th statement, ``["claim", fact]`` for one more.
+Question = list[object]
+#: The assumptions that a statement rests on, or why it has no proof.
+Answer = list[int] | str
 
 
-@dataclass(eq=False)
-class Lemma:
-    """A function's own engine; ``assumed`` gives the numbers of the facts that it starts from."""
+@dataclass
+class Transcript:
+    """All that callers learnt of a lemma, facts as JSON data.
+
+    What a lemma is asked can change what it says later, so questions are kept in order. ``goals`` are the
+    statements that the proof uses.
+    """
 
     function: str
-    engine: Engine
-    assumed: dict[Fact, int]
-    conclusions: list[int] = field(default_factory=list)
-    _rests: dict[int, frozenset[int]] = field(default_factory=dict)
+    assumed: list[object]
+    conclusions: list[object]
+    exchanges: list[tuple[Question, Answer]]
+    goals: list[int]
 
-    def rests(self, number: int) -> frozenset[int]:
+
+class Lemma:
+    """A function under assumptions. Its *statements* are its conclusions, then what callers claim of it.
+
+    With a transcript of the same lemma, and its part of the proof, it answers from these; its engine begins
+    only when a question or the part that is wanted is another.
+    """
+
+    def __init__(
+        self, function: str, assumed: Sequence[Fact], begin: Begin, kept: tuple[Transcript, Part] | None
+    ) -> None:
+        self.function = function
+        self.assumed = {fact: number for number, fact in enumerate(assumed)}
+        self.statements: list[Fact] = []
+        self.exchanges: list[tuple[Question, Answer]] = []
+        self._begin = begin
+        self._kept = kept
+        self._engine: Engine | None = None
+        self._numbers: list[int] = []
+        self._rests: dict[int, frozenset[int]] = {}
+        self._answers: dict[int, Answer] = {}
+        self._claims: dict[Fact, int] = {}
+        self._wanted: tuple[list[int], str] = [], ""
+        if kept is None:
+            known = self._live().knowledge.facts
+            self.statements = [known[n] for n in self._numbers]
+        else:
+            self.statements = [fact_from_json(f) for f in kept[0].conclusions]
+        self.conclusions = range(len(self.statements))
+
+    def prove(self, statement: int) -> list[int]:
+        """The assumptions that a statement rests on, by number; raises :class:`Unproved`."""
+        if statement not in self._answers:
+            self._answers[statement] = self._ask(["prove", statement])
+        answer = self._answers[statement]
+        if isinstance(answer, str):
+            raise Unproved(answer)
+        return answer
+
+    def claim(self, fact: Fact) -> int | None:
+        """The statement that says this, if it has a proof."""
+        if fact not in self._claims:
+            answer = self._ask(["claim", fact_json(fact)])
+            self._claims[fact] = len(self.statements)
+            self._answers[len(self.statements)] = answer
+            self.statements.append(fact)
+        found = self._claims[fact]
+        return None if isinstance(self._answers[found], str) else found
+
+    def part(self, statements: Iterable[int], status: str) -> Part:
+        """The proof of some statements."""
+        self._wanted = sorted(statements), status
+        kept = self._replayed()
+        if kept is not None and self.transcript() == kept[0]:
+            return kept[1]
+        return self._live_part()
+
+    def last_part(self) -> Part:
+        """The part that was wanted last."""
+        return self.part(*self._wanted)
+
+    def fallen(self, bad: Mapping[str, str]) -> dict[int, str]:
+        """Statements of the last part that rest on one of these files of its own, and why they fall."""
+        if not bad:
+            return {}
+        if self._replayed() is not None:
+            self._live_part()
+        broken = self._live().fallen(bad)
+        return {s: broken[n] for s, n in enumerate(self._numbers) if n in broken}
+
+    def transcript(self) -> Transcript:
+        """What was learnt of this lemma so far."""
+        concluded = [fact_json(self.statements[n]) for n in self.conclusions]
+        assumed = [fact_json(f) for f in self.assumed]
+        return Transcript(self.function, list(assumed), list(concluded), self.exchanges, self._wanted[0])
+
+    def behaves(self, like: Transcript) -> bool:
+        """Whether it concludes what that lemma concluded, and answers its questions alike."""
+        if [fact_json(self.statements[n]) for n in self.conclusions] != like.conclusions:
+            return False
+        for question, answer in like.exchanges:
+            match question:
+                case ["prove", int(n)]:
+                    with suppress(Unproved):
+                        self.prove(n)
+                case ["claim", fact]:
+                    self.claim(fact_from_json(fact))
+            if self.exchanges[-1] != (question, answer):
+                return False
+        return True
+
+    def _replayed(self) -> tuple[Transcript, Part] | None:
+        return self._kept if self._engine is None else None
+
+    def _live(self) -> Engine:
+        """The engine, after all that was asked."""
+        if self._engine is None:
+            self._engine, self._numbers = self._begin(self.function, list(self.assumed))
+            for question, answer in self.exchanges:
+                if self._answer(question) != answer:
+                    raise AssertionError(f"{self.function} answers {question} in another way than before")
+        return self._engine
+
+    def _live_part(self) -> Part:
+        engine, (statements, status) = self._live(), self._wanted
+        return engine.part([self._numbers[n] for n in statements], status)
+
+    def _ask(self, question: Question) -> Answer:
+        kept, place = self._replayed(), len(self.exchanges)
+        exchanges = kept[0].exchanges if kept is not None else []
+        if place < len(exchanges) and exchanges[place][0] == question:
+            answer = exchanges[place][1]
+        else:
+            self._live()
+            answer = self._answer(question)
+        self.exchanges.append((question, answer))
+        return answer
+
+    def _answer(self, question: Question) -> Answer:
+        engine = self._live()
+        match question:
+            case ["prove", int(statement)]:
+                number = self._numbers[statement]
+            case ["claim", fact]:
+                number = engine.knowledge.add(fact_from_json(fact), LayoutRecipe(), relates=False)
+                self._numbers.append(number)
+            case _:
+                raise AssertionError(f"no question: {question}")
+        try:
+            engine.prove(number)
+        except Unproved as error:
+            return str(error)
+        return sorted(self._rest(number))
+
+    def _rest(self, number: int) -> frozenset[int]:
         """The assumed facts that a proved fact rests on."""
+        engine = self._live()
         if number not in self._rests:
             self._rests[number] = (
                 frozenset((number,))
-                if number not in self.engine.built
-                else frozenset[int]().union(*(self.rests(n) for n in self.engine.uses(number)))
+                if number not in engine.built
+                else frozenset[int]().union(*(self._rest(n) for n in engine.uses(number)))
             )
         return self._rests[number]
 
@@ -55,10 +207,10 @@ class Binding:
 
 @dataclass(frozen=True, eq=False)
 class FromCall:
-    """The way to prove a fact about results of a call: a conclusion of a lemma."""
+    """The way to prove a fact about results of a call: a statement of a lemma."""
 
     binding: Binding
-    conclusion: int
+    statement: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, write
 from certificates.plan import Plan
-from certificates.proof import Proof
+from certificates.proof import Proof, proof_bytes
 
 from .children import run_checker
 from .diagnose import locate
@@ -52,7 +52,7 @@ def replayed(plan: Plan, witness: Witness) -> str | None:
         OutputVerdict(r.spec, r.plan, "REFUTED" if i == witness.output else "UNKNOWN")
         for i, r in enumerate(plan.outputs)
     )
-    bundle = Bundle(plan, Proof([], []), {}, verdicts, "unknown", "", witness.to_json())
+    bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", "", witness.to_json())
     with tempfile.TemporaryDirectory(prefix="trainverify-") as scratch:
         write(bundle, Path(scratch, "bundle"))
         options = []

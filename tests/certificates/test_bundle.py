@@ -16,7 +16,7 @@ import pytest
 from certificates.bundle import GENERATOR, Bundle, NotABundle, OutputVerdict, read, read_manifest, write
 from certificates.errors import FormatError
 from certificates.plan import Plan, digest, dumps
-from certificates.proof import Proof
+from certificates.proof import Proof, proof_bytes
 from certificates.report import report, summary
 from checker.replay import read_answers
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def bundle(mlp: Plan) -> Bundle:
     verdicts = tuple(OutputVerdict(r.spec, r.plan, "PROVED") for r in mlp.outputs)
     texts = {"0001": "(check-sat)\n", "0002": "; second\n(check-sat)\n", "0010": "(exit)\n"}
-    return Bundle(mlp, Proof([], []), texts, verdicts, "unsat", "in words\n")
+    return Bundle(mlp, proof_bytes(Proof([], [])), texts, verdicts, "unsat", "in words\n")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -31,7 +31,7 @@ from certificates.proof import (
     Law,
     LayoutStage,
     Proof,
-    proof_json,
+    proof_bytes,
 )
 from certificates.proof_reader import proof_from_json, verdicts_from_json
 from certificates.proof_text import fact_text, stage_text, term_text
@@ -78,7 +78,7 @@ def proof(mlp: Plan) -> Proof:
 
 
 def test_proofs_round_trip(proof: Proof) -> None:
-    assert proof_from_json(json.loads(canonical_bytes(proof_json(proof)))) == proof
+    assert proof_from_json(json.loads(proof_bytes(proof))) == proof
 
 
 def edit(*path: str | int, to: object = None) -> Callable[[Any], None]:
@@ -125,14 +125,14 @@ MALFORMED: list[tuple[Callable[[Any], None], str]] = [
 
 @pytest.mark.parametrize(("change", "reason"), MALFORMED, ids=range(len(MALFORMED)))
 def test_malformed_proofs(proof: Proof, change: Callable[[Any], None], reason: str) -> None:
-    document = json.loads(canonical_bytes(proof_json(proof)))
+    document = json.loads(proof_bytes(proof))
     change(document)
     with pytest.raises(FormatError, match=reason):
         proof_from_json(document)
 
 
 def test_terms_are_not_nested_without_end(proof: Proof) -> None:
-    document = json.loads(canonical_bytes(proof_json(proof)))
+    document = json.loads(proof_bytes(proof))
     term: Any = ["lit", "1"]
     for _ in range(300):
         term = ["neg", term]
@@ -201,7 +201,7 @@ MANIFEST = {
 @pytest.fixture
 def bundle(mlp: Plan, proof: Proof, tmp_path: Path) -> Path:
     dump(mlp, tmp_path / "plan.json")
-    (tmp_path / "proof.json").write_bytes(canonical_bytes(proof_json(proof)))
+    (tmp_path / "proof.json").write_bytes(proof_bytes(proof))
     (tmp_path / "manifest.json").write_bytes(canonical_bytes(MANIFEST))
     return tmp_path
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from certificates.plan import dumps
-from certificates.proof import proof_json
 from checker import kernel
 from checker.calls import inline
 from checker.errors import CheckerError, Malformed, Rejected
@@ -38,10 +37,10 @@ def _made() -> str:
     claims = [n for facts in engine.claims() for n in facts]
     for n in claims:
         engine.prove(n)
-    proof, obligations = engine.proof(claims, "unsat")
-    files = {o.file: o.text for o in obligations}
+    proof = engine.proof(claims, "unsat")
+    files = {o.file: o.text for o in proof.obligations}
     verdicts = [{"spec": r.spec, "plan": r.plan, "verdict": "PROVED", "reason": ""} for r in plan.outputs]
-    return json.dumps([json.loads(dumps(plan)), proof_json(proof), files, verdicts])
+    return json.dumps([json.loads(dumps(plan)), json.loads(proof.document), files, verdicts])
 
 
 def bundle() -> Bundle:

@@ -26,7 +26,6 @@ import z3
 
 from certificates.errors import FormatError
 from certificates.plan import Plan, dumps, loads
-from certificates.proof import proof_json
 from checker import kernel
 from checker.bundle import read_bundle
 from checker.errors import Malformed, Rejected, Undecided
@@ -59,11 +58,11 @@ def emitted(name: str) -> Bundle:
     claims = [fact for facts in engine.claims() for fact in facts]
     for fact in claims:
         engine.prove(fact)
-    proof, obligations = engine.proof(claims)
+    proof = engine.proof(claims)
     verdicts = [{"spec": r.spec, "plan": r.plan, "verdict": "PROVED", "reason": ""} for r in plan.outputs]
-    files = {f"{o.number:04}": o.text for o in obligations}
+    files = {f"{o.number:04}": o.text for o in proof.obligations}
     status = "unsat" if ":status unsat" in files["0001"] else "unknown"
-    return Bundle(json.loads(dumps(plan)), json.loads(json.dumps(proof_json(proof))), files, verdicts, status)
+    return Bundle(json.loads(dumps(plan)), json.loads(proof.document), files, verdicts, status)
 
 
 def fresh(make: Callable[[], Bundle]) -> Bundle:

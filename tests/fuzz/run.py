@@ -15,7 +15,8 @@ from checker.bundle import read_bundle
 from checker.errors import Undecided
 from checker.reader import read_plan
 from checker.records import read_manifest, read_proof
-from orchestrator.engine import Engine, Unproved
+from orchestrator.engine import Engine
+from orchestrator.errors import Unproved
 from orchestrator.solving import Cores
 
 from . import families
@@ -148,9 +149,9 @@ def proved(left: Term, right: Term, sizes: Sizes) -> bool:
             found.prove(number)
     except Unproved:
         return False
-    proof, files = found.proof(wanted, "unsat")
+    proof = found.proof(wanted, "unsat")
     verdict = (OutputVerdict("y", "y", "PROVED"),)
-    bundle = Bundle(plan, proof, {o.file: o.text for o in files}, verdict, "unsat", "")
+    bundle = Bundle(plan, proof.document, {o.file: o.text for o in proof.obligations}, verdict, "unsat", "")
     with tempfile.TemporaryDirectory(prefix="tv-fuzz-") as scratch:
         write(bundle, Path(scratch, "bundle"))
         members = read_bundle(Path(scratch, "bundle"))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from certificates.build import ProgramBuilder, Value, build_plan
 from certificates.plan import Plan
 from certificates.relation import Placement, Shard
-from orchestrator.engine import Engine, Unproved
+from orchestrator.engine import Engine
+from orchestrator.errors import Unproved
 from orchestrator.solving import Cores
 
 Write = Callable[[ProgramBuilder], None]

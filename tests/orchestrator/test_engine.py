@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from certificates.facts import Fact
 from certificates.ir import COLLECTIVES
 from certificates.plan import Plan, load
 from certificates.proof import Hyp, LayoutStage
+from certificates.proof_reader import proof_from_json
 from certificates.relation import Partial, Shard
-from orchestrator.engine import Engine, Unproved, dependencies, renumber, segments, trim
+from orchestrator.engine import Engine, dependencies, renumber, segments, trim
+from orchestrator.errors import Unproved
 from orchestrator.solving import Cores
 from tests.corpus import variants
 from tests.corpus.mutate import mutants
@@ -40,7 +43,8 @@ def test_right_plans_are_proved(any_plan: Plan) -> None:
 
 def test_a_proof_uses_earlier_facts_only_and_ends_at_the_claims(any_plan: Plan) -> None:
     engine, wanted = prove_all(any_plan)
-    proof, obligations = engine.proof(wanted)
+    whole = engine.proof(wanted)
+    proof, obligations = proof_from_json(json.loads(whole.document)), whole.obligations
     known = {i for i, f in enumerate(proof.facts) if f.by is not None and f.by[0] == "input"}
     for stage in proof.stages:
         assert set(dependencies(stage)) <= known, "a stage that rests on a later one proves nothing"
@@ -53,7 +57,8 @@ def test_a_proof_uses_earlier_facts_only_and_ends_at_the_claims(any_plan: Plan) 
 
 def test_equal_obligations_share_a_file(any_plan: Plan) -> None:
     engine, wanted = prove_all(any_plan)
-    proof, obligations = engine.proof(wanted)
+    whole = engine.proof(wanted)
+    proof, obligations = proof_from_json(json.loads(whole.document)), whole.obligations
     cases = [s.file for s in proof.stages if isinstance(s, LayoutStage)]
     cases += [c.file for s in proof.stages if not isinstance(s, LayoutStage) for c in s.cases]
     assert set(cases) == {o.file for o in obligations}
@@ -155,6 +160,7 @@ def test_a_gradient_that_is_left_partial_is_proved_as_such() -> None:
 
 
 # --- correct variants --------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def captured() -> Plan:

@@ -14,8 +14,8 @@ from certificates.affine import Affine, Range
 from certificates.facts import Fact
 from certificates.plan import Plan
 from orchestrator.cells import Cell, Unfollowable, explore
-from orchestrator.engine import Engine, Unproved
-from orchestrator.errors import EvaluationError
+from orchestrator.engine import Engine
+from orchestrator.errors import EvaluationError, Unproved
 from orchestrator.knowledge import Knowledge, LayoutRecipe, Unrelated
 from orchestrator.normal import fold, make_fact, merge, solve
 from orchestrator.solving import Cores

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from certificates.affine import Affine
 from certificates.plan import Plan
 from certificates.proof import BoundIndex, BoundSymbol, BoundValue, Def, LayoutStage
-from orchestrator.engine import Engine, Unproved
+from orchestrator.engine import Engine
+from orchestrator.errors import Unproved
 from orchestrator.knowledge import LayoutRecipe
 from orchestrator.layout_stage import LayoutBuilder
 from orchestrator.solving import Cores

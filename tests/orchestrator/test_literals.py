@@ -10,7 +10,8 @@ from certificates.build import ProgramBuilder
 from certificates.facts import Fact
 from certificates.plan import Plan
 from certificates.relation import Shard
-from orchestrator.engine import Engine, Unproved
+from orchestrator.engine import Engine
+from orchestrator.errors import Unproved
 from orchestrator.literals import literal_ref
 from orchestrator.solving import Cores
 

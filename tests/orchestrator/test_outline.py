@@ -184,8 +184,8 @@ def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:
     for claims in engine.claims():
         for number in claims:
             engine.prove(number)
-    alone = engine.proof([n for c in engine.claims() for n in c])[0]
-    assert len(proof["stages"]) + len(proof["lemmas"][0]["stages"]) < len(alone.stages)
+    alone = engine.proof([n for c in engine.claims() for n in c])
+    assert len(proof["stages"]) + len(proof["lemmas"][0]["stages"]) < alone.size[1]
 
 
 def test_functions_and_lemmas_are_shown_to_people(bundle: Path, outlined: Plan, tmp_path: Path) -> None:

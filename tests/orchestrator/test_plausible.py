@@ -10,8 +10,8 @@ from certificates.affine import Affine
 from certificates.facts import Fact
 from certificates.plan import Plan
 from orchestrator.cores import AllPremises
-from orchestrator.engine import Engine, Unproved
-from orchestrator.errors import EvaluationError
+from orchestrator.engine import Engine
+from orchestrator.errors import EvaluationError, Unproved
 from orchestrator.knowledge import LayoutRecipe
 from orchestrator.opened import Opened
 from orchestrator.plausible import Plausible
@@ -22,9 +22,7 @@ from tests.corpus.mutate import mutants
 Z = [Affine.symbol(f"z{i}") for i in range(2)]
 
 
-def test_it_agrees_with_the_solver_on_every_guess(
-    any_plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_agrees_with_the_solver_on_every_guess(any_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     plausible = Plausible(any_plan)
     tried: list[tuple[bool, bool]] = []
 

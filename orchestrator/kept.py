@@ -1,0 +1,143 @@
+"""What an emission leaves for the next one: the lemmas and the main part of a proof, by all they depend on.
+
+Nothing here is trusted by anyone: what is kept wrongly makes a bundle that ``tv-check`` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from certificates.errors import FormatError
+from certificates.facts import Fact
+from certificates.plan import Plan, canonical_text, to_json
+from certificates.proof import Section, fact_json
+from certificates.proof_reader import fact_from_json
+
+from .cores import CoreFinder
+from .engine import beginning
+from .journal import Journal, key
+from .lemmas import Answer, Lemma, Question, Transcript, bodies
+from .parts import Assembled, Part, assembled
+
+#: The packages whose code decides what a proof looks like.
+_PACKAGES = ("certificates", "orchestrator", "smtlib_emit")
+
+
+class Kept:
+    """The parts of an earlier proof that the journal has, for one plan. ``versions`` names the solvers."""
+
+    def __init__(self, journal: Journal, plan: Plan, versions: str) -> None:
+        self.journal = journal
+        self.plan = plan
+        document = to_json(plan)
+        functions = document.pop("functions", {})
+        assert isinstance(functions, dict)
+        base = code(), versions
+        around = [document[k] for k in ("mesh", "groups", "sources")]
+        around += [[c.name, dict(c.box)] for c in plan.classes]
+        shown = {name: _interface(plan, name) for name in functions}
+        self._main = key("main", *base, canonical_text([document, shown]))
+        self._function = {
+            name: key("function", *base, canonical_text([around, name, body]))
+            for name, body in functions.items()
+        }
+
+    def lemma(self, function: str, assumed: Sequence[Fact]) -> tuple[Transcript, Part] | None:
+        """What is known of a function under these assumptions."""
+        data = self.journal.part(self._lemma(function, [fact_json(f) for f in assumed]))
+        match data:
+            case {"transcript": transcript, "part": part}:
+                return _transcript(transcript), _part(part)
+            case _:
+                return None
+
+    def again(self, cores: CoreFinder, status: str) -> tuple[Assembled, list[Lemma]] | None:
+        """The proof of a main program that was proved before, if all its lemmas behave as they did."""
+        match self.journal.part(self._main):
+            case {"lemmas": [*transcripts], "part": part}:
+                before = [_transcript(t) for t in transcripts]
+            case _:
+                return None
+        begin, lemmas = beginning(self.plan, cores), list[Lemma]()
+        for like in before:
+            assumed = [fact_from_json(f) for f in like.assumed]
+            lemmas.append(Lemma(like.function, assumed, begin, self.lemma(like.function, assumed)))
+            if not lemmas[-1].behaves(like):
+                return None
+        parts = [
+            (lemma.function, lemma.part(like.goals, status))
+            for lemma, like in zip(lemmas, before, strict=True)
+            if like.goals
+        ]
+        return assembled(_part(part), parts), lemmas
+
+    def keep(self, main: Part, lemmas: Sequence[Lemma]) -> None:
+        """Remember a proof of all outputs, instead of the last one."""
+        transcripts = [lemma.transcript() for lemma in lemmas]
+        parts: dict[str, object] = {
+            self._main: {"lemmas": [asdict(t) for t in transcripts], "part": asdict(main)}
+        }
+        for lemma, transcript in zip(lemmas, transcripts, strict=True):
+            name = self._lemma(lemma.function, transcript.assumed)
+            parts[name] = {"transcript": asdict(transcript), "part": asdict(lemma.last_part())}
+        self.journal.keep_parts(parts)
+
+    def _lemma(self, function: str, assumed: Sequence[object]) -> str:
+        return key("lemma", self._function[function], canonical_text(assumed))
+
+
+def _interface(plan: Plan, function: str) -> object:
+    """All that callers see of a function."""
+    return [
+        [owner, [str(t) for t in p.inputs.values()], [[v, str(p.type_of(v))] for v in p.outputs.values()]]
+        for owner, p in bodies(plan, function).items()
+    ]
+
+
+def code() -> str:
+    """A digest of the code that makes proofs."""
+    root = Path(__file__).parents[1]
+    files = sorted(path for package in _PACKAGES for path in (root / package).glob("*.py"))
+    return key(*(part for path in files for part in (path.name, path.read_text("utf-8"))))
+
+
+def _transcript(data: object) -> Transcript:
+    match data:
+        case {
+            "function": str(function),
+            "assumed": [*assumed],
+            "conclusions": [*conclusions],
+            "exchanges": [*exchanges],
+            "goals": [*goals],
+        }:
+            return Transcript(function, assumed, conclusions, list(map(_exchange, exchanges)), _ints(goals))
+        case _:
+            raise FormatError("a kept transcript has another shape")
+
+
+def _exchange(data: object) -> tuple[Question, Answer]:
+    match data:
+        case [[*question], str(reason)]:
+            return question, reason
+        case [[*question], [*rests]]:
+            return question, _ints(rests)
+        case _:
+            raise FormatError("a kept question has another shape")
+
+
+def _part(data: object) -> Part:
+    match data:
+        case {
+            "section": {"facts": str(facts), "stages": str(stages), "size": [int(n), int(m)]},
+            "texts": [*texts],
+            "concludes": [*concludes],
+        }:
+            return Part(Section(facts, stages, (n, m)), tuple(map(str, texts)), tuple(_ints(concludes)))
+        case _:
+            raise FormatError("a kept part has another shape")
+
+
+def _ints(data: Sequence[object]) -> list[int]:
+    return [n for n in data if isinstance(n, int)]

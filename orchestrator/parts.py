@@ -1,0 +1,96 @@
+"""Finished parts of a proof: the main program's and each lemma's, over files of their own, and the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from certificates.facts import Fact
+from certificates.proof import CallStage, LayoutStage, LemmaSection, Section, Stage, document
+from smtlib_emit.algebra import AlgebraText
+from smtlib_emit.layout import LayoutText
+from smtlib_emit.model import Model
+from smtlib_emit.sexp import without_comments
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """One distinct SMT-LIB file."""
+
+    number: int
+    text: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.number:04d}"
+
+
+class Files:
+    """Distinct files, numbered in order of first use: what differs in comments alone is one file."""
+
+    def __init__(self) -> None:
+        self.obligations: list[Obligation] = []
+        self._known: dict[str, Obligation] = {}
+
+    def name(self, text: str) -> str:
+        key = without_comments(text)
+        if key not in self._known:
+            self._known[key] = Obligation(len(self.obligations) + 1, text)
+            self.obligations.append(self._known[key])
+        return self._known[key].file
+
+    def written(self, stage: Stage, model: Model, facts: Sequence[Fact], status: str) -> Stage:
+        """The stage with the names of its files."""
+        if isinstance(stage, LayoutStage):
+            return replace(stage, file=self.name(LayoutText(model, facts, stage).text(status)))
+        writer = AlgebraText(model, facts, stage)
+        cases = tuple(replace(c, file=self.name(writer.text(c, status))) for c in stage.cases)
+        return replace(stage, cases=cases)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Facts and stages over the part's own files; ``concludes`` numbers the facts that are for the caller."""
+
+    section: Section
+    texts: tuple[str, ...]
+    concludes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, facts: Sequence[Fact], stages: Sequence[Stage | CallStage], files: Files,
+        concludes: Sequence[int] = (),
+    ) -> Part:  # fmt: skip
+        texts = tuple(o.text for o in files.obligations)
+        return cls(Section.of(facts, stages), texts, tuple(concludes))
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """``proof.json``, its files, and how many facts and stages it has.
+
+    ``names`` gives for every lemma, then for the main part, the names of its files in the whole.
+    """
+
+    main: Part
+    document: bytes
+    obligations: Sequence[Obligation]
+    size: tuple[int, int]
+    names: Sequence[Mapping[str, str]]
+
+
+def assembled(main: Part, lemmas: Sequence[tuple[str, Part]]) -> Assembled:
+    """The proof of a main part and of the lemmas that it calls, in the order of its numbers for them."""
+    files = Files()
+    names = [
+        {Obligation(i, text).file: files.name(text) for i, text in enumerate(part.texts, 1)}
+        for part in (*(part for _, part in lemmas), main)
+    ]
+    sections = [
+        LemmaSection(function, part.section.with_files(own), part.concludes)
+        for (function, part), own in zip(lemmas, names[:-1], strict=True)
+    ]
+    sizes = [m.section.size for m in sections] + [main.section.size]
+    whole = document(main.section.with_files(names[-1]), sections)
+    size = sum(facts for facts, _ in sizes), sum(stages for _, stages in sizes)
+    return Assembled(main, whole, files.obligations, size, names)
