@@ -4,6 +4,7 @@ they are needed: data movement, literals, casts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 
 from certificates.affine import Affine
@@ -13,7 +14,7 @@ from certificates.ir import CALL, COLLECTIVES, Op, Program
 CHEAP = frozenset(
     ("constant", "iota", "broadcast_in_dim", "reshape", "transpose", "slice", "convert", "negate", "pad")
 )
-#: A concatenation of at most so many parts is cheap, or one of inputs, which are parameters.
+#: A concatenation of more parts is a stack.
 PARTS = 8
 
 
@@ -47,7 +48,7 @@ class Flow:
             return True
         if op.name == "concatenate":
             # A flat buffer of parameters shows its parts; nothing could be said of it as a whole.
-            return not joined and (len(op.ins) <= PARTS or all(v in self._moved for v in op.ins))
+            return not joined and (not is_stack(op) or all(v in self._moved for v in op.ins))
         literal = [self.producer[v].name == "constant" for v in op.ins if v in self.producer]
         return op.name in ("multiply", "divide") and any(literal)
 
@@ -101,8 +102,9 @@ class Flow:
 
 
 def is_stack(op: Op) -> bool:
-    """A concatenation of many parts, such as the norms of all gradients."""
-    return op.name == "concatenate" and len(op.ins) > PARTS
+    """A concatenation of many parts, or of single elements, such as the norms of all gradients."""
+    single = math.prod(op.type.shape) == len(op.ins) > 2
+    return op.name == "concatenate" and (single or len(op.ins) > PARTS)
 
 
 def head(op: Op) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 from certificates.errors import FormatError
@@ -96,6 +97,7 @@ def _interface(plan: Plan, function: str) -> object:
     ]
 
 
+@cache
 def code() -> str:
     """A digest of the code that makes proofs."""
     root = Path(__file__).parents[1]

@@ -78,7 +78,7 @@ def grouped(program: Program, kin: Callable[[str], Hashable]) -> Program:
         ins: list[str] = []
         for key, run in groupby(op.ins, kin) if is_stack(op) else ():
             parts = tuple(run)
-            if key is None or len(parts) < 2:
+            if key is None or not 1 < len(parts) < len(op.ins):
                 ins += parts
                 continue
             dim = op.integer("dim")

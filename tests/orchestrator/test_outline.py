@@ -105,10 +105,24 @@ def test_outlining_that_changes_what_is_computed_is_noticed(monkeypatch: pytest.
         outline(clipped(6))
 
 
-@pytest.mark.parametrize("order", ["as the specification", "reversed"])
-def test_a_clipped_update_is_proved_whatever_the_order_of_the_stack(order: str, tmp_path: Path) -> None:
-    assert emitted(outline(clipped(6, order=order)), tmp_path / "b").exit_code == 0
+@pytest.mark.parametrize(
+    "layers, order",
+    [(3, "as the specification"), (4, "reversed"), (6, "as the specification"), (6, "reversed")],
+)
+def test_a_clipped_update_is_proved_whatever_the_order_of_the_stack(
+    layers: int, order: str, tmp_path: Path
+) -> None:
+    """Six norms are a stack as well as a thousand."""
+    plan = outline(clipped(layers, order=order))
+    assert set(plan.functions) == {"f0"}
+    assert emitted(plan, tmp_path / "b").exit_code == 0
     assert check(tmp_path / "b").kind is Kind.PROVED
+
+
+def test_a_plan_whose_calls_were_written_out_is_outlined_the_same_way() -> None:
+    """Stacks that were grouped once are not grouped again."""
+    plan = outline(clipped(6))
+    assert dumps(outline(inline(plan))) == dumps(plan)
 
 
 @pytest.mark.parametrize("wrong", ["half", "sum", "layer"])
