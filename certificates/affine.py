@@ -24,7 +24,7 @@ class Affine:
         total: dict[str, int] = {}
         for symbol, coef in terms.items() if isinstance(terms, Mapping) else terms:
             total[symbol] = total.get(symbol, 0) + coef
-        return Affine(const, tuple(sorted((s, c) for s, c in total.items() if c)))
+        return Affine(const, tuple(sorted([term for term in total.items() if term[1]])))
 
     @staticmethod
     def symbol(name: str) -> Affine:
@@ -45,22 +45,29 @@ class Affine:
     def scale(self, factor: int) -> Affine:
         if factor == 0:
             return ZERO
-        return Affine(self.const * factor, tuple((s, c * factor) for s, c in self.terms))
+        return Affine(self.const * factor, tuple([(s, c * factor) for s, c in self.terms]))
 
     def substitute(self, values: Mapping[str, Affine]) -> Affine:
         """Replace every symbol that ``values`` names; the others stay."""
-        if not any(s in values for s, _ in self.terms):
-            return self
+        if len(self.terms) == 1:
+            ((symbol, coef),) = self.terms
+            value = values.get(symbol)
+            if value is None:
+                return self
+            if coef == 1 and not self.const:
+                return value
+            return Affine(self.const + coef * value.const, tuple([(s, coef * c) for s, c in value.terms]))
         const = self.const
-        terms: list[tuple[str, int]] = []
+        total: dict[str, int] = {}
         for symbol, coef in self.terms:
             value = values.get(symbol)
             if value is None:
-                terms.append((symbol, coef))
+                total[symbol] = total.get(symbol, 0) + coef
             else:
                 const += coef * value.const
-                terms.extend((s, coef * c) for s, c in value.terms)
-        return Affine.of(const, terms)
+                for s, c in value.terms:
+                    total[s] = total.get(s, 0) + coef * c
+        return Affine(const, tuple(sorted([term for term in total.items() if term[1]])))
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The number at a full assignment; a missing symbol is a ``KeyError``."""
@@ -77,11 +84,14 @@ class Affine:
         return lo, hi
 
     def coef(self, symbol: str) -> int:
-        return next((c for s, c in self.terms if s == symbol), 0)
+        for s, c in self.terms:
+            if s == symbol:
+                return c
+        return 0
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        return tuple(s for s, _ in self.terms)
+        return tuple([s for s, _ in self.terms])
 
     @property
     def is_const(self) -> bool:
@@ -104,13 +114,15 @@ class Affine:
             return Affine(data)
         if not isinstance(data, dict):
             raise FormatError(f"an affine form is an integer or an object, not {type(data).__name__}")
+        terms = []
         for symbol, coef in data.items():
             if not isinstance(coef, int) or isinstance(coef, bool) or coef == 0:
                 raise FormatError(f"coefficient of {symbol!r} in an affine form must be a non-zero integer")
-        terms = {s: c for s, c in data.items() if s}
+            if symbol:
+                terms.append((symbol, coef))
         if not terms:
             raise FormatError("an affine object without symbols must be written as an integer")
-        return Affine.of(data.get("", 0), terms)
+        return Affine(data.get("", 0), tuple(sorted(terms)))
 
     def __str__(self) -> str:
         parts: list[str] = []

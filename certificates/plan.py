@@ -158,6 +158,11 @@ class Plan:
         return self._rendezvous.get(seq, {})
 
     @cached_property
+    def texts(self) -> dict[str, str]:
+        """Canonical JSON of every member of the plan's document."""
+        return {key: canonical_text(value) for key, value in to_json(self).items()}
+
+    @cached_property
     def _rendezvous(self) -> dict[int, dict[str, Op]]:
         out: dict[int, dict[str, Op]] = {}
         for cls in self.classes:
@@ -590,9 +595,9 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
         ):
             if len(forms) != len(shape):
                 raise FormatError(f"{what} side needs {len(shape)} index forms, has {len(forms)}")
+            known = ranges | extra
             for d, form in enumerate(forms):
-                known = ranges | dict(extra)
-                if not set(form.symbols) <= set(known):
+                if not known.keys() >= set(form.symbols):
                     raise FormatError(f"{what} index {form} mentions a symbol outside {sorted(known)}")
                 lo, hi = form.interval(known)
                 if lo < 0 or hi >= shape[d]:
@@ -687,13 +692,19 @@ def canonical_text(data: object) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
+def object_text(members: Mapping[str, str]) -> str:
+    """A canonical JSON object of members that are canonical JSON."""
+    return "{" + ",".join(f"{canonical_text(key)}:{members[key]}" for key in sorted(members)) + "}"
+
+
 def canonical_bytes(data: object) -> bytes:
     """A deterministic JSON document, with a newline at its end."""
     return (canonical_text(data) + "\n").encode("ascii")
 
 
 def dumps(plan: Plan) -> bytes:
-    return canonical_bytes(to_json(plan))
+    """The document: canonical JSON."""
+    return (object_text(plan.texts) + "\n").encode("ascii")
 
 
 def dump(plan: Plan, path: Path | str) -> None:

@@ -12,7 +12,7 @@ from typing import assert_never
 from .affine import Affine
 from .facts import Fact, Ref
 from .ir import format_rational
-from .plan import canonical_text
+from .plan import canonical_text, object_text
 
 FORMAT, VERSION = "trainverify-proof", 1
 Index = tuple[Affine, ...]
@@ -333,17 +333,13 @@ def document(main: Section, lemmas: Sequence[LemmaSection]) -> bytes:
     parts = {"facts": main.facts, "format": canonical_text(FORMAT)}
     if lemmas:
         parts["lemmas"] = "[" + ",".join(map(_lemma_text, lemmas)) + "]"
-    return (_object_text(parts | {"stages": main.stages, "version": str(VERSION)}) + "\n").encode("ascii")
+    return (object_text(parts | {"stages": main.stages, "version": str(VERSION)}) + "\n").encode("ascii")
 
 
 def _lemma_text(lemma: LemmaSection) -> str:
     concludes, function = canonical_text(list(lemma.concludes)), canonical_text(lemma.function)
     facts, stages = lemma.section.facts, lemma.section.stages
-    return _object_text({"concludes": concludes, "facts": facts, "function": function, "stages": stages})
-
-
-def _object_text(parts: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}"
+    return object_text({"concludes": concludes, "facts": facts, "function": function, "stages": stages})
 
 
 def proof_bytes(proof: Proof) -> bytes:

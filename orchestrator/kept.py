@@ -12,7 +12,8 @@ from pathlib import Path
 
 from certificates.errors import FormatError
 from certificates.facts import Fact
-from certificates.plan import Plan, canonical_text, to_json
+from certificates.functions import body_plan
+from certificates.plan import Plan, canonical_text
 from certificates.proof import Section, fact_json
 from certificates.proof_reader import fact_from_json
 
@@ -32,17 +33,15 @@ class Kept:
     def __init__(self, journal: Journal, plan: Plan, versions: str) -> None:
         self.journal = journal
         self.plan = plan
-        document = to_json(plan)
-        functions = document.pop("functions", {})
-        assert isinstance(functions, dict)
         base = code(), versions
-        around = [document[k] for k in ("mesh", "groups", "sources")]
-        around += [[c.name, dict(c.box)] for c in plan.classes]
-        shown = {name: _interface(plan, name) for name in functions}
-        self._main = key("main", *base, canonical_text([document, shown]))
+        shown = canonical_text([_interface(plan, name) for name in plan.functions])
+        around = [text for name, text in sorted(plan.texts.items()) if name != "functions"]
+        self._main = key("main", *base, shown, *around)
+        boxes = canonical_text([[c.name, dict(c.box)] for c in plan.classes])
+        around = [plan.texts[name] for name in ("mesh", "groups", "sources")]
         self._function = {
-            name: key("function", *base, canonical_text([around, name, body]))
-            for name, body in functions.items()
+            name: key("function", *base, boxes, *around, name, *_bodies(plan, name))
+            for name in plan.functions
         }
 
     def lemma(self, function: str, assumed: Sequence[Fact]) -> tuple[Transcript, Part] | None:
@@ -87,6 +86,12 @@ class Kept:
 
     def _lemma(self, function: str, assumed: Sequence[object]) -> str:
         return key("lemma", self._function[function], canonical_text(assumed))
+
+
+def _bodies(plan: Plan, function: str) -> tuple[str, str]:
+    """A function's code, as canonical JSON."""
+    texts = body_plan(plan, function).texts
+    return texts["specification"], texts["classes"]
 
 
 def _interface(plan: Plan, function: str) -> object:

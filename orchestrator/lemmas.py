@@ -73,6 +73,7 @@ class Lemma:
         self._answers: dict[int, Answer] = {}
         self._claims: dict[Fact, int] = {}
         self._wanted: tuple[list[int], str] = [], ""
+        self._part: Part | None = None
         if kept is None:
             known = self._live().knowledge.facts
             self.statements = [known[n] for n in self._numbers]
@@ -103,13 +104,13 @@ class Lemma:
         """The proof of some statements."""
         self._wanted = sorted(statements), status
         kept = self._replayed()
-        if kept is not None and self.transcript() == kept[0]:
-            return kept[1]
-        return self._live_part()
+        same = kept is not None and self.transcript() == kept[0]
+        self._part = kept[1] if kept is not None and same else self._live_part()
+        return self._part
 
     def last_part(self) -> Part:
         """The part that was wanted last."""
-        return self.part(*self._wanted)
+        return self._part or self.part(*self._wanted)
 
     def fallen(self, bad: Mapping[str, str]) -> dict[int, str]:
         """Statements of the last part that rest on one of these files of its own, and why they fall."""
