@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from certificates.plan import load
+from certificates.plan import Plan, load
 from orchestrator.children import command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,30 +75,52 @@ def resident(session: int) -> int:
     return total
 
 
-def measure(path: Path) -> tuple[str, ...]:
-    """One row of the table."""
-    plan = load(path)
+@dataclass(frozen=True)
+class Measured:
+    """One plan emitted and checked; ``bundle`` is in bytes and holds ``text`` bytes of the plan itself."""
+
+    plan: Plan
+    emit: Cost
+    check: Cost
+    counts: Mapping[str, int]
+    valid: bool
+    bundle: int
+    text: int
+
+    @property
+    def ops(self) -> int:
+        return len(self.plan.specification.ops) + sum(len(c.program.ops) for c in self.plan.classes)
+
+
+def measured(path: Path) -> Measured:
+    """Emit and check a plan in fresh processes."""
     with tempfile.TemporaryDirectory(prefix="tv-measure-") as folder:
         bundle = Path(folder, "bundle")
         options = ("--out", str(bundle), "--json", "--quiet")
         emit = run(command("orchestrator.cli", "emit_main", str(path), *options))
         check = run(command("checker.cli", "main", str(bundle), "--json"))
-        counts = json.loads(emit.printed)["counts"]
         size = sum(f.stat().st_size for f in bundle.rglob("*") if f.is_file())
-    ops = len(plan.specification.ops) + sum(len(c.program.ops) for c in plan.classes)
+        text = (bundle / "plan.json").stat().st_size
+    counts, valid = json.loads(emit.printed)["counts"], json.loads(check.printed)["exit_code"] == 0
+    return Measured(load(path), emit, check, counts, valid, size, text)
+
+
+def row_of(path: Path) -> tuple[str, ...]:
+    """One row of the table."""
+    m = measured(path)
     numbers = (
-        plan.mesh.ranks, ops, counts["stages"], counts["obligations"],
-        round(path.stat().st_size / 1024), round(size / 1024),
+        m.plan.mesh.ranks, m.ops, m.counts["stages"], m.counts["obligations"],
+        round(path.stat().st_size / 1024), round(m.bundle / 1024),
     )  # fmt: skip
-    costs = (f"{emit.seconds:.1f}", f"{emit.mib:.0f}", f"{check.seconds:.1f}", f"{check.mib:.0f}")
-    proved = f"{counts['proved']} of {counts['outputs']}"
-    return (plan.name, proved, *map(str, numbers), *costs)
+    costs = (f"{m.emit.seconds:.1f}", f"{m.emit.mib:.0f}", f"{m.check.seconds:.1f}", f"{m.check.mib:.0f}")
+    proved = f"{m.counts['proved']} of {m.counts['outputs']}"
+    return (m.plan.name, proved, *map(str, numbers), *costs)
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
     """Markdown, numbers to the right."""
-    rule = ["---", *["---:"] * (len(COLUMNS) - 1)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (COLUMNS, rule, *rows))
+    rule = ["---", *["---:"] * (len(columns) - 1)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (columns, rule, *rows))
 
 
 def published(text: str) -> dict[str, tuple[str, ...]]:
@@ -134,7 +156,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     shipped = sorted((ROOT / "examples").glob("*.json.gz"), key=lambda p: p.stat().st_size)
-    rows = [measure(path) for path in options.plans or shipped]
+    rows = [row_of(path) for path in options.plans or shipped]
     print(table(rows), end="")
     text = README.read_text("utf-8")
     if options.write:
@@ -142,7 +164,7 @@ def main() -> None:
         _, _, after = rest.partition(END)
         README.write_text(f"{before}{BEGIN}{table(rows)}{END}{after}", encoding="utf-8")
     if options.check:
-        wrong = [line for row in rows for line in differences(row, published(text).get(row[0]))]
+        wrong = [line for r in rows for line in differences(r, published(text).get(r[0]))]
         print("\n".join(wrong) or "README.md's table holds")
         sys.exit(bool(wrong))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from measure import run
+from measure import measured, run, table
 
-from certificates.plan import dump, load
-from orchestrator.children import command
+from certificates.plan import dump
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA, TEXT, PLOT = (ROOT / "docs" / f"scaling.{suffix}" for suffix in ("json", "md", "svg"))
@@ -97,33 +95,23 @@ def capture(point: Point, out: Path) -> None:
     dump(capture(made), out)
 
 
-def measured(point: Point, plans: Path, before: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(point: Point, plans: Path, before: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers of one plan; capture is measured when the plan is not there yet."""
     path = plans / f"{point.name}.json.gz"
-    row = {k: before[k] for k in COLUMNS[:2] if k in before}
+    captured = {k: before[k] for k in COLUMNS[:2] if k in before}
     if not path.exists():
         words = [sys.executable, __file__, "--capture", point.family, str(point.value), "--out", str(path)]
         cost = run(words)
-        row = {"capture s": round(cost.seconds, 1), "capture MiB": round(cost.mib)}
-    plan = load(path)
-    with tempfile.TemporaryDirectory(prefix="tv-scaling-") as folder:
-        bundle = Path(folder, "bundle")
-        options = ("--out", str(bundle), "--json", "--quiet")
-        emit = run(command("orchestrator.cli", "emit_main", str(path), *options))
-        check = run(command("checker.cli", "main", str(bundle), "--json"))
-        counts = json.loads(emit.printed)["counts"]
-        if counts["proved"] != counts["outputs"] or json.loads(check.printed)["exit_code"]:
-            raise SystemExit(f"{point.name}: {counts['proved']} of {counts['outputs']} outputs are proved")
-        size = sum(f.stat().st_size for f in bundle.rglob("*") if f.is_file() and f.name != "plan.json")
-        text = (bundle / "plan.json").stat().st_size
-    row |= {
-        "emit s": round(emit.seconds, 1), "emit MiB": round(emit.mib),
-        "check s": round(check.seconds, 1), "check MiB": round(check.mib),
-        "ops": len(plan.specification.ops) + sum(len(c.program.ops) for c in plan.classes),
-        "stages": counts["stages"], "obligations": counts["obligations"],
-        "plan KiB": round(text / 1024), "bundle KiB": round(size / 1024),
+        captured = {"capture s": round(cost.seconds, 1), "capture MiB": round(cost.mib)}
+    m = measured(path)
+    if m.counts["proved"] != m.counts["outputs"] or not m.valid:
+        raise SystemExit(f"{point.name}: {m.counts['proved']} of {m.counts['outputs']} outputs are proved")
+    return captured | {
+        "emit s": round(m.emit.seconds, 1), "emit MiB": round(m.emit.mib),
+        "check s": round(m.check.seconds, 1), "check MiB": round(m.check.mib),
+        "ops": m.ops, "stages": m.counts["stages"], "obligations": m.counts["obligations"],
+        "plan KiB": round(m.text / 1024), "bundle KiB": round((m.bundle - m.text) / 1024),
     }  # fmt: skip
-    return row
 
 
 def plot(data: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
@@ -151,16 +139,14 @@ def plot(data: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
     figure.savefig(PLOT, metadata={"Date": None})
 
 
-def table(data: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+def document(data: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """docs/scaling.md."""
-    lines = [TITLE]
-    for family, rows in data.items():
-        lines += [f"| {' | '.join((family, *COLUMNS))} |", "|" + " ---: |" * (len(COLUMNS) + 1)]
-        for value, row in sorted(rows.items(), key=lambda item: int(item[0])):
-            cells = (str(row.get(name, "")) for name in COLUMNS)
-            lines.append(f"| {int(value):,} | {' | '.join(cells)} |")
-        lines.append("")
-    return "\n".join(lines)
+    parts = [TITLE]
+    for family, of in data.items():
+        rows = sorted((int(value), cells) for value, cells in of.items())
+        shown = [(f"{value:,}", *(str(cells.get(name, "")) for name in COLUMNS)) for value, cells in rows]
+        parts.append(table(shown, (family, *COLUMNS)))
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -182,12 +168,12 @@ def main() -> None:
         for point in points():
             if options.only in (None, point.family):
                 rows = data.setdefault(point.family, {})
-                rows[str(point.value)] = measured(point, options.plans, rows.get(str(point.value), {}))
+                rows[str(point.value)] = row_of(point, options.plans, rows.get(str(point.value), {}))
                 print(point.name, rows[str(point.value)], flush=True)
                 DATA.write_text(json.dumps(data, indent=1) + "\n")
     if options.plot:
         plot(data)
-        TEXT.write_text(table(data))
+        TEXT.write_text(document(data))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_a_small_plan_is_measured(mlp: Plan, tmp_path: Path) -> None:
     dump(mlp, tmp_path / "plan.json.gz")
-    row = dict(zip(measure.COLUMNS, measure.measure(tmp_path / "plan.json.gz"), strict=True))
+    row = dict(zip(measure.COLUMNS, measure.row_of(tmp_path / "plan.json.gz"), strict=True))
     assert row["plan"] == "mlp-tp2-dp2" and row["proved"] == "5 of 5" and row["ranks"] == "4"
     assert int(row["ops"]) == len(mlp.specification.ops) + len(mlp.classes[0].program.ops)
     assert int(row["obligations"]) <= int(row["stages"]) and float(row["emit s"]) > 0
