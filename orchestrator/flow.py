@@ -5,7 +5,7 @@ they are needed: data movement, literals, casts.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from certificates.affine import Affine
 from certificates.ir import CALL, COLLECTIVES, Op, Program
@@ -78,13 +78,6 @@ class Flow:
         """Leaves of an op's operands, each once."""
         return tuple(dict.fromkeys(leaf for v in op.ins for leaf in self.leaves(v)))
 
-    def needed(self, value: str, have: Collection[str]) -> Iterator[Op]:
-        """Ops that compute a value from those at hand, in order. The caller adds each to ``have``."""
-        if value in self.producer and value not in have:
-            for v in self.producer[value].ins:
-                yield from self.needed(v, have)
-            yield self.producer[value]
-
     def token(self, op: Op) -> int:
         """Equal for core ops that do the same with operands that are made alike from their leaves."""
         return self._number((*head(op), tuple(self.signature(v) for v in op.ins)))
@@ -99,6 +92,14 @@ class Flow:
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
+
+
+def needed(producer: Mapping[str, Op], value: str, have: Collection[str]) -> Iterator[Op]:
+    """Ops that compute a value from those at hand, in order. The caller adds each to ``have``."""
+    if value in producer and value not in have:
+        for v in producer[value].ins:
+            yield from needed(producer, v, have)
+        yield producer[value]
 
 
 def is_stack(op: Op) -> bool:

@@ -50,12 +50,9 @@ class Landmarks:
         op = self.model.op(ref)
         if op is None or op.name != "concatenate" or ref.startswith("s:"):
             return False
-        for landmark in self.k.landmarks:
-            if self.model.ops[landmark].type == op.type:
-                sides: tuple[Ref, ...] = (ref, *self._sums(ref))
-                if any(self._relate(lhs, landmark) for lhs in sides):
-                    return True
-        return False
+        alike = [name for name in self.k.landmarks if self._type(name) == op.type]
+        sides: list[Ref] = [ref, *dict.fromkeys(self._sums(ref))] if alike else []
+        return any(self._relate(lhs, landmark) for landmark in alike for lhs in sides)
 
     def _relate(self, lhs: Ref, landmark: str) -> bool:
         parts = self.k.facts_for(lhs)

@@ -17,7 +17,7 @@ from certificates.functions import inline
 from certificates.ir import CALL, COLLECTIVES, Attr, Op, Program, TensorType
 from certificates.plan import Function, Plan, check_plan
 
-from .flow import Flow, head
+from .flow import Flow, head, needed
 from .repeats import LEAST_REPEATS, Run, runs
 from .stacks import flattened, gathered, grouped, spread
 
@@ -258,11 +258,11 @@ def in_order(program: Program) -> Program:
     what each collective needs, then what each output needs.
     """
     program = spread(flattened(program))
-    flow = Flow(program)
+    producer = {op.out: op for op in program.ops}
     ops: dict[str, Op] = {}
     meetings = [op.out for op in program.ops if op.name in COLLECTIVES and op.name != "all_gather"]
     for value in (*meetings, *program.outputs.values()):
-        for op in flow.needed(value, ops):
+        for op in needed(producer, value, ops):
             ops[op.out] = op
     return Program(program.inputs, tuple(ops.values()), program.outputs)
 
@@ -273,10 +273,12 @@ def outline(plan: Plan) -> Plan:
         return plan
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
     wide = {owner: spread(program) for owner, program in owners.items()}
-    near = {owner: _grouped(r) for owner, r in _common_regions(plan, wide).items() if r}
+    regions = _common_regions(plan, wide)
+    near = {owner: _grouped(r) for owner, r in regions.items() if r}
     stacked = any(near[owner] != wide[owner] for owner in near)
     programs = near if stacked else owners
-    regions = _common_regions(plan, programs)
+    if programs != wide:
+        regions = _common_regions(plan, programs)
     if not any(regions.values()):
         return plan
     made = {owner: _rewrite(programs[owner], regions[owner]) for owner in owners}
@@ -389,7 +391,7 @@ def _rewrite(program: Program, regions: Sequence[Region]) -> tuple[Program, list
 
     def need(values: Iterable[str]) -> None:
         for value in values:
-            for op in flow.needed(value, ops):
+            for op in needed(flow.producer, value, ops):
                 ops[op.out] = op
 
     for i, op in enumerate(flow.core):
