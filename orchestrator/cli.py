@@ -63,7 +63,7 @@ class _Stop(Exception):
 @click.option("--no-solve", is_flag=True, help="Write all obligations, solve none; no solver is needed.")
 @click.option(
     "--answers", type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep solver answers in this file and use those it has: later, only what changed is solved.",
+    help="Keep answers and lemmas in this file and use those it has: later, only what changed is done.",
 )  # fmt: skip
 def emit_main(
     plan_path: Path,
