@@ -280,8 +280,8 @@ def _concluded(plan: Plan, lemma: _Lemma, stage: CallStage, facts: list[Fact], k
     rested = frozenset[int]().union(*(rests for _, rests, _ in lemma.concludes))
     place = {n: known.get(call.fact(lemma.facts[n]), -1) for n in rested}
     for conclusion, rests, files in lemma.concludes:
-        used, fact = frozenset(place[n] for n in rests), call.fact(conclusion)
-        if used <= proved and known.get(fact, -1) not in proved:
+        fact = call.fact(conclusion)
+        if known.get(fact, -1) not in proved and (used := frozenset(place[n] for n in rests)) <= proved:
             goal = known.setdefault(fact, len(facts))
             facts += [fact] if goal == len(facts) else []
             proved.add(goal)
