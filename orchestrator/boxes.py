@@ -73,13 +73,15 @@ class Evaluator:
     def read(self, node: int, forms: Sequence[Form], sizes: Sequence[int]) -> Grid:
         """The value of a tensor at index forms.
 
-        Raises :class:`Split` if a variable must be regrouped, :class:`EvaluationError` if it cannot be done.
+        Raises :class:`Split` if a variable must be regrouped, :class:`EvaluationError` if it cannot be done,
+        :class:`OutOfTime`.
         """
         request: Demand | None = (node, tuple(forms), tuple(sizes))
         stack: list[tuple[Steps, Demand, list[int]]] = []
         answer: Grid | Split | EvaluationError | None = None
         with np.errstate(all="ignore"):
             while True:
+                self.network.tick()
                 if request is not None:
                     key, names = _canonical(request)
                     hit = self._memo.get(key)

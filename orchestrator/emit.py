@@ -13,9 +13,11 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
+from certificates.calls import Site
 from certificates.functions import inline
 from certificates.plan import Plan, digest, dumps
 from certificates.report import report, summary
@@ -25,10 +27,11 @@ from .confirming import confirm
 from .cores import AllPremises, CoreFinder
 from .engine import Engine
 from .errors import SolverMissing, Unproved
-from .hint import hint
+from .hint import Hints
 from .journal import Journal
 from .kept import Kept
 from .knowledge import Knowledge
+from .lemmas import Lemma
 from .parts import Assembled, Obligation
 from .plausible import Plausible
 from .progress import Progress
@@ -230,11 +233,12 @@ class _Run:
         with self.progress.phase("relate"):
             trouble = _attempt(self.engine.relate)
         self.claims = self.engine.claims()
+        hints = hints_of(self.engine)
         with self.progress.phase("prove"):
             for i, facts in enumerate(self.claims):
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
-                    where = hint(self.plan, self.engine.knowledge, self.plan.outputs[i])
+                    where = hints.hint(self.plan.outputs[i])
                     self.why[i] = f"{where}; {reason}" if where else reason
                 self.progress.step(i + 1, len(self.claims))
 
@@ -267,6 +271,19 @@ class _Run:
             reason = UNSOLVED
         relation = self.plan.outputs[number]
         return OutputVerdict(relation.spec, relation.plan, word, clean(reason)[:_REASON])
+
+
+def hints_of(engine: Engine) -> Hints:
+    """What can be said of outputs without a proof."""
+
+    @cache
+    def of(lemma: Lemma) -> Hints:
+        return hints_of(lemma.engine())
+
+    def inside(site: Site) -> Hints | None:
+        return of(engine.called[site]) if site in engine.called else None
+
+    return Hints(engine.plan, engine.knowledge, inside)
 
 
 def _attempt(task: Callable[[], None]) -> str:

@@ -87,6 +87,8 @@ class Engine:
     failed: dict[int, str] = field(default_factory=dict)
     kept: KeptLemma = lambda _function, _assumed: None
     lemmas: list[Lemma] = field(default_factory=list)
+    #: The lemma that was used at each call.
+    called: dict[Site, Lemma] = field(default_factory=dict)
     _open: set[int] = field(default_factory=set)
     _order: list[int] = field(default_factory=list)
     _files: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -154,6 +156,7 @@ class Engine:
         known = available(self.knowledge, site, of)
         fitting = (m for m in self.lemmas if m.function == site.function and m.assumed.keys() <= known.keys())
         lemma = next(fitting, None) or self._lemma(site.function, list(known))
+        self.called[site.function, site.instance] = lemma
         binding = Binding(lemma, site.instance, {n: known[f] for f, n in lemma.assumed.items()})
         names = site.visible(of)
         for number in lemma.conclusions:

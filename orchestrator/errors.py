@@ -11,6 +11,10 @@ class EvaluationError(OrchestratorError):
     """A program cannot be evaluated on the given numbers; the message names the op or the input."""
 
 
+class OutOfTime(OrchestratorError):
+    """A search was given up."""
+
+
 class SolverMissing(OrchestratorError):
     """z3 or cvc5 is not installed. Exit code 4."""
 

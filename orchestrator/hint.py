@@ -6,72 +6,97 @@ one again. So only chains of such tensors that reach the output count.
 
 from __future__ import annotations
 
-from certificates.ir import COLLECTIVES, Op
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from certificates.calls import Site
+from certificates.ir import CALL, COLLECTIVES, Op
 from certificates.plan import Plan, RankClass, Relation
 from smtlib_emit.errors import NoDefinition
 
 from .knowledge import Knowledge
 
 
-def hint(plan: Plan, knowledge: Knowledge, output: Relation) -> str:
-    """One line naming op, class and Python line, or nothing. A guess for people."""
-    return without_model(plan, knowledge, output) or first_unrelated(plan, knowledge, output)
+@dataclass
+class Hints:
+    """Guesses for people: what stands in the way of outputs. ``inside`` gives a function's own at a call."""
 
+    plan: Plan
+    knowledge: Knowledge
+    inside: Callable[[Site], Hints | None] = lambda _: None
+    _related: dict[str, bool] = field(default_factory=dict)
+    _modelled: dict[str, str] = field(default_factory=dict)
 
-def without_model(plan: Plan, knowledge: Knowledge, output: Relation) -> str:
-    """A collective that the output depends on and that no premise can describe (``docs/certificate.md``)."""
-    for name in dict.fromkeys(p.cls for p in output.pieces):
-        cls = plan.by_class[name]
-        for op in _cone(cls, output.plan):
-            if op.name not in COLLECTIVES:
-                continue
-            try:
-                knowledge.model.group(f"{name}:{op.out}")
-            except NoDefinition as error:
-                return f"no model of {error}{_place(plan, op)}"
-            if op.name == "all_to_all" and op.integer("split_dim") == op.integer("concat_dim"):
-                what = f"{op.name} {op.out} of {name}, which splits and joins one dimension"
-                return f"no model of {what}{_place(plan, op)}"
-    return ""
+    def hint(self, output: Relation) -> str:
+        """One line naming op, class and Python line, or nothing."""
+        classes = [self.plan.by_class[name] for name in dict.fromkeys(p.cls for p in output.pieces)]
+        lines = (
+            line
+            for search in (self._without_model, self._unrelated)
+            for cls in classes
+            for line in search(cls, cls.program.outputs[output.plan])
+        )
+        return next(lines, "")
 
+    def _without_model(self, cls: RankClass, value: str) -> Iterator[str]:
+        """Collectives that a value depends on and that no premise can describe (``docs/certificate.md``)."""
+        needed = {value}
+        for op in reversed(cls.program.ops):
+            if op.out in needed:
+                needed.update(op.ins)
+        for op in cls.program.ops:
+            if op.out in needed and op.name in COLLECTIVES:
+                ref = f"{cls.name}:{op.out}"
+                if ref not in self._modelled:
+                    self._modelled[ref] = self._unmodelled(cls, op)
+                if self._modelled[ref]:
+                    yield f"no model of {self._modelled[ref]}{self._place(op)}"
 
-def first_unrelated(plan: Plan, knowledge: Knowledge, output: Relation) -> str:
-    """The first op of the last chain of unrelated tensors that reaches the output."""
-    for name in dict.fromkeys(p.cls for p in output.pieces):
-        found = _first(plan, knowledge, plan.by_class[name], output.plan)
-        if found:
-            return found
-    return ""
+    def _unmodelled(self, cls: RankClass, op: Op) -> str:
+        try:
+            self.knowledge.model.group(f"{cls.name}:{op.out}")
+        except NoDefinition as error:
+            return str(error)
+        if op.name == "all_to_all" and op.integer("split_dim") == op.integer("concat_dim"):
+            return f"{op.name} {op.out} of {cls.name}, which splits and joins one dimension"
+        return ""
 
+    def _unrelated(self, cls: RankClass, value: str) -> Iterator[str]:
+        """The first op of the last chain of unrelated tensors that reaches a value, inside calls too."""
+        reaching = {value}
+        for op in reversed(cls.program.ops):
+            if op.out in reaching:
+                if self._is_related(f"{cls.name}:{op.out}"):
+                    reaching.discard(op.out)
+                else:
+                    reaching.update(op.ins)
+        for op in cls.program.ops:
+            if op.out in reaching:
+                where = f"{op.name} {op.out} of {cls.name}"
+                yield from self._at_call(cls, op, where)
+                yield f"first tensor without a relation: {where}{self._place(op)}"
 
-def _first(plan: Plan, knowledge: Knowledge, cls: RankClass, output: str) -> str:
-    reaching = {cls.program.outputs[output]}
-    for op in reversed(cls.program.ops):
-        if op.out in reaching:
-            if _related(knowledge, f"{cls.name}:{op.out}"):
-                reaching.discard(op.out)
-            else:
-                reaching.update(op.ins)
-    for op in cls.program.ops:
-        if op.out in reaching:
-            return f"first tensor without a relation: {op.name} {op.out} of {cls.name}{_place(plan, op)}"
-    return ""
+    def _at_call(self, cls: RankClass, op: Op, where: str) -> Iterator[str]:
+        if op.name != CALL:
+            return
+        function, instance = op.text("function"), op.integer("instance")
+        inner = self.inside((function, instance))
+        if inner is not None:
+            body = inner.plan.by_class[cls.name]
+            value = list(body.program.outputs.values())[op.integer("output")]
+            for line in inner._unrelated(body, value):
+                yield f"{line}, in the function {function} of {where}"
 
+    def _place(self, op: Op) -> str:
+        return f" at {self.plan.sources[op.loc.source]}:{op.loc.line}" if op.loc else ""
 
-def _cone(cls: RankClass, output: str) -> list[Op]:
-    """Ops that the output depends on at its own rank, in program order."""
-    needed = {cls.program.outputs[output]}
-    for op in reversed(cls.program.ops):
-        if op.out in needed:
-            needed.update(op.ins)
-    return [op for op in cls.program.ops if op.out in needed]
-
-
-def _place(plan: Plan, op: Op) -> str:
-    return f" at {plan.sources[op.loc.source]}:{op.loc.line}" if op.loc else ""
-
-
-def _related(knowledge: Knowledge, ref: str) -> bool:
-    if knowledge.model.tensors.type(ref).sort != "Real" or knowledge.model.literal(ref) is not None:
-        return True
-    return ref in knowledge.partials or bool(knowledge.facts_for(ref))
+    def _is_related(self, ref: str) -> bool:
+        if ref not in self._related:
+            known, model = self.knowledge, self.knowledge.model
+            self._related[ref] = (
+                model.tensors.type(ref).sort != "Real"
+                or model.literal(ref) is not None
+                or ref in known.partials
+                or bool(known.facts_for(ref))
+            )
+        return self._related[ref]

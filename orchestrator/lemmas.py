@@ -75,7 +75,7 @@ class Lemma:
         self._wanted: tuple[list[int], str] = [], ""
         self._part: Part | None = None
         if kept is None:
-            known = self._live().knowledge.facts
+            known = self.engine().knowledge.facts
             self.statements = [known[n] for n in self._numbers]
         else:
             self.statements = [fact_from_json(f) for f in kept[0].conclusions]
@@ -118,7 +118,7 @@ class Lemma:
             return {}
         if self._replayed() is not None:
             self._live_part()
-        broken = self._live().fallen(bad)
+        broken = self.engine().fallen(bad)
         return {s: broken[n] for s, n in enumerate(self._numbers) if n in broken}
 
     def transcript(self) -> Transcript:
@@ -145,8 +145,8 @@ class Lemma:
     def _replayed(self) -> tuple[Transcript, Part] | None:
         return self._kept if self._engine is None else None
 
-    def _live(self) -> Engine:
-        """The engine, after all that was asked."""
+    def engine(self) -> Engine:
+        """The function's own engine, after all that was asked."""
         if self._engine is None:
             self._engine, self._numbers = self._begin(self.function, list(self.assumed))
             for question, answer in self.exchanges:
@@ -155,7 +155,7 @@ class Lemma:
         return self._engine
 
     def _live_part(self) -> Part:
-        engine, (statements, status) = self._live(), self._wanted
+        engine, (statements, status) = self.engine(), self._wanted
         return engine.part([self._numbers[n] for n in statements], status)
 
     def _ask(self, question: Question) -> Answer:
@@ -164,13 +164,13 @@ class Lemma:
         if place < len(exchanges) and exchanges[place][0] == question:
             answer = exchanges[place][1]
         else:
-            self._live()
+            self.engine()
             answer = self._answer(question)
         self.exchanges.append((question, answer))
         return answer
 
     def _answer(self, question: Question) -> Answer:
-        engine = self._live()
+        engine = self.engine()
         match question:
             case ["prove", int(statement)]:
                 number = self._numbers[statement]
@@ -187,7 +187,7 @@ class Lemma:
 
     def _rest(self, number: int) -> frozenset[int]:
         """The assumed facts that a proved fact rests on."""
-        engine = self._live()
+        engine = self.engine()
         if number not in self._rests:
             self._rests[number] = (
                 frozenset((number,))

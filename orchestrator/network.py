@@ -11,6 +11,8 @@ thing share it, and so do a plan and its mutants when one network serves them al
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -20,7 +22,7 @@ from certificates.affine import Affine
 from certificates.ir import COLLECTIVES, Op, Program, Sort, TensorType
 from certificates.plan import Plan
 
-from .errors import EvaluationError
+from .errors import EvaluationError, OutOfTime
 
 #: Attributes of a node, fixed per op; see :meth:`Network.local`.
 Attrs = tuple[Any, ...]
@@ -39,10 +41,16 @@ class Node:
 
 @dataclass
 class Network:
-    """All nodes made so far; equal nodes have one number."""
+    """All nodes made so far; equal nodes have one number. Work on them ends at ``deadline`` (monotonic)."""
 
     nodes: list[Node] = field(default_factory=list)
+    deadline: float = math.inf
     _index: dict[Node, int] = field(default_factory=dict)
+
+    def tick(self) -> None:
+        """Raises :class:`OutOfTime` after the deadline."""
+        if time.monotonic() > self.deadline:
+            raise OutOfTime(f"after {len(self.nodes)} nodes")
 
     def add(self, node: Node) -> int:
         """The number of a node; ops that change nothing return their operand."""
@@ -178,10 +186,11 @@ class Expansion:
     def value(self, rank: int, name: str) -> int:
         """Node of a value at a rank (rank -1: of the specification). Iterative: programs are deep.
 
-        Raises :class:`EvaluationError` when collectives wait for one another in a circle.
+        Raises :class:`EvaluationError` when collectives wait for one another in a circle, :class:`OutOfTime`.
         """
         made, stack, waiting = self._made, [(rank, name)], set()
         while stack:
+            self.network.tick()
             here = stack[-1]
             if here in made:
                 stack.pop()

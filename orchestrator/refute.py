@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -23,7 +24,7 @@ from certificates.ir import Program, TensorType, format_rational
 from certificates.plan import Piece, Plan, Relation
 
 from .boxes import Evaluator
-from .errors import EvaluationError
+from .errors import EvaluationError, OutOfTime
 from .forms import Form
 from .grids import Array, Cuts, Grid, common_axes, flattened, refined
 from .network import Expansion, Network, Node
@@ -208,6 +209,8 @@ class Refuter:
         """A witness against one of ``facts`` (output relation, claimed fact; default: all), or ``None``.
 
         Stops at the first plain difference, else returns the most visible one found in ``budget`` seconds.
+        What was begun in that time is given up after as long again: a deep plan on many ranks has more
+        tensors than there is memory.
         """
         deadline = time.monotonic() + budget
         best: tuple[Difference, Scenario] | None = None
@@ -215,11 +218,14 @@ class Refuter:
             if time.monotonic() > deadline:
                 break
             scenario = self.scenario(seed)
-            for found in differences(plan, scenario, facts):
-                if best is None or found.score > best[0].score:
-                    best = found, scenario
-                if found.score >= PLAIN or time.monotonic() > deadline:
-                    break
+            scenario.network.deadline = deadline + budget
+            with suppress(OutOfTime):
+                for found in differences(plan, scenario, facts):
+                    if best is None or found.score > best[0].score:
+                        best = found, scenario
+                    if found.score >= PLAIN or time.monotonic() > deadline:
+                        break
+            scenario.network.deadline = math.inf
             if best is not None and best[0].score > UNDEFINED:
                 break
         if best is None:

@@ -25,13 +25,16 @@ from orchestrator.confirming import Answers
 from orchestrator.confirming import confirm as real_confirm
 from orchestrator.emit import emit
 from orchestrator.engine import Engine
+from orchestrator.outline import outline
 from orchestrator.progress import Progress
+from orchestrator.refute import search
 from orchestrator.solving import VERSIONS
 from tests.corpus.mutate import mutants
 from tests.orchestrator.deep_plans import deep
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = ROOT / "examples" / "mlp-handwritten.json.gz"
+LARGE = ROOT / "examples" / "llama3-405b-2l-tp8-fsdp64.json.gz"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -203,6 +206,27 @@ def test_unproved_outputs_name_the_first_tensor_without_relation(mlp: Plan, tmp_
     done = emit(mutant(mlp, "duplicate", "tanh"), tmp_path / "b", jobs=2, witness_seconds=0)
     reasons = [v.reason for v in done.verdicts if v.verdict == "UNKNOWN"]
     assert reasons and all("first tensor without a relation: tanh" in r for r in reasons)
+
+
+def test_a_mistake_in_a_layer_is_named_inside_its_function(tmp_path: Path) -> None:
+    """A layer's op that is wrong in all layers: the hint names it, not the call of the first layer."""
+    plan = outline(deep(4))
+    body = plan.functions["f0"]
+    (cls, program), *_ = body.classes.items()
+    op = [op for op in program.ops if op.name == "tanh"][-1]
+    ops = tuple(replace(o, name="exponential") if o is op else o for o in program.ops)
+    wrong = replace(body, classes={cls: replace(program, ops=ops)})
+    done = emit(replace(plan, functions={"f0": wrong}), tmp_path / "b", witness_seconds=0)
+    reasons = [v.reason for v in done.verdicts if v.verdict == "UNKNOWN"]
+    named = f"first tensor without a relation: exponential {op.out} of {cls}"
+    assert reasons and all(named in r and "in the function f0 of call %" in r for r in reasons)
+
+
+def test_the_search_for_a_witness_ends_in_time() -> None:
+    """512 ranks have more tensors than a minute, or the memory, is enough for."""
+    plan, start = load(LARGE), time.monotonic()
+    assert search(plan, budget=1.0) is None
+    assert time.monotonic() - start < 15
 
 
 # --- without solvers ---------------------------------------------------------------------------------------
