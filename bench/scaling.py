@@ -41,7 +41,7 @@ Made by `python bench/scaling.py --plans DIR` and `python bench/scaling.py --plo
 405B of `examples/models/llama.py` (no clipping) on TP 8 x FSDP 64, 8,192 tokens, two layers, but for the
 quantity that varies; above 512 ranks it is HSDP. For the layers it is torchtitan's model with clipping by the
 global norm (`examples/models/torchtitan_llama3_405b.py`). All outputs of all plans are proved and checked.
-Capture was measured while other work ran on the machine, or not at all where a shipped plan was taken.
+Capture was measured while other work ran on the machine.
 `bundle KiB` leaves out the plan itself, which every bundle contains (`plan KiB`).
 
 ![Seconds and memory against layers, ranks, sequence and width](scaling.svg)

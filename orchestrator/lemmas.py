@@ -176,14 +176,16 @@ class Lemma:
                 number = self._numbers[statement]
             case ["claim", fact]:
                 number = engine.knowledge.add(fact_from_json(fact), LayoutRecipe(), relates=False)
-                self._numbers.append(number)
             case _:
                 raise AssertionError(f"no question: {question}")
         try:
             engine.prove(number)
+            answer: Answer = sorted(self._rest(number))
         except Unproved as error:
-            return str(error)
-        return sorted(self._rest(number))
+            answer = str(error)
+        if question[0] == "claim":
+            self._numbers.append(number)
+        return answer
 
     def _rest(self, number: int) -> frozenset[int]:
         """The assumed facts that a proved fact rests on."""
