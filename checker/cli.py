@@ -194,8 +194,7 @@ def main(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer
 
 
 def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer_files: tuple[Path, ...],
-          jobs: int,
-          base: bool, policy_path: Path | None) -> tuple[int, list[str], dict[str, Any]]:
+          jobs: int, base: bool, policy_path: Path | None) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
     policy = read_policy(policy_path) if policy_path else Policy()

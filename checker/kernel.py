@@ -46,18 +46,7 @@ from .layout import Layout
 from .model import LITERALS, Model
 from .normalise import Normaliser
 from .reader import Plan, Program, Relation
-from .records import (
-    CallStage,
-    ElementHyp,
-    Fact,
-    Hyp,
-    LayoutStage,
-    Lemma,
-    Manifest,
-    Proof,
-    Stage,
-    Tensor,
-)
+from .records import CallStage, ElementHyp, Fact, Hyp, LayoutStage, Lemma, Manifest, Proof, Stage, Tensor
 from .relations import check_once, check_outputs, relation_facts
 from .terms import file_text, plain
 from .widths import check_widths
@@ -161,12 +150,12 @@ def _fact(model: Model, fact: Fact, where: str) -> None:
     sorts = {model.type(fact.lhs).sort, model.type(fact.rhs).sort}
     if len(sorts) != 1 or (fact.coef != 1 and sorts != {"Real"}):
         raise Rejected(3, "sorts or coefficient do not fit", where)
+    ranges = fact.ranges()
     for ref, index in ((fact.lhs, fact.lhs_index), (fact.rhs, fact.rhs_index)):
         bounds = model.ranges(ref)
         if len(index) != len(bounds):
             raise Rejected(3, f"{ref} has {len(bounds)} coordinates, {len(index)} given", where)
-        if not all(evident(f, low, high, fact.ranges()) for f,
-                   (low, high) in zip(index, bounds, strict=True)):
+        if not all(evident(f, low, high, ranges) for f, (low, high) in zip(index, bounds, strict=True)):
             raise Rejected(3, f"an index of {ref} may leave its range", where)
 
 
@@ -235,11 +224,13 @@ def _stages(model: Model, facts: list[Fact], proved: set[int], given: Sequence[S
             texts: _Texts, prefix: str, lemmas: Sequence[_Lemma]) -> tuple[Proved, ...]:
     """Every stage in order. Conclusions of calls join `facts`."""
     stages, known = list[Proved](), {f: i for i, f in reversed(list(enumerate(facts)))}
-    listed = len(facts)
+    listed, calls = len(facts), dict[CallStage, _Called]()
     for number, stage in enumerate(given):
         where = f"{prefix}stage {number}"
         if isinstance(stage, CallStage):
-            stages += _concluded(model.plan, lemmas[stage.lemma], stage, facts, known, proved, where)
+            if stage not in calls:
+                calls[stage] = _Called(model.plan, lemmas[stage.lemma], stage, where)
+            stages += calls[stage].concluded(facts, known, proved)
             continue
         where = f"{where} ({stage.title[:80]})"
         used = _used(stage)
@@ -258,10 +249,9 @@ def _stages(model: Model, facts: list[Fact], proved: set[int], given: Sequence[S
             check_widths(algebra, where)
             for i, case in enumerate(algebra.cases):
                 text = file_text("QF_UFLRA", stage.title, texts.status, [], case.assertions,
-                                 lambda _: "() Real",
-                                 model.describe)
-                if texts.compare(case.file, text, f"{where}, case {i}") and _normal(case.defs, case.left,
-                                                                                    case.right):
+                                 lambda _: "() Real", model.describe)
+                new = texts.compare(case.file, text, f"{where}, case {i}")
+                if new and _normal(case.defs, case.left, case.right):
                     texts.normalised.add(case.file)
             names = {case.file for case in algebra.cases}
         proved.add(stage.goal)
@@ -271,22 +261,30 @@ def _stages(model: Model, facts: list[Fact], proved: set[int], given: Sequence[S
     return tuple(stages)
 
 
-def _concluded(plan: Plan, lemma: _Lemma, stage: CallStage, facts: list[Fact], known: dict[Fact, int],
-               proved: set[int], where: str) -> list[Proved]:
-    """The conclusions of a lemma at a call that rest on proved facts only; they are proved then."""
-    if (lemma.function, stage.instance) not in plan.spec.calls:
-        raise Rejected(11, f"there is no call of {lemma.function} {stage.instance}", where)
-    call, out = Call(plan, (lemma.function, stage.instance)), list[Proved]()
-    rested = frozenset[int]().union(*(rests for _, rests, _ in lemma.concludes))
-    place = {n: known.get(call.fact(lemma.facts[n]), -1) for n in rested}
-    for conclusion, rests, files in lemma.concludes:
-        fact = call.fact(conclusion)
-        if known.get(fact, -1) not in proved and (used := frozenset(place[n] for n in rests)) <= proved:
+class _Called:
+    """A lemma at a call; `open` are the conclusions that are not proved there yet."""
+
+    def __init__(self, plan: Plan, lemma: _Lemma, stage: CallStage, where: str) -> None:
+        if (lemma.function, stage.instance) not in plan.spec.calls:
+            raise Rejected(11, f"there is no call of {lemma.function} {stage.instance}", where)
+        call, self.title = Call(plan, (lemma.function, stage.instance)), f"{lemma.function} {stage.instance}"
+        self.open = [(call.fact(fact), rests, files) for fact, rests, files in lemma.concludes]
+        rested = frozenset[int]().union(*(rests for _, rests, _ in lemma.concludes))
+        self.assumed = {n: call.fact(lemma.facts[n]) for n in rested}
+
+    def concluded(self, facts: list[Fact], known: dict[Fact, int], proved: set[int]) -> list[Proved]:
+        """The conclusions that rest on proved facts only; they are proved then."""
+        place, out = {n: known.get(fact, -1) for n, fact in self.assumed.items()}, list[Proved]()
+        missing = {n for n in place if place[n] not in proved}
+        ready = [c for c in self.open if missing.isdisjoint(c[1])]
+        self.open = [c for c in self.open if not missing.isdisjoint(c[1])]
+        for fact, rests, files in ready:
             goal = known.setdefault(fact, len(facts))
-            facts += [fact] if goal == len(facts) else []
-            proved.add(goal)
-            out.append(Proved(goal, f"{lemma.function} {stage.instance}", files, used))
-    return out
+            if goal not in proved:
+                facts += [fact] if goal == len(facts) else []
+                proved.add(goal)
+                out.append(Proved(goal, self.title, files, frozenset(place[n] for n in rests)))
+        return out
 
 
 def _used(stage: Stage) -> set[int]:
@@ -362,10 +360,10 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
         given = {solver: found.get(file, "nothing") for solver, found in answers.items()}
         agree = sum(answer == "unsat" for answer in given.values())
         if agree < max(confirmations, 1) or agree < len(given):
-            bad[file] = f"obligations/{file}.smt2: " + ", ".join(f"{s} says {a}" for s,
-                                                                 a in sorted(given.items()))
+            said = ", ".join(f"{s} says {a}" for s, a in sorted(given.items()))
+            bad[file] = f"obligations/{file}.smt2: {said}"
     why: dict[int, str] = {}
-    for stage in examined.stages:
+    for stage in examined.stages if bad else ():
         own = [f"{bad[f]} (stage {stage.title[:80]})" for f in sorted(stage.files) if f in bad]
         broken = own + [why[f] for f in sorted(stage.used) if f in why]
         if broken:

@@ -251,10 +251,9 @@ def read_proof(data: bytes) -> Proof:
         what = f"lemma {i}"
         item = record(entry, what, function=symbol, facts=array, stages=array, concludes=anything)
         inside = [_fact(f, f"{what}, fact {n}")[0] for n, f in enumerate(item["facts"])]
-        lemmas.append(Lemma(
-            item["function"], tuple(inside),
-            tuple(_stage(s, f"{what}, stage {n}", inside) for n, s in enumerate(item["stages"])),
-            integers(item["concludes"], f"{what}: concludes", high=len(inside))))
+        proofs = tuple(_stage(s, f"{what}, stage {n}", inside) for n, s in enumerate(item["stages"]))
+        concludes = integers(item["concludes"], f"{what}: concludes", high=len(inside))
+        lemmas.append(Lemma(item["function"], tuple(inside), proofs, concludes))
     facts, declared = [], dict[int, int]()
     for i, entry in enumerate(top["facts"]):
         fact, by = _fact(entry, f"fact {i}")

@@ -109,8 +109,7 @@ def check_outputs(plan: Plan) -> list[str]:
     """Both sides of the output relations are covered, at every rank of every class.
 
     A state may keep elements that no piece covers, if the same pieces leave the same elements open on the
-    way in
-    (padding of an uneven shard); gives a note for each.
+    way in (padding of an uneven shard); gives a note for each.
     """
     counts, notes = check_once(plan.outputs, 16), []
     entering, leaving = _by(plan.inputs, "plan"), _by(plan.outputs, "plan")

@@ -1,11 +1,12 @@
 """Replays obligation files on solvers, as child processes under deterministic limits.
 
-The solvers see the bytes that the kernel generated, in a private folder, not the bundle's files. Whatever is
-not a clean `unsat` (a crash, a hang, a strange answer) is kept as it is and never becomes success.
+The solvers see the texts that the kernel generated, not the bundle's files. Whatever is not a clean `unsat`
+(a crash, a hang, a strange answer) is kept as it is and never becomes success.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import selectors
 import shlex
@@ -27,14 +28,13 @@ SECONDS = 120
 """Wall-clock limit per file; the deterministic limits below strike long before it."""
 LATE = "no answer in time"
 Answers = dict[str, str]
-Solver = Callable[[list[Path]], list[str]]
+Solver = Callable[[list[str]], list[str]]
 
 _LOOP = """
-import sys
+import json, sys
 for line in sys.stdin:
-    text = open(line.strip(), encoding="ascii").read()
     try:
-        answer = solve(text)
+        answer = solve(json.loads(line))
     except Exception as error:
         answer = "error: " + str(error)
     print("answer " + " ".join(answer.split())[:200], flush=True)
@@ -60,7 +60,7 @@ def solve(text):
     return "".join(out)
 """ + _LOOP,
 }
-"""One child answers many files, each with a fresh context: names on standard input, a line for each."""
+"""One child answers many texts, each with a fresh context: JSON on standard input, a line for each."""
 
 
 def solvers(commands: Sequence[str]) -> dict[str, Solver]:
@@ -77,36 +77,39 @@ def solvers(commands: Sequence[str]) -> dict[str, Solver]:
     return found
 
 
-def _singly(command: str, paths: list[Path]) -> list[str]:
-    """A solver that is started once per file."""
+def _singly(command: str, texts: list[str]) -> list[str]:
+    """A solver that is started once per file, in a private folder."""
     answers = []
-    for path in paths:
+    with tempfile.TemporaryDirectory(prefix="tv-check-") as folder:
+        path = Path(folder, "obligation.smt2")
         words = [w.replace("{file}", str(path)) for w in shlex.split(command)]
-        try:
-            done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
-                                  check=False)
-            out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
-            answers.append(f"exit code {done.returncode}" if done.returncode and out == "unsat" else out)
-        except subprocess.TimeoutExpired:
-            answers.append(LATE)
-        except OSError as error:
-            answers.append(f"cannot start: {error.strerror}")
+        for text in texts:
+            path.write_text(text, encoding="ascii")
+            try:
+                done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
+                                      check=False)
+                out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
+                answers.append(f"exit code {done.returncode}" if done.returncode and out == "unsat" else out)
+            except subprocess.TimeoutExpired:
+                answers.append(LATE)
+            except OSError as error:
+                answers.append(f"cannot start: {error.strerror}")
     return answers
 
 
-def _batch(words: list[str], paths: list[Path]) -> list[str]:
-    """One child for many files; after a crash or a hang a new one goes on with the next file."""
+def _batch(words: list[str], texts: list[str]) -> list[str]:
+    """One child for many texts; after a crash or a hang a new one goes on with the next."""
     answers: list[str] = []
-    while len(answers) < len(paths):
+    while len(answers) < len(texts):
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               text=True, errors="replace") as child, selectors.DefaultSelector() as ready:
             if child.stdin is None or child.stdout is None:
                 raise OSError("no pipes")
             ready.register(child.stdout, selectors.EVENT_READ)
-            for path in paths[len(answers):]:
+            for text in texts[len(answers):]:
                 line, end = "", time.monotonic() + SECONDS
                 try:
-                    child.stdin.write(f"{path}\n")
+                    child.stdin.write(f"{json.dumps(text)}\n")
                     child.stdin.flush()
                     in_time = bool(ready.select(end - time.monotonic()))
                     line = child.stdout.readline() if in_time else f"answer {LATE}\n"
@@ -123,12 +126,9 @@ def _batch(words: list[str], paths: list[Path]) -> list[str]:
 def replay(files: Mapping[str, bytes], chosen: Mapping[str, Solver], jobs: int) -> dict[str, Answers]:
     """Every solver's answer to every file."""
     answers: dict[str, Answers] = {solver: {} for solver in chosen}
-    with tempfile.TemporaryDirectory(prefix="tv-check-") as folder, ThreadPoolExecutor(jobs) as pool:
-        paths = {name: Path(folder, f"{name}.smt2") for name in files}
-        for name, path in paths.items():
-            path.write_bytes(files[name])
+    with ThreadPoolExecutor(jobs) as pool:
         parts = [part for i in range(jobs) if (part := list(files)[i::jobs])]
-        tasks = [(solver, part, pool.submit(run, [paths[n] for n in part]))
+        tasks = [(solver, part, pool.submit(run, [files[n].decode("ascii") for n in part]))
                  for part in parts for solver, run in chosen.items()]
         for solver, part, task in tasks:
             answers[solver].update(zip(part, task.result(), strict=True))
