@@ -202,7 +202,8 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     manifest = read_manifest(data["manifest.json"])
     plan = read_plan(data["plan.json"])
     given = read_plan_file(plan_path) if plan_path else data["plan.json"]
-    if given != data["plan.json"] and read_plan(given).digest != plan.digest:
+    if given != data["plan.json"]:
+        read_plan(given)  # which may be malformed
         raise Rejected(1, "the bundle's plan is not the plan you gave")
     proof = read_proof(data["proof.json"])
     examined = kernel.examine(manifest, plan, proof, data)

@@ -46,6 +46,8 @@ def test_json_and_own_plan(bundle: Path) -> None:
     (bundle.parent / "plan.json").write_bytes(dump(shards().plan))
     result = run(bundle, "--plan", bundle.parent / "plan.json")
     assert (result.exit_code, "not the plan you gave" in result.output) == (1, True)
+    (bundle.parent / "plan.json").write_bytes(b"{}\n")
+    assert run(bundle, "--plan", bundle.parent / "plan.json").exit_code == 5
 
 
 LOOP = """import sys, time
