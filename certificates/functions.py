@@ -9,19 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .affine import Range
 from .calls import Site, calls
 from .ir import CALL, COLLECTIVES, Op, Program
 from .plan import Plan, RankClass
 
 
 def body_plan(plan: Plan, name: str) -> Plan:
-    """A function as a problem of its own, without relations: its bodies on the plan's mesh."""
+    """A function as a problem of its own, without relations: its bodies on the plan's mesh.
+
+    An input of the specification's body has a range if its operand at every call is an input with one.
+    """
     function = plan.functions[name]
     classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
     return replace(
         plan, name=name, specification=function.specification, classes=classes, inputs=(), outputs=(),
-        ranges={}, provenance={}, functions={},
+        ranges=_ranges(plan, name), provenance={}, functions={},
     )  # fmt: skip
+
+
+def _ranges(plan: Plan, name: str) -> dict[str, Range]:
+    operands = [c.ins for c in calls(plan.specification) if c.function == name]
+    of_input = zip(plan.functions[name].specification.inputs, zip(*operands, strict=True), strict=False)
+    found = {i: [plan.ranges[v] for v in values if v in plan.ranges] for i, values in of_input}
+    return {
+        i: (min(lo for lo, _ in ranges), max(hi for _, hi in ranges))
+        for i, ranges in found.items()
+        if len(ranges) == len(operands)
+    }
 
 
 def inline(plan: Plan) -> Plan:

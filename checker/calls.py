@@ -6,7 +6,6 @@ that fulfil the lemma's assumptions, so of the operands of every call; its tenso
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from .ops import COLLECTIVES, Op
@@ -20,9 +19,8 @@ class Call:
     def __init__(self, plan: Plan, site: Site) -> None:
         body = plan.functions[site[0]]
         self.names: dict[Tensor, Tensor] = {}
-        for space, program, inside in [("s", plan.spec, body.spec), *(
-                (c, plan.classes[c].program, body.classes[c].program) for c in plan.classes)]:
-            operands, results = program.calls[site]
+        for space in ("s", *plan.classes):
+            inside, (operands, results) = body.program(space), plan.program(space).calls[site]
             for name, value in zip(inside.inputs, operands, strict=True):
                 self.names[Tensor(space, name)] = Tensor(space, value)
             for name, value in zip(inside.outputs.values(), results, strict=True):
@@ -46,24 +44,23 @@ def tensors(fact: Fact) -> list[Tensor]:
 
 def seen(body: Plan, outputs: bool) -> set[Tensor]:
     """Inputs of a function, with its output values or without."""
-    programs = {"s": body.spec} | {c: cls.program for c, cls in body.classes.items()}
-    return {Tensor(s, v) for s, p in programs.items()
-            for v in (*p.inputs, *(p.outputs.values() if outputs else ()))}
+    programs = [(s, body.program(s)) for s in ("s", *body.classes)]
+    return {Tensor(s, v) for s, p in programs for v in (*p.inputs, *(p.outputs.values() if outputs else ()))}
 
 
 def inline(plan: Plan) -> Plan:
     """The plan without calls, as a witness evaluates it."""
     seqs: dict[tuple[Site, int], int] = {}
 
-    def written(program: Program, bodies: Mapping[str, Program]) -> Program:
-        ops, name = dict[str, Op](), dict[str, str]()
+    def written(space: str) -> Program:
+        ops, name, program = dict[str, Op](), dict[str, str](), plan.program(space)
         first = {results[0]: (site, operands, results) for site, (operands, results) in program.calls.items()}
         for op in program.ops:
             if op.name != "call":
                 ops[op.result] = replace(op, operands=tuple(name.get(o, o) for o in op.operands))
             elif op.result in first:
                 site, operands, results = first[op.result]
-                body = bodies[site[0]]
+                body = plan.functions[site[0]].program(space)
                 local = dict(zip(body.inputs, (name.get(o, o) for o in operands), strict=True))
                 for inner in body.ops:
                     attrs = dict(inner.attrs)
@@ -79,12 +76,10 @@ def inline(plan: Plan) -> Plan:
 
     if not plan.functions:
         return plan
-    spec = written(plan.spec, {f: b.spec for f, b in plan.functions.items()})
-    classes = {c: replace(cls, program=written(cls.program, {
-        f: b.classes[c].program for f, b in plan.functions.items()})) for c, cls in plan.classes.items()}
+    classes = {c: replace(cls, program=written(c)) for c, cls in plan.classes.items()}
     meets: dict[int, dict[str, Op]] = {}
     for c, cls in classes.items():
         for op in cls.program.ops:
             if op.name in COLLECTIVES:
                 meets.setdefault(op.attrs["seq"], {})[c] = op
-    return replace(plan, spec=spec, classes=classes, rendezvous=meets, functions={})
+    return replace(plan, spec=written("s"), classes=classes, rendezvous=meets, functions={})

@@ -145,8 +145,7 @@ def final_line(verified: kernel.Verified) -> tuple[int, str]:
 
 def trusted_base(plan: Plan, proof: Proof, chosen: list[str]) -> list[str]:
     """Everything a verdict rests on."""
-    programs = [q for p in (plan, *plan.functions.values())
-                for q in (p.spec, *(c.program for c in p.classes.values()))]
+    programs = [p.program(s) for p in (plan, *plan.functions.values()) for s in ("s", *p.classes)]
     ops = sorted({op.name for p in programs for op in p.ops})
     lines = ["the reduction theorem (DESIGN section 3), for the algebra stages",
              *(f"law {law}" for law in LAWS), f"op semantics: {', '.join(ops)}", "opaque kernels: none",
@@ -220,8 +219,7 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     answers |= replay(examined.files, chosen, jobs)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
-    lines = trusted_base(plan, proof, list(answers)) if base else []
-    lines += report(examined, verified, answers)
+    lines = (trusted_base(plan, proof, list(answers)) if base else []) + report(examined, verified, answers)
     outputs = [{"spec": o.spec, "plan": o.plan, "verdict": o.verdict, "reason": o.reason}
                for o in verified.outputs]
     return code, [*lines, last], {"outputs": outputs, "digest": plan.digest,

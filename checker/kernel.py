@@ -111,9 +111,8 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
-    for name in members:
-        if name not in manifest.members and name != "manifest.json":
-            raise Rejected(1, f"{name} is not listed in the manifest")
+    for name in sorted(members.keys() - manifest.members.keys() - {"manifest.json"}):
+        raise Rejected(1, f"{name} is not listed in the manifest")
     model, assumptions = Model(plan), _infinities(plan, "")
     for name, body in plan.functions.items():
         assumptions += _infinities(body, f"function {name}, ")
@@ -182,8 +181,7 @@ class _Texts:
         self.files.setdefault(name, written)
         self.cases += 1
         if written != text:
-            ours, theirs = text.decode().split("\n"), [*written.decode("utf-8", "replace").split("\n"),
-                                                       "the end"]
+            ours, theirs = (t.decode("utf-8", "replace").split("\n") for t in (text, written + b"\nthe end"))
             line = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
                         len(ours) - 1)
             raise Rejected(12, f"{member}, line {line + 1}: expected {ours[line][:160]!r}, found "
@@ -205,7 +203,7 @@ def _lemma(plan: Plan, lemma: Lemma, texts: _Texts, where: str) -> _Lemma:
     if lemma.function not in plan.functions:
         raise Rejected(11, f"there is no function {lemma.function[:60]}", where[:-2])
     body = plan.functions[lemma.function]
-    model = Model(body)
+    model = Model(body, lemma.function, plan)
     assumed = set(range(len(lemma.facts))) - {s.goal for s in lemma.stages}
     for number, fact in enumerate(lemma.facts):
         _fact(model, fact, f"{where}fact {number}")

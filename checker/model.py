@@ -12,7 +12,7 @@ from fractions import Fraction
 from .affine import Affine, Ranges, row_major
 from .errors import Rejected
 from .ops import Op, Term, Type
-from .reader import Box, Plan, Program
+from .reader import Box, Plan
 from .records import Element, Index, Reduced, Ref, Tensor
 from .terms import literal, nary, range_guard
 
@@ -20,17 +20,15 @@ LITERALS = {"#f": "f64", "#i": "i64", "#b": "i1"}
 
 
 class Model:
-    """A plan, with lookups by REF. A REF that does not exist or is not complete is rejected."""
+    """A plan, or a function of `caller`. A REF that does not exist or is not complete is rejected."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, function: str = "", caller: Plan | None = None) -> None:
         self.plan, self.axes = plan, tuple(a for a, _ in plan.mesh)
+        self.function, self.caller = function, caller
         self._known: dict[Ref, tuple[Type, tuple[str, ...], Box]] = {}
 
-    def program(self, ref: Tensor) -> Program:
-        return self.plan.classes[ref.space].program if ref.space in self.plan.classes else self.plan.spec
-
     def producer(self, ref: Ref) -> Op | None:
-        return self.program(ref).producers.get(ref.value) if isinstance(ref, Tensor) else None
+        return self.plan.program(ref.space).producers.get(ref.value) if isinstance(ref, Tensor) else None
 
     def type(self, ref: Ref) -> Type:
         return self._look(ref)[0]
@@ -52,9 +50,9 @@ class Model:
         if ref.space in LITERALS:
             return Type(LITERALS[ref.space], ()), (), ()
         cls = self.plan.classes.get(ref.space)
-        if (cls is None and ref.space != "s") or ref.value not in self.program(ref).types:
+        if (cls is None and ref.space != "s") or ref.value not in self.plan.program(ref.space).types:
             raise Rejected(3, f"there is no tensor {str(ref)[:80]}")
-        kind = self.program(ref).types[ref.value]
+        kind = self.plan.program(ref.space).types[ref.value]
         box, axes = (cls.box, self.axes) if cls else ((), ())
         return kind, axes, (*box, *((0, n) for n in kind.shape))
 

@@ -143,6 +143,14 @@ class Plan:
         """The range of every mesh axis in a class."""
         return {a: b for (a, _), b in zip(self.mesh, self.classes[cls].box, strict=True)}
 
+    def program(self, space: str) -> Program:
+        return self.classes[space].program if space in self.classes else self.spec
+
+    def operands(self, function: str, space: str, name: str) -> list[str]:
+        """What stands for an input of a function at each of its calls."""
+        place = list(self.functions[function].program(space).inputs).index(name)
+        return [o[place] for (f, _), (o, _) in self.program(space).calls.items() if f == function]
+
 
 def read_plan(data: bytes) -> Plan:
     """The plan in these (uncompressed) bytes, everything in it checked; else `Malformed`."""
@@ -174,7 +182,7 @@ def read_plan(data: bytes) -> Plan:
                         {f: p.spec for f, p in functions.items()})
         classes = {c: RankClass(c, tuple(box[a] for a, _ in mesh), _program(
             bodies[c], f"{what}class {c}", box, groups, sources,
-            {f: p.classes[c].program for f, p in functions.items()})) for c, box in boxes.items()}
+            {f: p.program(c) for f, p in functions.items()})) for c, box in boxes.items()}
         for c, cls in classes.items():
             need(cls.program.calls.keys() == read.calls.keys(),
                  f"{what}class {c}: it and the specification call different instances")
@@ -192,10 +200,15 @@ def read_plan(data: bytes) -> Plan:
         functions[key] = problem(f"function {key}: ", item["specification"], bodies, {})
     plan = problem("", top["specification"], programs, functions)
     integral = " ".join(n for n, t in plan.spec.inputs.items() if t.sort == "Int")
-    ranges = {n: interval(r, f"range of {n}") for n,
-              r in members(top["ranges"], "ranges", "", integral).items()}
+    ranges = {n: interval(r, f"range of {n}")
+              for n, r in members(top["ranges"], "ranges", "", integral).items()}
     relations = [tuple(_relation(r, plan, side, f"{side[:-1]} relation {i}") for i, r in enumerate(top[side]))
                  for side in ("inputs", "outputs")]
+    for f, body in functions.items():
+        given = {i: plan.operands(f, "s", i) for i in body.spec.inputs}
+        functions[f] = replace(body, ranges={
+            i: (min(ranges[v][0] for v in vs), max(ranges[v][1] for v in vs))
+            for i, vs in given.items() if vs and ranges.keys() >= set(vs)})
     return replace(plan, inputs=relations[0], outputs=relations[1], ranges=ranges)
 
 

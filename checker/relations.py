@@ -21,11 +21,9 @@ Intervals = list[tuple[int, int]]
 
 def relation_facts(plan: Plan, relation: Relation, side: str) -> list[Fact]:
     """The facts that a relation states (docs/certificate.md, Tensors, indices, facts)."""
-    def tensor(cls: str) -> Tensor:
-        return Tensor(cls, relation.plan if side == "inputs"
-                      else plan.classes[cls].program.outputs[relation.plan])
+    def tensor(space: str, name: str) -> Tensor:
+        return Tensor(space, name if side == "inputs" else plan.program(space).outputs[name])
 
-    rhs = Tensor("s", relation.spec if side == "inputs" else plan.spec.outputs[relation.spec])
     gone = relation.reduce[1] if relation.reduce else ()
     groups: dict[Any, list[str]] = {}
     for number, piece in enumerate(relation.pieces):
@@ -35,11 +33,12 @@ def relation_facts(plan: Plan, relation: Relation, side: str) -> list[Fact]:
     facts = []
     for (sizes, left, right, kept, _), classes in groups.items():
         symbols = (*kept, *((f"z{i}", 0, n) for i, n in enumerate(sizes)))
-        lhs: Ref = tensor(classes[0])
+        lhs: Ref = tensor(classes[0], relation.plan)
         if relation.reduce:
-            lhs = Reduced(*relation.reduce, tuple(tensor(c) for c in plan.classes for o in classes if o == c))
-        facts.append(Fact(lhs, rhs, relation.coef, symbols, (*(Affine.symbol(a) for a, _, _ in kept), *left),
-                          right))
+            members = tuple(tensor(c, relation.plan) for c in plan.classes for o in classes if o == c)
+            lhs = Reduced(*relation.reduce, members)
+        facts.append(Fact(lhs, tensor("s", relation.spec), relation.coef, symbols,
+                          (*(Affine.symbol(a) for a, _, _ in kept), *left), right))
     return facts
 
 

@@ -32,28 +32,29 @@ def holds(model: Model, left: Node, right: Node) -> bool:
 def nonnegative(model: Model, ref: Ref) -> bool:
     """Does the way in which a tensor is computed show that it has no negative element?
 
-    The result of a call is what its function computes, whatever the operands are.
+    The result of a call is what its function computes; an input of a function is its operand at every call.
     """
-    models = {"": model}
-    work = [("", t) for t in (ref.of if isinstance(ref, Reduced) else (ref,))]
+    caller = model.caller or model.plan
+    work = [(model.function, t) for t in (ref.of if isinstance(ref, Reduced) else (ref,))]
     seen = set(work)
-    while work:
+    while work and len(seen) <= MAX_CONE:
         function, tensor = work.pop()
-        here = models[function]
+        here = Model(caller.functions[function] if function else caller)
         value, op = here.constant(tensor), here.producer(tensor)
         if (isinstance(value, Fraction) and value >= 0) or (op is not None and op.name in ALWAYS):
             continue
-        if op is None or op.name not in CLOSED or len(seen) > MAX_CONE:
+        if op is None and function and tensor.space[:1] != "#":
+            behind = {("", Tensor(tensor.space, o))
+                      for o in caller.operands(function, tensor.space, tensor.value)}
+        elif op is None or op.name not in CLOSED:
             return False
-        if op.name == "multiply" and op.operands[0] == op.operands[1]:
+        elif op.name == "multiply" and op.operands[0] == op.operands[1]:
             continue
-        if op.name == "call":
-            function = op.attrs["function"]
-            models.setdefault(function, Model(model.plan.functions[function]))
-            behind = {(function, Tensor(tensor.space, op.attrs["value"]))}
+        elif op.name == "call":
+            behind = {(op.attrs["function"], Tensor(tensor.space, op.attrs["value"]))}
         else:
             meets = here.plan.rendezvous[op.attrs["seq"]] if "seq" in op.attrs else {tensor.space: op}
             behind = {(function, Tensor(space, o)) for space, met in meets.items() for o in met.operands}
         work += behind - seen
         seen |= behind
-    return True
+    return not work

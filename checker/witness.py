@@ -27,7 +27,7 @@ from .errors import Rejected, Undecided
 from .intervals import HIGH, LOW, NOWHERE, Reals
 from .layout import reshape_parts
 from .ops import COLLECTIVES, Op, Type, wires
-from .reader import Plan, Program
+from .reader import Plan
 from .records import Fact, Reduced
 from .relations import check_once
 from .strict import anything, array, integer, integers, need, one_of, rational, record
@@ -348,13 +348,11 @@ class Machine:
     def number(self, rank: int, name: str) -> int:
         """The number of a value at a rank, after those of its operands, without recursion."""
         stack, open_ = [(rank, name)], set()
-        owners: dict[int, tuple[str, Program]] = {}
+        owners: dict[int, str] = {}
         while stack:
             here = r, label = stack[-1]
-            if r not in owners:
-                cls = self.owner(r)
-                owners[r] = cls, self.plan.spec if r < 0 else self.plan.classes[cls].program
-            cls, program = owners[r]
+            cls = owners[r] = owners.get(r) or self.owner(r)
+            program = self.plan.program(cls)
             op = program.producers.get(label)
             self._spend(1)
             if here in self.made:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
@@ -151,6 +151,18 @@ def emit(
         out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
     )  # fmt: skip
+
+
+def provable(plan: Plan) -> bool:
+    """Whether a proof of every output is found; nothing is confirmed or written."""
+    try:
+        engine = Engine(plan, _solving(Journal(), 1).cores)
+    except SolverMissing:
+        return False
+    with _deep_recursion():
+        if _attempt(engine.relate):
+            return False
+        return not any(_attempt(partial(engine.prove, n)) for facts in engine.claims() for n in facts)
 
 
 @dataclass(frozen=True)

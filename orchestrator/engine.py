@@ -60,6 +60,7 @@ from .nested import Nested
 from .normal import make_fact
 from .parts import Assembled, Files, Part, assembled
 from .roots import Roots
+from .signs import Signs
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,8 @@ class Engine:
     built: dict[int, Stage | Called] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     kept: KeptLemma = lambda _function, _assumed: None
+    #: Of the plan that calls, if this one is the bodies of a function.
+    signs: Signs | None = None
     lemmas: list[Lemma] = field(default_factory=list)
     #: The lemma that was used at each call.
     called: dict[Site, Lemma] = field(default_factory=dict)
@@ -100,7 +103,9 @@ class Engine:
         self.knowledge = Knowledge(self.model)
         self.matcher = Matcher(self.knowledge)
         self.folder = Folder(self.knowledge)
-        self.roots = Roots(self.knowledge)
+        outer, function = (self.signs, self.plan.name) if self.signs else (Signs(self.plan), "")
+        self.signs = outer
+        self.roots = Roots(self.knowledge, lambda ref: outer.nonnegative(function, ref))
         self.landmarks = Landmarks(self.knowledge)
         deep = DeepMatcher(self.knowledge, self.proves)
         self.knowledge.deep = deep.relate
@@ -164,7 +169,8 @@ class Engine:
                 self.knowledge.add(fact, FromCall(binding, number))
 
     def _lemma(self, function: str, assumed: Sequence[Fact]) -> Lemma:
-        lemma = Lemma(function, assumed, beginning(self.plan, self.cores), self.kept(function, assumed))
+        begin = beginning(self.plan, self.cores, self.signs)
+        lemma = Lemma(function, assumed, begin, self.kept(function, assumed))
         self.lemmas.append(lemma)
         return lemma
 
@@ -431,11 +437,11 @@ def _own(bad: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     return {own: bad[name] for own, name in names.items() if name in bad}
 
 
-def beginning(plan: Plan, cores: CoreFinder) -> Begin:
+def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None) -> Begin:
     """How the functions of a plan are related."""
 
     def begin(function: str, assumed: Sequence[Fact]) -> tuple[Engine, list[int]]:
-        engine = Engine(body_plan(plan, function), cores)
+        engine = Engine(body_plan(plan, function), cores, signs=signs)
         for fact in assumed:
             engine.knowledge.add(fact, None)
         engine.relate()

@@ -1,5 +1,5 @@
 """A program seen as *core* ops, in order, and *cheap* ones between them, which are computed anew wherever
-they are needed: data movement, literals, casts.
+they are needed: data movement, literals, casts, work on masks and positions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from certificates.affine import Affine
 from certificates.ir import CALL, COLLECTIVES, Op, Program
+from smtlib_emit.algebra import ELEMENTWISE
 
 #: Ops that are computed again where they are used, rather than handed over.
 CHEAP = frozenset(
@@ -24,6 +25,7 @@ class Flow:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.producer = {op.out: op for op in program.ops}
+        self._type = program.types()
         self._closed: dict[str, bool] = {}
         self._signature: dict[str, int] = {}
         self._numbers: dict[object, int] = {}
@@ -49,6 +51,8 @@ class Flow:
         if op.name == "concatenate":
             # A flat buffer of parameters shows its parts; nothing could be said of it as a whole.
             return not joined and (not is_stack(op) or all(v in self._moved for v in op.ins))
+        if op.name in ELEMENTWISE and all(self._type[v].sort != "Real" for v in (op.out, *op.ins)):
+            return True
         literal = [self.producer[v].name == "constant" for v in op.ins if v in self.producer]
         return op.name in ("multiply", "divide") and any(literal)
 

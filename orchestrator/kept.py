@@ -13,6 +13,7 @@ from pathlib import Path
 from certificates.errors import FormatError
 from certificates.facts import Fact
 from certificates.functions import body_plan
+from certificates.ir import TensorType
 from certificates.plan import Plan, canonical_text
 from certificates.proof import Section, fact_json
 from certificates.proof_reader import fact_from_json
@@ -22,6 +23,7 @@ from .engine import beginning
 from .journal import Journal, key
 from .lemmas import Answer, Lemma, Question, Transcript, bodies
 from .parts import Assembled, Part, assembled
+from .signs import Signs
 
 #: The packages whose code decides what a proof looks like.
 _PACKAGES = ("certificates", "orchestrator", "smtlib_emit")
@@ -33,14 +35,15 @@ class Kept:
     def __init__(self, journal: Journal, plan: Plan, versions: str) -> None:
         self.journal = journal
         self.plan = plan
+        self.signs = Signs(plan)
         base = code(), versions
-        shown = canonical_text([_interface(plan, name) for name in plan.functions])
+        shown = canonical_text([_interface(plan, name, self.signs) for name in plan.functions])
         around = [text for name, text in sorted(plan.texts.items()) if name != "functions"]
         self._main = key("main", *base, shown, *around)
         boxes = canonical_text([[c.name, dict(c.box)] for c in plan.classes])
         around = [plan.texts[name] for name in ("mesh", "groups", "sources")]
         self._function = {
-            name: key("function", *base, boxes, *around, name, *_bodies(plan, name))
+            name: key("function", *base, boxes, *around, name, *self._operands(name), *_bodies(plan, name))
             for name in plan.functions
         }
 
@@ -60,7 +63,7 @@ class Kept:
                 before = [_transcript(t) for t in transcripts]
             case _:
                 return None
-        begin, lemmas = beginning(self.plan, cores), list[Lemma]()
+        begin, lemmas = beginning(self.plan, cores, self.signs), list[Lemma]()
         for like in before:
             assumed = [fact_from_json(f) for f in like.assumed]
             lemmas.append(Lemma(like.function, assumed, begin, self.lemma(like.function, assumed)))
@@ -84,6 +87,11 @@ class Kept:
             parts[name] = {"transcript": asdict(transcript), "part": asdict(lemma.last_part())}
         self.journal.keep_parts(parts)
 
+    def _operands(self, function: str) -> tuple[str, str]:
+        """What a function's proof may use of its operands at all calls: ranges and signs."""
+        ranges = {i: list(r) for i, r in body_plan(self.plan, function).ranges.items()}
+        return canonical_text(ranges), canonical_text(self.signs.operands(function))
+
     def _lemma(self, function: str, assumed: Sequence[object]) -> str:
         return key("lemma", self._function[function], canonical_text(assumed))
 
@@ -94,10 +102,18 @@ def _bodies(plan: Plan, function: str) -> tuple[str, str]:
     return texts["specification"], texts["classes"]
 
 
-def _interface(plan: Plan, function: str) -> object:
-    """All that callers see of a function."""
+def _interface(plan: Plan, function: str, signs: Signs) -> object:
+    """All that callers see of a function: its inputs, and of results also whether they may be negative."""
+
+    def result(owner: str, value: str, type_: TensorType) -> list[object]:
+        return [value, str(type_), signs.nonnegative(function, f"{owner}:{value}")]
+
     return [
-        [owner, [str(t) for t in p.inputs.values()], [[v, str(p.type_of(v))] for v in p.outputs.values()]]
+        [
+            owner,
+            [str(t) for t in p.inputs.values()],
+            [result(owner, v, p.type_of(v)) for v in p.outputs.values()],
+        ]
         for owner, p in bodies(plan, function).items()
     ]
 

@@ -10,81 +10,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from certificates.functions import inline
 from certificates.ir import CALL, COLLECTIVES, Attr, Op, Program, TensorType
 from certificates.plan import Function, Plan, check_plan
 
 from .flow import Flow, head, needed
+from .regions import Instance, Region, users
 from .repeats import LEAST_REPEATS, Run, runs
+from .sections import sections
 from .stacks import flattened, gathered, grouped, spread
 
 _NUMBER = re.compile(r"(?:^|\.)([0-9]+)(?:\.|$)")
 
 
 # --- repetitions of numbered layers ------------------------------------------------------------------------
-
-
-@dataclass
-class Instance:
-    """One repetition: its core ops, all its ops over local names, and the leaf at each site where it reads
-    one. ``first`` is the position among the program's core ops where it is called.
-    """
-
-    first: int
-    members: tuple[str, ...]
-    ops: list[tuple[object, ...]] = field(default_factory=list)
-    templates: list[Op] = field(default_factory=list)
-    sites: list[str] = field(default_factory=list)
-    local: dict[str, int] = field(default_factory=dict)
-    seqs: list[int] = field(default_factory=list)
-
-
-def _instance(flow: Flow, first: int, members: Sequence[str]) -> Instance:
-    found = Instance(first, tuple(members))
-    own = set(members)
-
-    def place(value: str) -> tuple[str, int]:
-        if value in found.local:
-            return "local", found.local[value]
-        if value in flow.cheap:
-            return emit(flow.producer[value])
-        if value in own:
-            raise AssertionError(f"{value} is used before it is computed")
-        found.sites.append(value)
-        return "site", len(found.sites) - 1
-
-    def emit(op: Op) -> tuple[str, int]:
-        operands = tuple(place(v) for v in op.ins)
-        if op.name in COLLECTIVES:
-            found.seqs.append(op.integer("seq"))
-        found.local[op.out] = len(found.ops)
-        found.ops.append((head(op), operands))
-        found.templates.append(op)
-        return "local", found.local[op.out]
-
-    for member in members:
-        emit(flow.producer[member])
-    return found
-
-
-@dataclass
-class Region:
-    """The repetitions of one program that become calls of one function, by label."""
-
-    flow: Flow
-    instances: dict[int, Instance]
-
-    def slots(self) -> list[int]:
-        """The function's input for each site: sites that agree in every instance share one."""
-        numbers: dict[tuple[str, ...], int] = {}
-        width = len(next(iter(self.instances.values())).sites)
-        return [
-            numbers.setdefault(tuple(i.sites[s] for i in self.instances.values()), len(numbers))
-            for s in range(width)
-        ]
 
 
 class _Labels:
@@ -129,7 +71,7 @@ def _regions(flow: Flow) -> list[Region]:
         if len(usable) < LEAST_REPEATS:
             continue
         names = {s: [op.out for op in flow.core[s : s + run.period]] for s in usable}
-        instances = {seen[starts.index(s)]: _instance(flow, s, names[s]) for s in usable}
+        instances = {seen[starts.index(s)]: Instance.of(flow, s, names[s]) for s in usable}
         usual = Counter(tuple(i.ops) for i in instances.values()).most_common(1)[0][0]
         region = Region(flow, {n: i for n, i in instances.items() if tuple(i.ops) == usual})
         found.append(region)
@@ -208,7 +150,7 @@ class _Growth:
             ahead = [v for before, of_label in taken if before for v in of_label[label]]
             behind = [v for before, of_label in taken if not before for v in of_label[label]]
             ahead.sort(key=self.position.__getitem__)
-            grown = _instance(self.flow, instance.first, (*ahead, *instance.members, *behind))
+            grown = Instance.of(self.flow, instance.first, (*ahead, *instance.members, *behind))
             region.instances[label] = grown
             self._own(number, label, grown)
         return bool(taken)
@@ -238,18 +180,6 @@ class _Growth:
         return region, label, tuple(sorted(o[2] for o in owners if o is not None))
 
 
-def users(flow: Flow) -> dict[str, list[str]]:
-    """Core results that read each leaf, and outputs."""
-    found: dict[str, list[str]] = {}
-    for op in flow.core:
-        for leaf in flow.leaves_of(op):
-            found.setdefault(leaf, []).append(op.out)
-    for name, value in flow.program.outputs.items():
-        for leaf in flow.leaves(value):
-            found.setdefault(leaf, []).append(f"output {name}")
-    return found
-
-
 # --- the outlined plan -------------------------------------------------------------------------------------
 
 
@@ -267,8 +197,11 @@ def in_order(program: Program) -> Program:
     return Program(program.inputs, tuple(ops.values()), program.outputs)
 
 
-def outline(plan: Plan) -> Plan:
-    """The plan with its repeated code in functions; itself where the programs do not repeat alike."""
+def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
+    """The plan with its repeated code in functions; itself where the programs do not repeat alike.
+
+    What stands between the repetitions is in functions too, called once each, if the plan is accepted so.
+    """
     if plan.functions:
         return plan
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
@@ -281,7 +214,18 @@ def outline(plan: Plan) -> Plan:
         regions = _common_regions(plan, programs)
     if not any(regions.values()):
         return plan
-    made = {owner: _rewrite(programs[owner], regions[owner]) for owner in owners}
+    if accept is not None:
+        between = [section for section in sections(regions) if _meet(plan, section)]
+        both = {owner: [*of, *(section[owner] for section in between)] for owner, of in regions.items()}
+        outlined = _outlined(plan, programs, both)
+        if accept(outlined):
+            return outlined
+    return _outlined(plan, programs, regions)
+
+
+def _outlined(plan: Plan, programs: Mapping[str, Program], regions: Mapping[str, Sequence[Region]]) -> Plan:
+    """The plan whose programs are these, with calls in place of the regions."""
+    made = {owner: _rewrite(programs[owner], of) for owner, of in regions.items()}
     functions = {
         f"f{k}": Function(made["s"][1][k], {c.name: made[c.name][1][k] for c in plan.classes})
         for k in range(len(regions["s"]))
@@ -365,20 +309,12 @@ def _pattern(plan: Plan, seqs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int
 def _rewrite(program: Program, regions: Sequence[Region]) -> tuple[Program, list[Program]]:
     """The program with calls, and the bodies."""
     flow = regions[0].flow
-    reading = users(flow)
     bodies: list[Program] = []
     starts: dict[int, list[Op]] = {}
     inside: set[str] = set()
     for k, region in enumerate(regions):
-        slots = region.slots()
-        shown: dict[int, None] = {}
-        for instance in region.instances.values():
-            own = set(instance.members)
-            inside |= own
-            for member in instance.members:
-                if not own.issuperset(reading.get(member, ())):
-                    shown[instance.local[member]] = None
-        places = sorted(shown)
+        slots, places = region.slots(), region.shown()
+        inside.update(*(i.members for i in region.instances.values()))
         bodies.append(_body(flow, next(iter(region.instances.values())), slots, places))
         for label, instance in region.instances.items():
             by_place = {place: value for value, place in instance.local.items()}
@@ -387,19 +323,33 @@ def _rewrite(program: Program, regions: Sequence[Region]) -> tuple[Program, list
                 _result(program, by_place[place], operands, f"f{k}", label, output)
                 for output, place in enumerate(places)
             ]
+    return Program(program.inputs, tuple(_ordered(flow, starts, inside)), program.outputs), bodies
+
+
+def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[str]) -> Iterable[Op]:
+    """Calls and the core ops outside them, each where it stood or before what needs it."""
+    made = {op.out: call for call in starts.values() for op in call}
     ops: dict[str, Op] = {}
 
-    def need(values: Iterable[str]) -> None:
+    def add(values: Iterable[str]) -> None:
         for value in values:
+            for leaf in flow.leaves(value):
+                if leaf in made and leaf not in ops:
+                    call = made[leaf]
+                    add(call[0].ins)
+                    ops.update({op.out: op for op in call})
+                elif leaf in flow.producer and leaf not in ops:
+                    add(flow.producer[leaf].ins)
+                    ops[leaf] = flow.producer[leaf]
             for op in needed(flow.producer, value, ops):
                 ops[op.out] = op
 
     for i, op in enumerate(flow.core):
-        ops |= {call.out: call for call in starts.get(i, ())}
+        add([call.out for call in starts.get(i, ())])
         if op.out not in inside:
-            need([op.out])
-    need(program.outputs.values())
-    return Program(program.inputs, tuple(ops.values()), program.outputs), bodies
+            add([op.out])
+    add(flow.program.outputs.values())
+    return ops.values()
 
 
 def _result(

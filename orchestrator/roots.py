@@ -6,6 +6,7 @@ is the partial sum itself, by the law ``root``; it is a *hop*, followed like dat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -46,8 +47,8 @@ class Square:
 class Roots:
     """Finds products of a square root with itself."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.k, self.model = knowledge, knowledge.model
+    def __init__(self, knowledge: Knowledge, nonnegative: Callable[[str], bool]) -> None:
+        self.k, self.model, self.nonnegative = knowledge, knowledge.model, nonnegative
 
     def relate(self, ref: str) -> bool:
         """Record a product of equal square roots as a hop; whether it is one on all its elements."""
@@ -81,16 +82,17 @@ class Roots:
             root, at, scale = self._follow(numerator, at, cell, links)
             opened.append(Use(root, at))
             coef *= scale * scale / (factor * factor * value)
-        return Square(coef, self._radicand(root), at, tuple(opened), tuple(links))
+        radicand = self._radicand(root)
+        if not self.nonnegative(radicand):
+            raise Unfollowable(f"{radicand} may be negative")
+        return Square(coef, radicand, at, tuple(opened), tuple(links))
 
     def _radicand(self, ref: str) -> str:
         if self.model.ops[ref].name != "sqrt":
             raise Unfollowable(f"{ref} is no square root")
         return self.model.operands(ref)[0]
 
-    def _follow(
-        self, ref: str, index: Forms, cell: Cell, links: list[Link]
-    ) -> tuple[str, Forms, Fraction]:
+    def _follow(self, ref: str, index: Forms, cell: Cell, links: list[Link]) -> tuple[str, Forms, Fraction]:
         """The arithmetic op behind data movement."""
         coef, source, at = self.k.source(ref, index, cell.ranges, across=False)
         if not isinstance(source, str) or self.model.op(source) is None:

@@ -16,6 +16,7 @@ from certificates.errors import FormatError
 from certificates.ir import COLLECTIVES, Attr, Loc, Op, Program, TensorType
 from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
 
+from ..emit import provable
 from ..outline import outline
 from .buckets import relations, split_classes
 from .builder import Frame
@@ -108,7 +109,7 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    return outline(plan)
+    return outline(plan, provable)
 
 
 def unsupported_ops(definition: Definition) -> tuple[str, ...]:

@@ -666,7 +666,7 @@ def test_the_cone_of_a_root_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     )
     assert roots.nonnegative(model, Tensor("s", "%4"))
-    for cap, good in ((4, True), (3, False)):
+    for cap, good in ((5, True), (4, False)):
         monkeypatch.setattr(roots, "MAX_CONE", cap)
         assert roots.nonnegative(model, Tensor("s", "%4")) == good
 

@@ -265,6 +265,35 @@ def test_a_collective_of_a_body_meets_within_its_instance() -> None:
     assert not flat.functions and not any(op.name == "call" for op in flat.spec.ops)
 
 
+# What a function may use of its operands -------------------------------------------------------------------
+
+def called(*operands: str, functions: str = "f") -> dict[str, Any]:
+    """A specification that calls f with each of these values: inputs, or %9, which is computed."""
+    body = program([["a", "i64[4]"]], [op("%0", "convert", ["a"], "f32[4]")], [["b", "%0"]])
+    outer = program([["i", "i64[4]"], ["j", "i64[4]"], ["k", "i64[4]"]], [
+        op("%9", "add", ["i", "i"], "i64[4]"),
+        *([[f"%{n}"], "call", [o], functions, n] for n, o in enumerate(operands))], [])
+    plan = plan_of([["r", 1]], outer, [{"name": "c0", "box": {"r": [0, 1]}, "program": outer}], [], [],
+                   ranges={"i": [0, 5], "j": [2, 9]})
+    plan["functions"] = {f: {"specification": body, "classes": {"c0": body}} for f in ("f", "g")}
+    return plan
+
+
+@pytest.mark.parametrize(("operands", "found"), [
+    (["i"], {"a": (0, 5)}), (["j", "i", "j"], {"a": (0, 9)}), (["i", "k"], {}), (["k", "i"], {}),
+    (["%9"], {}), (["i", "%9"], {})])
+def test_a_function_has_the_ranges_of_its_operands_at_all_calls(
+        operands: list[str], found: dict[str, Any]) -> None:
+    functions = read_plan(dump(called(*operands))).functions
+    assert functions["f"].ranges == found
+    assert functions["g"].ranges == {}, "it is never called"
+
+
+def test_another_functions_calls_say_nothing_of_a_function() -> None:
+    functions = read_plan(dump(called("i", functions="g"))).functions
+    assert (functions["f"].ranges, functions["g"].ranges) == ({}, {"a": (0, 5)})
+
+
 # The smallest lemma --------------------------------------------------------------------------------------
 
 NEGATED = HEAD.format(logic="QF_UFLIRA") + """; negated

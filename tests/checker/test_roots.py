@@ -174,6 +174,62 @@ def test_reduced_tensors_look_at_all_members() -> None:
         assert nonnegative(found, Reduced("add", ("r",), members)) == ("negate" not in ops)
 
 
+# Functions --------------------------------------------------------------------------------------------------
+
+
+def calling(*operands: str, wrong: str = "") -> Model:
+    """f gives a copy of a, its square and its negative; it is called with these, in c1 also others."""
+    body = program([["a", V], ["b", V]], [
+        op("%0", "reshape", ["a"], V), op("%1", "multiply", ["a", "a"], V), op("%2", "negate", ["a"], V)],
+        [["y", "%0"], ["z", "%1"], ["w", "%2"]])
+
+    def outer(values: tuple[str, ...]) -> Any:
+        results = [[f"%{3 * n + 10 + k}" for k in range(3)] for n in range(len(values))]
+        return program([["x", V]], [
+            op("%0", "exponential", ["x"], V), op("%1", "abs", ["x"], V),
+            *([r, "call", [v, "x"], "f", n] for n, (r, v) in enumerate(zip(results, values, strict=True)))],
+            [])
+
+    classes = [{"name": f"c{r}", "box": {"r": [r, r + 1]},
+                "program": outer((wrong, *operands[1:]) if wrong and r else operands)} for r in range(2)]
+    plan = plan_of([["r", 2]], outer(operands), classes, [], [])
+    plan["functions"] = {"f": {"specification": body, "classes": {"c0": body, "c1": body}}}
+    return Model(read_plan(dump(plan)))
+
+
+def inside(caller: Model) -> Model:
+    return Model(caller.plan.functions["f"], "f", caller.plan)
+
+
+@pytest.mark.parametrize(("operands", "good"), [
+    (("%0",), True), (("%0", "%1"), True), (("x",), False), (("%0", "x"), False), (("x", "%0"), False),
+    ((), True)])
+def test_an_input_of_a_function_is_what_every_call_hands_over(operands: tuple[str, ...], good: bool) -> None:
+    body = inside(calling(*operands))
+    for space in ("s", "c0"):
+        assert nonnegative(body, Tensor(space, "a")) == nonnegative(body, Tensor(space, "%0")) == good
+        assert nonnegative(body, Tensor(space, "%1")) and not nonnegative(body, Tensor(space, "%2"))
+        assert not operands or not nonnegative(body, Tensor(space, "b")), "the other input"
+
+
+def test_results_of_a_call_rest_on_all_calls() -> None:
+    """%10 is the first call's copy, %11 its square, %12 its negative; %13 the second call's copy."""
+    for operands, good in ((("%0", "%1"), True), (("%0", "x"), False)):
+        found = calling(*operands)
+        assert [nonnegative(found, Tensor("s", f"%{n}")) for n in (10, 11, 12)] == [good, True, False]
+    assert nonnegative(calling("%0", "%10"), Tensor("s", "%13")), "handed from call to call"
+
+
+def test_a_function_of_one_class_hears_of_its_own_calls() -> None:
+    body = inside(calling("%0", wrong="x"))
+    assert [nonnegative(body, Tensor(c, "a")) for c in ("s", "c0", "c1")] == [True, True, False]
+
+
+def test_a_literal_in_a_function_is_not_an_input() -> None:
+    body = inside(calling("%0"))
+    assert nonnegative(body, Tensor("#f", "0")) and not nonnegative(body, Tensor("#f", "-1"))
+
+
 # Instances --------------------------------------------------------------------------------------------------
 
 

@@ -89,3 +89,75 @@ def _gradient(b: ProgramBuilder, x: Value) -> Value:
     for _ in range(9):
         x = b.tanh(x) * b.logistic(x)
     return x
+
+
+def rooted(layers: int) -> Plan:
+    """The sum of what ``layers`` exponentials give; the plan squares its root."""
+    spec, b = ProgramBuilder(), ProgramBuilder({"tp": 2}, {"tp": ("tp",)})
+    names = [f"params.layers.{k}.w" for k in range(layers)]
+    for p in (spec, b):
+        parts = [p.exponential(_update(p, p.input(name, f"f32[{WIDTH}]"))) for name in names]
+        total = sum(parts[1:], parts[0])
+        root = p.sqrt(total)
+        p.output("y", root * root if p is b else total)
+    whole = {"tp": Replicate()}
+    return build_plan(
+        name=f"rooted-{layers}", mesh={"tp": 2}, specification=spec.build(), classes=b.build(),
+        inputs=dict.fromkeys(names, whole), outputs={"y": whole},
+    )  # fmt: skip
+
+
+VOCABULARY = 8
+
+
+def framed(layers: int, late: bool = True) -> Plan:
+    """Blocks between a vocabulary-parallel embedding and a masked loss, then an update of each block.
+
+    The tokens are inputs with a range, without which the embedding has no proof. ``late``: the loss is summed
+    over ``dp`` at the end of the step.
+    """
+    spec, b = ProgramBuilder(), ProgramBuilder(MESH, {"tp": ("tp",), "dp": ("dp",)})
+    for p, rows, inner in ((spec, BATCH, INNER), (b, BATCH // 2, INNER // 2)):
+        tokens = p.input("batch.tokens", f"i64[{rows}]")
+        part = VOCABULARY // (2 if p is b else 1)
+        table = p.input("params.table", f"f32[{part},{WIDTH}]")
+        if p is b:
+            start = p.constant(p.axis_index("tp").scale(part), tokens.type)
+            here = p.logical_and(p.compare(tokens, start, "GE"), p.compare(tokens - start, part, "LT"))
+            place = p.select(here, tokens - start, p.constant(0, tokens.type))
+            own = p.gather(table, place) * p.broadcast(p.convert(here, "f32"), (rows, WIDTH), (0,))
+            x = p.all_reduce(own, "tp")
+        else:
+            x = p.gather(table, tokens)
+        weights = [p.input(f"params.layers.{k}.w", f"f32[{WIDTH},{inner}]") for k in range(layers)]
+        for k, w in enumerate(weights):
+            v = p.input(f"params.layers.{k}.v", f"f32[{inner},{WIDTH}]")
+            x = _block(p, x, w, v, "tp" if p is b else None)
+        counted = p.compare(tokens, 3, "NE")
+        loss = p.select(counted, p.log(p.exponential(x).sum(1)), p.constant(0, f"f32[{rows}]")).sum(0)
+        if p is b and not late:
+            loss = p.all_reduce(loss, "dp")
+        for k, w in enumerate(weights):
+            p.output(f"params.layers.{k}.w", _update(p, w))
+        p.output("loss", p.all_reduce(loss, "dp") if p is b and late else loss)
+    return build_plan(
+        name=f"framed-{layers}", mesh=MESH, specification=spec.build(), classes=b.build(),
+        inputs={
+            "batch.tokens": {"dp": Shard(0), "tp": Replicate()},
+            "params.table": {"dp": Replicate(), "tp": Shard(0)},
+            **{f"params.layers.{k}.w": {"dp": Replicate(), "tp": Shard(1)} for k in range(layers)},
+            **{f"params.layers.{k}.v": {"dp": Replicate(), "tp": Shard(0)} for k in range(layers)},
+        },
+        outputs={
+            "loss": {"dp": Replicate(), "tp": Replicate()},
+            **{f"params.layers.{k}.w": {"dp": Replicate(), "tp": Shard(1)} for k in range(layers)},
+        },
+        ranges={"batch.tokens": (0, VOCABULARY)},
+    )  # fmt: skip
+
+
+def _update(b: ProgramBuilder, x: Value) -> Value:
+    """Ops that do not repeat among themselves."""
+    for digit in "31415926535897932384626433832795028841971":
+        x = (b.tanh, b.logistic, b.sine, b.cosine)[int(digit) % 4](x)
+    return x

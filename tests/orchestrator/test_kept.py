@@ -21,7 +21,7 @@ from orchestrator.emit import Emission, emit
 from orchestrator.engine import Engine
 from orchestrator.journal import Journal
 from orchestrator.outline import outline
-from tests.orchestrator.deep_plans import clipped, deep
+from tests.orchestrator.deep_plans import clipped, deep, framed, rooted
 from trainverify import Kind, check
 
 PLANS = {"blocks": lambda: outline(deep(4)), "clipped": lambda: outline(clipped(6))}
@@ -148,6 +148,41 @@ def test_functions_are_not_related_again_for_an_edit_outside(related: list[str],
     done = emit(edited, tmp_path / "b", answers=tmp_path / "kept")
     assert related == [edited.name] and done.exit_code == 0
     assert contents(done.bundle) == contents(emit(edited, tmp_path / "whole").bundle)
+
+
+@pytest.mark.parametrize("sections", [False, True])
+def test_a_function_whose_results_may_be_negative_now_is_not_behind_the_same_root(
+    sections: bool, tmp_path: Path
+) -> None:
+    """The main program, or another function, squares the root of what was never negative."""
+    plan = outline(rooted(3), lambda _: sections)
+    assert len(plan.functions) == 1 + sections
+    assert emit(plan, tmp_path / "first", answers=tmp_path / "kept").exit_code == 0
+
+    def signed(program: Program) -> Program:
+        """The same layer without its last exponential."""
+        names = [op.name for op in program.ops]
+        assert names[-1] == "exponential"
+        return replace(program, ops=(*program.ops[:-1], replace(program.ops[-1], name="sine")))
+
+    f0 = plan.functions["f0"]
+    classes = {c: signed(p) for c, p in f0.classes.items()}
+    changed = replace(f0, specification=signed(f0.specification), classes=classes)
+    other = replace(plan, functions={**plan.functions, "f0": changed})
+    done = quick(other, tmp_path / "b", tmp_path / "kept")
+    assert done.exit_code == 3
+    assert contents(done.bundle) == contents(quick(other, tmp_path / "whole").bundle)
+
+
+def test_a_wider_range_of_an_input_is_not_behind_the_same_embedding(tmp_path: Path) -> None:
+    """The rows of an embedding are known to be there by a range that the whole plan declares."""
+    plan = outline(framed(3), lambda _: True)
+    low, high = plan.ranges["batch.tokens"]
+    assert emit(plan, tmp_path / "first", answers=tmp_path / "kept").exit_code == 0
+    wider = replace(plan, ranges={"batch.tokens": (low, high + 1)})
+    done = quick(wider, tmp_path / "b", tmp_path / "kept")
+    assert done.exit_code == 3
+    assert contents(done.bundle) == contents(quick(wider, tmp_path / "whole").bundle)
 
 
 def test_a_mistake_in_a_function_is_found_with_all_kept(plan: Plan, answers: Path, tmp_path: Path) -> None:
