@@ -80,7 +80,7 @@ class _Body:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.programs = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
-        self.inputs = {f"{o}:{v}" for o, p in self.programs.items() for v in p.inputs}
+        self.inputs = dict.fromkeys(f"{o}:{v}" for o, p in self.programs.items() for v in p.inputs)
         self.outputs = {o: [f"{o}:{v}" for v in p.outputs.values()] for o, p in self.programs.items()}
 
     @cached_property

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 from certificates.errors import FormatError
 from certificates.functions import body_plan
 from certificates.ir import Op, Program
-from certificates.plan import Plan, RankClass, check_plan
+from certificates.plan import Plan, RankClass, check_plan, dump
 from orchestrator import kept
 from orchestrator.children import run_checker
 from orchestrator.emit import Emission, emit
@@ -128,6 +131,31 @@ def test_the_same_plan_is_not_related_again(
     assert done.exit_code == 0 and (done.facts, done.stages) > (0, 0)
     assert contents(done.bundle) == contents(before / "b")
     assert answers.read_bytes() == (before / "answers").read_bytes()
+
+
+NAMES = """
+import sys
+from pathlib import Path
+from certificates.plan import load
+from orchestrator.journal import Journal
+from orchestrator.kept import Kept
+kept = Kept(Journal(), load(Path(sys.argv[1])), "")
+print(kept._main, kept._function)
+"""
+
+
+def test_names_of_what_is_kept_are_the_same_in_every_process(tmp_path: Path) -> None:
+    """The order of a set of names, say, is another one in each."""
+    path = tmp_path / "plan.json"
+    dump(outline(clipped(4), lambda _: True), path)
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", NAMES, str(path)], capture_output=True, text=True, check=True,
+            cwd=Path(kept.__file__).parents[1], env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(found) == 1 and "f1" in found.pop()
 
 
 def test_an_edited_function_alone_is_related_again(
