@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .affine import Range
 from .calls import Site, calls
 from .ir import CALL, COLLECTIVES, Op, Program
 from .plan import Plan, RankClass
@@ -24,19 +23,8 @@ def body_plan(plan: Plan, name: str) -> Plan:
     classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
     return replace(
         plan, name=name, specification=function.specification, classes=classes, inputs=(), outputs=(),
-        ranges=_ranges(plan, name), provenance={}, functions={},
+        ranges=plan.operand_ranges.get(name, {}), provenance={}, functions={},
     )  # fmt: skip
-
-
-def _ranges(plan: Plan, name: str) -> dict[str, Range]:
-    operands = [c.ins for c in calls(plan.specification) if c.function == name]
-    of_input = zip(plan.functions[name].specification.inputs, zip(*operands, strict=True), strict=False)
-    found = {i: [plan.ranges[v] for v in values if v in plan.ranges] for i, values in of_input}
-    return {
-        i: (min(lo for lo, _ in ranges), max(hi for _, hi in ranges))
-        for i, ranges in found.items()
-        if len(ranges) == len(operands)
-    }
 
 
 def inline(plan: Plan) -> Plan:

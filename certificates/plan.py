@@ -158,6 +158,23 @@ class Plan:
         return self._rendezvous.get(seq, {})
 
     @cached_property
+    def operand_ranges(self) -> dict[str, dict[str, Range]]:
+        """For each function that is called: ranges of the inputs whose operands all have one."""
+        operands: dict[str, list[tuple[str, ...]]] = {}
+        for call in calls(self.specification):
+            operands.setdefault(call.function, []).append(call.ins)
+        out: dict[str, dict[str, Range]] = {}
+        for name, of_calls in operands.items():
+            inputs = self.functions[name].specification.inputs
+            found = {i: set(values) for i, values in zip(inputs, zip(*of_calls, strict=True), strict=True)}
+            out[name] = {
+                i: (min(self.ranges[v][0] for v in values), max(self.ranges[v][1] for v in values))
+                for i, values in found.items()
+                if values <= self.ranges.keys()
+            }
+        return out
+
+    @cached_property
     def texts(self) -> dict[str, str]:
         """Canonical JSON of every member of the plan's document."""
         return {key: canonical_text(value) for key, value in to_json(self).items()}

@@ -5,6 +5,7 @@ Exit codes: 0 proved, 1 refuted or invalid, 2 usage, 3 unknown or incomplete, 4 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import sys
@@ -140,6 +141,7 @@ _COLLECT = (100_000, 20, 100)
 def _guarded() -> Iterator[None]:
     """Every failure ends the command with its own code; Python's code 1 would say that it is refuted."""
     gc.set_threshold(*_COLLECT)
+    atexit.register(gc.freeze)  # or the last collection would look at all once more
     try:
         yield
     except FormatError as error:

@@ -6,7 +6,6 @@ Nothing here is trusted by anyone: what is kept wrongly makes a bundle that ``tv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -43,8 +42,7 @@ class Kept:
         boxes = canonical_text([[c.name, dict(c.box)] for c in plan.classes])
         around = [plan.texts[name] for name in ("mesh", "groups", "sources")]
         self._function = {
-            name: key("function", *base, boxes, *around, name, *self._operands(name), *_bodies(plan, name))
-            for name in plan.functions
+            name: key("function", *base, boxes, *around, name, *self._texts(name)) for name in plan.functions
         }
 
     def lemma(self, function: str, assumed: Sequence[Fact]) -> tuple[Transcript, Part] | None:
@@ -80,26 +78,21 @@ class Kept:
         """Remember a proof of all outputs, instead of the last one."""
         transcripts = [lemma.transcript() for lemma in lemmas]
         parts: dict[str, object] = {
-            self._main: {"lemmas": [asdict(t) for t in transcripts], "part": asdict(main)}
+            self._main: {"lemmas": [vars(t) for t in transcripts], "part": _plain(main)}
         }
         for lemma, transcript in zip(lemmas, transcripts, strict=True):
             name = self._lemma(lemma.function, transcript.assumed)
-            parts[name] = {"transcript": asdict(transcript), "part": asdict(lemma.last_part())}
+            parts[name] = {"transcript": vars(transcript), "part": _plain(lemma.last_part())}
         self.journal.keep_parts(parts)
 
-    def _operands(self, function: str) -> tuple[str, str]:
-        """What a function's proof may use of its operands at all calls: ranges and signs."""
-        ranges = {i: list(r) for i, r in body_plan(self.plan, function).ranges.items()}
-        return canonical_text(ranges), canonical_text(self.signs.operands(function))
+    def _texts(self, function: str) -> tuple[str, ...]:
+        """A function's code, and what its proof may use of its operands at all calls: ranges and signs."""
+        texts = body_plan(self.plan, function).texts
+        signs = canonical_text(self.signs.operands(function))
+        return texts["specification"], texts["classes"], texts["ranges"], signs
 
     def _lemma(self, function: str, assumed: Sequence[object]) -> str:
         return key("lemma", self._function[function], canonical_text(assumed))
-
-
-def _bodies(plan: Plan, function: str) -> tuple[str, str]:
-    """A function's code, as canonical JSON."""
-    texts = body_plan(plan, function).texts
-    return texts["specification"], texts["classes"]
 
 
 def _interface(plan: Plan, function: str, signs: Signs) -> object:
@@ -148,6 +141,10 @@ def _exchange(data: object) -> tuple[Question, Answer]:
             return question, _ints(rests)
         case _:
             raise FormatError("a kept question has another shape")
+
+
+def _plain(part: Part) -> dict[str, object]:
+    return {**vars(part), "section": vars(part.section)}
 
 
 def _part(data: object) -> Part:
