@@ -28,7 +28,8 @@ class Call:
 
     def fact(self, fact: Fact) -> Fact:
         """A fact about inputs and outputs of the function, at this call."""
-        return replace(fact, lhs=self._ref(fact.lhs), rhs=self._ref(fact.rhs))
+        return Fact(self._ref(fact.lhs), self._ref(fact.rhs), fact.coef, fact.symbols, fact.lhs_index,
+                    fact.rhs_index)
 
     def _ref(self, ref: Ref) -> Ref:
         if isinstance(ref, Reduced):

@@ -220,7 +220,6 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
     lines = (trusted_base(plan, proof, list(answers)) if base else []) + report(examined, verified, answers)
-    outputs = [{"spec": o.spec, "plan": o.plan, "verdict": o.verdict, "reason": o.reason}
-               for o in verified.outputs]
+    outputs = [vars(o) for o in verified.outputs]
     return code, [*lines, last], {"outputs": outputs, "digest": plan.digest,
                                   "invariant": not verified.invariant}

@@ -1,17 +1,12 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
-    examine(manifest, plan, proof, members)     obligations 1-16, gives the exact files that solvers must
-    refute
+    examine(manifest, plan, proof, members)     obligations 1-16, gives the files that solvers must refute
     conclude(examined, answers, confirmations)  obligation 17, gives a `Verified`, which nothing else can
-    build
 
  1 members            every member has the digest that the manifest lists, and every member is listed
- 2 plan               the plan is well-formed (the reader); infinite literals are used only where they mean
- something
- 3 facts              facts are well-formed and in range; a declared fact is one that the input relation
- states
- 4 hypotheses         a hypothesis is an instance of a fact; tensors have one definition; definitions are not
- circular
+ 2 plan               the plan is well-formed (the reader); infinite literals stand where they have meaning
+ 3 facts              facts are well-formed and in range; a declared fact is one that a relation states
+ 4 hypotheses         a hypothesis is an instance of a fact; a tensor has one definition, none is circular
  5 definitions        a definition is the op's meaning, by the checker's own table
  6 bounds             an index symbol has its range; a fresh symbol is introduced once, from earlier ones
  7 laws               a law is an instance of its schema
@@ -19,15 +14,13 @@
  9 widths             every class has m >= min(n, w) representatives, w by the checker's own count
 10 goals              the goals of a stage are all coincidence patterns of its fact's free indices
 11 order              every fact is declared, the goal of one stage, which uses earlier facts only, or a
-conclusion
-                    of a lemma at a call where the facts that it rests on are proved
+                      conclusion of a lemma at a call where the facts that it rests on are proved
 12 text               every obligation file is, byte for byte, what its record says
 13 process groups     a process group that is used is a mesh factorisation, order included
 14 rendezvous         collectives and reduced tensors join rank classes that tile the reduced axes
 15 inputs             the input relation can be satisfied: no element is given twice
-16 outputs            relations cover every specification output and every element of the plan's outputs at
-every rank
-17 solvers            the policy's number of solvers refuted every file a verdict rests on, and none disagreed
+16 outputs            relations cover every specification output, and plan outputs at every rank
+17 solvers            the policy's number of solvers refuted every file a verdict rests on, none disagreed
 18 witnesses          a refuted output has a witness that replays at true sizes without a solver (witness.py)
 """
 
@@ -74,6 +67,7 @@ class Examined:
     manifest: Manifest
     files: Mapping[str, bytes]
     facts: tuple[Fact, ...]
+    known: Mapping[Fact, int]
     stages: tuple[Proved, ...]
     claimed: tuple[tuple[Fact, ...], ...]
     cases: int
@@ -132,11 +126,12 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     unlisted = dict.fromkeys(f for relation in declared for f in relation if lemmas).keys() - set(proof.facts)
     facts = [*proof.facts, *unlisted]  # a call may rest on a declared fact without its being listed
     given = {*proof.declared, *range(len(proof.facts), len(facts))}
-    stages = _stages(model, facts, given, proof.stages, texts, "", lemmas)
+    known = {f: i for i, f in reversed(list(enumerate(facts)))}
+    stages = _stages(model, facts, known, given, proof.stages, texts, "", lemmas)
     for name in texts.members:
         if name.startswith("obligations/") and name[12:-5] not in texts.files:
             raise Rejected(12, f"{name} belongs to no stage")
-    return Examined(plan, manifest, texts.files, tuple(facts), stages, claimed, texts.cases,
+    return Examined(plan, manifest, texts.files, tuple(facts), known, stages, claimed, texts.cases,
                     len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
                     frozenset(texts.normalised), tuple(assumptions), tuple(padding))
 
@@ -211,18 +206,18 @@ def _lemma(plan: Plan, lemma: Lemma, texts: _Texts, where: str) -> _Lemma:
             if number in about and not set(tensors(fact)) <= seen(body, kind == "concluded"):
                 raise Rejected(11, f"a fact is {kind} about what no call shows", f"{where}fact {number}")
     rests = {n: (frozenset((n,)), frozenset[str]()) for n in assumed}
-    for stage in _stages(model, list(lemma.facts), set(assumed), lemma.stages, texts, where, []):
+    for stage in _stages(model, list(lemma.facts), {}, set(assumed), lemma.stages, texts, where, []):
         below = [rests[f] for f in stage.used]
         rests[stage.goal] = (frozenset[int]().union(*(r[0] for r in below)),
                              stage.files.union(*(r[1] for r in below)))
     return _Lemma(lemma.function, lemma.facts, tuple((lemma.facts[n], *rests[n]) for n in lemma.concludes))
 
 
-def _stages(model: Model, facts: list[Fact], proved: set[int], given: Sequence[Stage | CallStage],
-            texts: _Texts, prefix: str, lemmas: Sequence[_Lemma]) -> tuple[Proved, ...]:
-    """Every stage in order. Conclusions of calls join `facts`."""
-    stages, known = list[Proved](), {f: i for i, f in reversed(list(enumerate(facts)))}
-    listed, calls = len(facts), dict[CallStage, _Called]()
+def _stages(model: Model, facts: list[Fact], known: dict[Fact, int], proved: set[int],
+            given: Sequence[Stage | CallStage], texts: _Texts, prefix: str, lemmas: Sequence[_Lemma]
+            ) -> tuple[Proved, ...]:
+    """Every stage in order. Conclusions of calls join `facts` and `known`, their numbers."""
+    stages, listed, calls = list[Proved](), len(facts), dict[CallStage, _Called]()
     for number, stage in enumerate(given):
         where = f"{prefix}stage {number}"
         if isinstance(stage, CallStage):
@@ -366,7 +361,7 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
         broken = own + [why[f] for f in sorted(stage.used) if f in why]
         if broken:
             why[stage.goal] = broken[0]
-    number = {fact: i for i, fact in reversed(list(enumerate(examined.facts)))}
+    number = examined.known
     outputs, manifest = [], examined.manifest.verdicts
     if len(manifest) != len(examined.plan.outputs):
         raise Rejected(16, "the manifest must have one verdict per output relation")

@@ -80,6 +80,9 @@ class Fact:
     lhs_index: Index
     rhs_index: Index
 
+    def __hash__(self) -> int:
+        return hash((self.lhs, self.rhs, self.lhs_index, self.rhs_index))  # that of a Fraction is slow
+
     def ranges(self) -> dict[str, tuple[int, int]]:
         return {name: (lo, hi) for name, lo, hi in self.symbols}
 

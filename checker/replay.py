@@ -32,6 +32,7 @@ Solver = Callable[[list[str]], list[str]]
 
 _LOOP = """
 import json, sys
+bytes(16 << 20)  # once freed, the C library keeps this much, or each fresh context asks the system again
 for line in sys.stdin:
     try:
         answer = solve(json.loads(line))
@@ -129,7 +130,7 @@ def replay(files: Mapping[str, bytes], chosen: Mapping[str, Solver], jobs: int) 
     with ThreadPoolExecutor(jobs) as pool:
         parts = [part for i in range(jobs) if (part := list(files)[i::jobs])]
         tasks = [(solver, part, pool.submit(run, [files[n].decode("ascii") for n in part]))
-                 for part in parts for solver, run in chosen.items()]
+                 for solver, run in chosen.items() for part in parts]
         for solver, part, task in tasks:
             answers[solver].update(zip(part, task.result(), strict=True))
     return answers
