@@ -61,6 +61,13 @@ def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
     return form.substitute(single) if single else form
 
 
+def _literal(ref: Ref, coef: Fraction) -> tuple[Ref, Fraction]:
+    """A literal takes its coefficient in."""
+    if isinstance(ref, str) and ref[:3] in ("#f:", "#i:") and coef != 1:
+        return f"{ref[:3]}{coef * Fraction(ref[3:])}", Fraction(1)
+    return ref, coef
+
+
 def make_fact(
     model: Model,
     cell: Cell,
@@ -102,6 +109,7 @@ def make_fact(
     renaming = {s: Affine.symbol(n) for s, n in names.items()}
     forms = [f.substitute(renaming) for f in forms]
     symbols = sorted(names, key=lambda s: (names[s].startswith("z"), list(names).index(s)))
+    rhs, coef = _literal(rhs, coef)
     return Fact(
         lhs,
         rhs,

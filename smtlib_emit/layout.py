@@ -108,7 +108,8 @@ class LayoutText:
         guard = self.guard(list(p.at), [(lo, hi) for _, lo, hi in free])
         left = [f.substitute(values) for f in self._without(fact.lhs, fact.lhs_index, lhs)]
         right = [f.substitute(values) for f in self._without(fact.rhs, fact.rhs_index, rhs)]
-        body = "=", self.read(lhs, left), sexp.times(fact.coef * factor, self.read(rhs, right))
+        sort = self.model.tensors.type(rhs).sort
+        body = "=", self.read(lhs, left), sexp.times(fact.coef * factor, self.read(rhs, right), sort)
         return sexp.implied(guard, body)
 
     def _without(self, member: Ref, index: Sequence[Affine], ref: Ref) -> list[Affine]:

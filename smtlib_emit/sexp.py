@@ -58,8 +58,10 @@ def real(value: Fraction) -> Sexp:
     return body if value >= 0 else ("-", body)
 
 
-def times(coef: Fraction, body: Sexp) -> Sexp:
-    return body if coef == 1 else ("*", real(coef), body)
+def times(coef: Fraction, body: Sexp, sort: str = "Real") -> Sexp:
+    if coef == 1:
+        return body
+    return "*", real(coef) if sort == "Real" else integer(int(coef)), body
 
 
 def plus(parts: Sequence[Sexp]) -> Sexp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,12 @@ from certificates.build import ProgramBuilder
 from certificates.facts import Fact
 from certificates.plan import Plan
 from certificates.relation import Shard
+from orchestrator.emit import emit
 from orchestrator.engine import Engine
 from orchestrator.errors import Unproved
 from orchestrator.literals import literal_ref
 from orchestrator.solving import Cores
+from trainverify import Kind, check
 
 from .oracle import Numbers
 from .plans import pair, unproved
@@ -121,3 +124,23 @@ def test_names_of_literals() -> None:
     real, whole = b.build().ops
     assert literal_ref(real, Fraction(1, 3)) == "#f:1/3" and literal_ref(whole, Fraction(-2)) == "#i:-2"
     assert literal_ref(real, True) == "#b:true" and literal_ref(whole, False) == "#b:false"
+
+
+def test_numbers_of_tokens_are_added_over_ranks(tmp_path: Path) -> None:
+    """Where every token counts, each rank counts one number; the integers are added as the checker does."""
+
+    def write(b: ProgramBuilder, rows: int) -> None:
+        x, labels = b.input("x", f"f32[{rows}]"), b.input("batch.labels", f"i64[{rows}]")
+        count = b.convert(b.compare(labels, -100, "NE"), "i64").sum()
+        total = b.tanh(x).sum()
+        if rows < 8:
+            count, total = b.all_reduce(count, "dp"), b.all_reduce(total, "dp")
+        b.output("loss", total / b.convert(count, "f32"))
+
+    rows = {"dp": Shard(0)}
+    plan = pair(
+        {"dp": 2}, lambda s: write(s, 8), lambda b: write(b, 4), {"x": rows, "batch.labels": rows},
+        {"loss": {}}, LABELS,
+    )  # fmt: skip
+    assert emit(plan, tmp_path / "b").exit_code == 0
+    assert check(tmp_path / "b").kind is Kind.PROVED
