@@ -46,6 +46,8 @@ def main() -> None:
             whole = emitted(changed, folder / "whole", folder / "fresh")
             again = emitted(changed, folder / "again", folder / "kept")
             same = alike(folder / "whole", folder / "again")
+            for bundle in ("whole", "again"):
+                shutil.rmtree(folder / bundle)
             share = f"{again / first:.0%} of the first time"
             verdict = "the same bundle" if same else "ANOTHER BUNDLE"
             print(f"{name}: from scratch {whole:.1f} s, again {again:.1f} s ({share}), {verdict}", flush=True)

@@ -333,7 +333,8 @@ def _functions(data: object) -> dict[str, Function]:
     return functions
 
 
-def _relation(data: object) -> Relation:
+def _relation(data: object, known: dict[str, tuple[Piece, ...]]) -> Relation:
+    """``known`` has the pieces that were read already, by their text: equal layers have equal ones."""
     raw = _get(data, "a relation", frozenset(("spec", "plan", "coef", "reduce", "pieces")))
     spec, plan = _text(raw["spec"], "spec of a relation"), _text(raw["plan"], "plan of a relation")
     reduce: tuple[str, tuple[str, ...]] | None = None
@@ -342,18 +343,20 @@ def _relation(data: object) -> Relation:
         if len(pair) != 2 or pair[0] not in ("add", "max", "min"):
             raise FormatError(f"reduce of relation {plan} must be null or [add|max|min, [axes]]")
         reduce = (str(pair[0]), _strings(pair[1], "reduce axes"))
-    pieces = []
-    for entry in _items(raw["pieces"], "pieces of a relation"):
-        p = _get(entry, "a piece", frozenset(("class", "sizes", "plan", "spec")))
-        pieces.append(
-            Piece(
-                _text(p["class"], "class of a piece"),
-                _integers(p["sizes"], "sizes of a piece"),
-                tuple(Affine.from_json(a) for a in _items(p["plan"], "plan forms")),
-                tuple(Affine.from_json(a) for a in _items(p["spec"], "spec forms")),
-            )
-        )
-    return Relation(spec, plan, tuple(pieces), rational(_text(raw["coef"], "coef of a relation")), reduce)
+    text = repr(raw["pieces"])
+    if text not in known:
+        known[text] = tuple(_piece(p) for p in _items(raw["pieces"], "pieces of a relation"))
+    return Relation(spec, plan, known[text], rational(_text(raw["coef"], "coef of a relation")), reduce)
+
+
+def _piece(data: object) -> Piece:
+    raw = _get(data, "a piece", frozenset(("class", "sizes", "plan", "spec")))
+    return Piece(
+        _text(raw["class"], "class of a piece"),
+        _integers(raw["sizes"], "sizes of a piece"),
+        tuple(Affine.from_json(a) for a in _items(raw["plan"], "plan forms")),
+        tuple(Affine.from_json(a) for a in _items(raw["spec"], "spec forms")),
+    )
 
 
 _KEYS = frozenset(
@@ -407,6 +410,7 @@ def loads(data: bytes) -> Plan:
                 raise FormatError(f"function {label} must have a body for every rank class")
         bodies = {label: function.classes[name] for label, function in functions.items()}
         classes.append(RankClass(name, box, _program(c["program"], f"program of {name}", bodies)))
+    known: dict[str, tuple[Piece, ...]] = {}
     plan = Plan(
         _text(raw["name"], "name"),
         Mesh(axes),
@@ -414,8 +418,8 @@ def loads(data: bytes) -> Plan:
         _strings(raw["sources"], "sources"),
         _program(raw["specification"], "specification", {f: g.specification for f, g in functions.items()}),
         tuple(classes),
-        tuple(_relation(r) for r in _items(raw["inputs"], "inputs")),
-        tuple(_relation(r) for r in _items(raw["outputs"], "outputs")),
+        tuple(_relation(r, known) for r in _items(raw["inputs"], "inputs")),
+        tuple(_relation(r, known) for r in _items(raw["outputs"], "outputs")),
         {n: _range(r, f"range of {n}", signed=True) for n, r in _mapping(raw["ranges"], "ranges").items()},
         _mapping(raw["provenance"], "provenance"),
         functions,
