@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 
 from certificates.affine import Affine
 from certificates.ir import CALL, COLLECTIVES, Op, Program
@@ -81,6 +82,18 @@ class Flow:
     def leaves_of(self, op: Op) -> tuple[str, ...]:
         """Leaves of an op's operands, each once."""
         return tuple(dict.fromkeys(leaf for v in op.ins for leaf in self.leaves(v)))
+
+    @cached_property
+    def users(self) -> dict[str, list[str]]:
+        """Core results that read each leaf, and outputs."""
+        found: dict[str, list[str]] = {}
+        for op in self.core:
+            for leaf in self.leaves_of(op):
+                found.setdefault(leaf, []).append(op.out)
+        for name, value in self.program.outputs.items():
+            for leaf in self.leaves(value):
+                found.setdefault(leaf, []).append(f"output {name}")
+        return found
 
     def token(self, op: Op) -> int:
         """Equal for core ops that do the same with operands that are made alike from their leaves."""

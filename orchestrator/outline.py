@@ -18,7 +18,7 @@ from certificates.ir import CALL, COLLECTIVES, Attr, Op, Program, TensorType
 from certificates.plan import Function, Plan, check_plan
 
 from .flow import Flow, head, needed
-from .regions import Instance, Region, users
+from .regions import Instance, Region
 from .repeats import LEAST_REPEATS, Run, runs
 from .sections import sections
 from .stacks import flattened, gathered, grouped, spread
@@ -113,7 +113,6 @@ class _Growth:
         self.regions = regions
         self.flow = regions[0].flow
         self.position = {op.out: i for i, op in enumerate(self.flow.core)}
-        self.users = users(self.flow)
         #: Region, label and place of every core op that has an owner.
         self.owner: dict[str, tuple[int, int, int]] = {}
         for k, region in enumerate(regions):
@@ -166,7 +165,7 @@ class _Growth:
 
     def _before(self, op: Op) -> tuple[int, int, Hashable] | None:
         """Region and label of all users of an op that stands before them, and their places."""
-        owners = [self.owner.get(u) for u in self.users.get(op.out, ())]
+        owners = [self.owner.get(u) for u in self.flow.users.get(op.out, ())]
         found = {o[:2] for o in owners if o is not None}
         if None in owners or len(found) != 1:
             return None

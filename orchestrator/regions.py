@@ -65,11 +65,10 @@ class Region:
 
     def shown(self) -> list[int]:
         """Places of the ops that somebody outside the instance reads, in some instance."""
-        reading = users(self.flow)
         found: set[int] = set()
         for instance in self.instances.values():
             own = set(instance.members)
-            found |= {instance.local[m] for m in own if not own.issuperset(reading.get(m, ()))}
+            found |= {instance.local[m] for m in own if not own.issuperset(self.flow.users.get(m, ()))}
         return sorted(found)
 
     def slots(self) -> list[int]:
@@ -80,15 +79,3 @@ class Region:
             numbers.setdefault(tuple(i.sites[s] for i in self.instances.values()), len(numbers))
             for s in range(width)
         ]
-
-
-def users(flow: Flow) -> dict[str, list[str]]:
-    """Core results that read each leaf, and outputs."""
-    found: dict[str, list[str]] = {}
-    for op in flow.core:
-        for leaf in flow.leaves_of(op):
-            found.setdefault(leaf, []).append(op.out)
-    for name, value in flow.program.outputs.items():
-        for leaf in flow.leaves(value):
-            found.setdefault(leaf, []).append(f"output {name}")
-    return found

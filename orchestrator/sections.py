@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from certificates.ir import CALL
 
-from .regions import Instance, Region, users
+from .regions import Instance, Region
 
 #: Collectives whose summands say little, each by itself.
 _SUMS = ("all_reduce", "reduce_scatter")
@@ -49,14 +49,13 @@ def _places(regions: Sequence[Region]) -> dict[str, int]:
     flow = regions[0].flow
     owner = {v: k for k, region in enumerate(regions) for i in region.instances.values() for v in i.members}
     outside = [op for op in flow.core if op.out not in owner and op.name != CALL]
-    reading = users(flow)
     last = len(regions)
     first, latest = dict[str, int](), dict[str, int]()
     for op in outside:
         leaves = flow.leaves_of(op)
         first[op.out] = max((owner[v] + 1 if v in owner else first.get(v, 0) for v in leaves), default=0)
     for op in reversed(outside):
-        by = reading.get(op.out, ())
+        by = flow.users.get(op.out, ())
         latest[op.out] = min((owner[u] if u in owner else latest.get(u, last) for u in by), default=last)
     begin = sorted(min(i.first for i in region.instances.values()) for region in regions)
     position = {op.out: i for i, op in enumerate(flow.core)}

@@ -5,15 +5,16 @@ The rules are those of ``docs/certificate.md``: ``sqrt(p) * sqrt(p) = p`` is cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
 
-from certificates.calls import calls
 from certificates.facts import split_ref
 from certificates.functions import body_plan
 from certificates.ir import CALL, COLLECTIVES, Op
 from certificates.plan import Plan
+
+from .lemmas import bodies, sites
 
 #: Results that are not negative whatever the operands are, or if no operand is, on all ranks.
 _ALWAYS = frozenset(("exponential", "sqrt", "abs", "logistic"))
@@ -91,17 +92,11 @@ class _Body:
     def operands(self) -> Mapping[tuple[str, str], set[str]]:
         """What stands for each input of each function, at all its calls."""
         found: dict[tuple[str, str], set[str]] = {}
-        for function, ref, value in self._handed():
-            found.setdefault((function, ref), set()).add(value)
+        for site in sites(self.plan).values():
+            for value, inputs in site.operands(bodies(self.plan, site.function)).items():
+                for ref in inputs:
+                    found.setdefault((site.function, ref), set()).add(value)
         return found
-
-    def _handed(self) -> Iterator[tuple[str, str, str]]:
-        for owner, program in self.programs.items():
-            for call in calls(program):
-                function = self.plan.functions[call.function]
-                body = function.specification if owner == "s" else function.classes[owner]
-                for name, value in zip(body.inputs, call.ins, strict=True):
-                    yield call.function, f"{owner}:{name}", f"{owner}:{value}"
 
 
 def _literal(op: Op) -> Fraction:
