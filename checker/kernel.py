@@ -1,11 +1,11 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
     examine(manifest, plan, proof, members)     obligations 1-16, gives the files that solvers must refute
-    conclude(examined, answers, confirmations)  obligation 17, gives a `Verified`, which nothing else can
+    conclude(examined, answers, confirmations)  obligation 17, builds the one kind of `Verified`
 
  1 members            every member has the digest that the manifest lists, and every member is listed
  2 plan               the plan is well-formed (the reader); infinite literals stand where they have meaning
- 3 facts              facts are well-formed and in range; a declared fact is one that a relation states
+ 3 facts              facts are well-formed and in range; a declared fact is an input relation's
  4 hypotheses         a hypothesis is an instance of a fact; a tensor has one definition, none is circular
  5 definitions        a definition is the op's meaning, by the checker's own table
  6 bounds             an index symbol has its range; a fresh symbol is introduced once, from earlier ones
@@ -19,7 +19,7 @@
 13 process groups     a process group that is used is a mesh factorisation, order included
 14 rendezvous         collectives and reduced tensors join rank classes that tile the reduced axes
 15 inputs             the input relation can be satisfied: no element is given twice
-16 outputs            relations cover every specification output, and plan outputs at every rank
+16 outputs            relations cover every element of both sides' outputs, at every rank
 17 solvers            the policy's number of solvers refuted every file a verdict rests on, none disagreed
 18 witnesses          a refuted output has a witness that replays at true sizes without a solver (witness.py)
 """
