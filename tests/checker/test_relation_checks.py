@@ -185,18 +185,24 @@ def test_too_many_pieces_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(
-    inputs: list[Any], outputs: list[Any], spec: int = 4, local: int = 4, ranks: int = 1, classes: int = 1
+    inputs: list[Any],
+    outputs: list[Any],
+    spec: int = 4,
+    local: int = 4,
+    ranks: int = 1,
+    classes: int = 1,
+    without: int = -1,
 ) -> Plan:
-    """States x of these sizes; ranks over `r`, in classes of one rank if there are more."""
+    """States x of these sizes; ranks over `r`, in classes of one rank if there are more; one without x."""
     given = program([["x", f"f32[{spec}]"]], [], [["x", "x"]])
-    own = program([["x", f"f32[{local}]"]], [], [["x", "x"]])
+    own = [program([["x", f"f32[{local}]"]], [], [["x", "x"]] * (i != without)) for i in range(classes)]
     boxes = [[i * ranks, (i + 1) * ranks] for i in range(classes)]
     return read_plan(
         dump(
             plan_of(
                 [["r", ranks * classes]],
                 given,
-                [{"name": f"c{i}", "box": {"r": box}, "program": own} for i, box in enumerate(boxes)],
+                [{"name": f"c{i}", "box": {"r": box}, "program": own[i]} for i, box in enumerate(boxes)],
                 [relation("x", "x", *inputs)] if inputs else [],
                 [relation("x", "x", *outputs)] if outputs else [],
             )
@@ -223,6 +229,8 @@ def test_outputs_are_covered() -> None:
         check_outputs(plan([], [piece("c0", [3], [z(0)], [z(0)])], spec=3))
     with refuses("elements of x in class c1 are not covered"):
         check_outputs(plan([], [WHOLE], classes=2))
+    with refuses("elements of x in class c1 are not covered"):
+        check_outputs(plan([], [WHOLE], classes=2, without=1))
     both = [WHOLE, WHOLE | {"class": "c1"}]
     assert check_outputs(plan([], both, classes=2)) == []
     diagonal = piece("c0", [2, 2], [{"z0": 2, "z1": 1}], [{"z0": 1, "z1": 1}])
