@@ -57,12 +57,17 @@ class _Labels:
         self.inherited |= dict.fromkeys(instance.members, label)
 
 
-def _regions(flow: Flow) -> list[Region]:
-    """The repetitions of a program that belong to numbered layers, in order."""
+def _regions(flow: Flow, handed: bool) -> list[Region]:
+    """The repetitions of a program that belong to numbered layers, in order.
+
+    ``handed``: an operand of a call may be a cheap value. In the specification it may not, as facts about the
+    plan's operands are in terms of the leaves there.
+    """
     position = {op.out: i for i, op in enumerate(flow.core)}
     labels = _Labels(flow)
     found = []
-    for run in runs([flow.token(op) for op in flow.core]):
+    everywhere = runs([flow.token(op) for op in flow.core])
+    for k, run in enumerate(everywhere):
         first = _best_cut(flow, position, labels, run)
         starts = range(first, run.stop - run.period + 1, run.period)
         numbers = [labels.of(s, s + run.period) for s in starts]
@@ -74,10 +79,26 @@ def _regions(flow: Flow) -> list[Region]:
         instances = {seen[starts.index(s)]: Instance.of(flow, s, names[s]) for s in usable}
         usual = Counter(tuple(i.ops) for i in instances.values()).most_common(1)[0][0]
         region = Region(flow, {n: i for n, i in instances.items() if tuple(i.ops) == usual})
+        low = everywhere[k - 1].stop if k else 0
+        high = everywhere[k + 1].start if k + 1 < len(everywhere) else len(flow.core)
+        for start in (first - run.period, starts[-1] + run.period) if handed else ():
+            if low <= start and start + run.period <= high:
+                _join(region, start, labels.of(start, start + run.period))
         found.append(region)
         for label, instance in region.instances.items():
             labels.give(instance, label)
     return found
+
+
+def _join(region: Region, start: int, seen: Counter[int]) -> None:
+    """Add what stands beside a repetition, if it is one more instance, given what is made in another way."""
+    usual = next(iter(region.instances.values()))
+    label = seen.most_common(1)[0][0] if seen else -1
+    if label >= 0 and label not in region.instances:
+        members = [op.out for op in region.flow.core[start : start + len(usual.members)]]
+        instance = usual.beside(region.flow, start, members)
+        if instance is not None:
+            region.instances[label] = instance
 
 
 def _best_cut(flow: Flow, position: Mapping[str, int], labels: _Labels, run: Run) -> int:
@@ -149,7 +170,9 @@ class _Growth:
             ahead = [v for before, of_label in taken if before for v in of_label[label]]
             behind = [v for before, of_label in taken if not before for v in of_label[label]]
             ahead.sort(key=self.position.__getitem__)
-            grown = Instance.of(self.flow, instance.first, (*ahead, *instance.members, *behind))
+            grown = Instance.of(
+                self.flow, instance.first, (*ahead, *instance.members, *behind), instance.handed
+            )
             region.instances[label] = grown
             self._own(number, label, grown)
         return bool(taken)
@@ -224,7 +247,14 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
 
 def _outlined(plan: Plan, programs: Mapping[str, Program], regions: Mapping[str, Sequence[Region]]) -> Plan:
     """The plan whose programs are these, with calls in place of the regions."""
-    made = {owner: _rewrite(programs[owner], of) for owner, of in regions.items()}
+    numbers: dict[str, list[tuple[int, ...]]] = {owner: [] for owner in regions}
+    for k, region in enumerate(regions["s"]):
+        label = next(iter(region.instances))
+        seqs = {c.name: tuple(regions[c.name][k].instances[label].seqs) for c in plan.classes}
+        numbers["s"].append(())
+        for cls, pattern in zip(plan.classes, _pattern(plan, seqs), strict=True):
+            numbers[cls.name].append(pattern)
+    made = {owner: _rewrite(programs[owner], of, numbers[owner]) for owner, of in regions.items()}
     functions = {
         f"f{k}": Function(made["s"][1][k], {c.name: made[c.name][1][k] for c in plan.classes})
         for k in range(len(regions["s"]))
@@ -250,7 +280,7 @@ def _normal(plan: Plan) -> Plan:
 
 def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, list[Region]]:
     """The repetitions that all programs have, grown; none where the programs do not repeat alike."""
-    regions = {owner: _regions(Flow(program)) for owner, program in programs.items()}
+    regions = {owner: _regions(Flow(program), owner != "s") for owner, program in programs.items()}
     chosen: dict[str, list[Region]] = {owner: [] for owner in programs}
     if len({len(r) for r in regions.values()}) != 1:
         return chosen
@@ -305,8 +335,10 @@ def _pattern(plan: Plan, seqs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int
     return tuple(tuple(number.setdefault(s, len(number)) for s in seqs[c.name]) for c in plan.classes)
 
 
-def _rewrite(program: Program, regions: Sequence[Region]) -> tuple[Program, list[Program]]:
-    """The program with calls, and the bodies."""
+def _rewrite(
+    program: Program, regions: Sequence[Region], numbers: Sequence[tuple[int, ...]]
+) -> tuple[Program, list[Program]]:
+    """The program with calls, and the bodies; ``numbers`` are those of each body's rendezvous, in order."""
     flow = regions[0].flow
     bodies: list[Program] = []
     starts: dict[int, list[Op]] = {}
@@ -314,7 +346,7 @@ def _rewrite(program: Program, regions: Sequence[Region]) -> tuple[Program, list
     for k, region in enumerate(regions):
         slots, places = region.slots(), region.shown()
         inside.update(*(i.members for i in region.instances.values()))
-        bodies.append(_body(flow, next(iter(region.instances.values())), slots, places))
+        bodies.append(_body(flow, next(iter(region.instances.values())), slots, places, numbers[k]))
         for label, instance in region.instances.items():
             by_place = {place: value for value, place in instance.local.items()}
             operands = tuple(instance.sites[slots.index(s)] for s in range(max(slots, default=-1) + 1))
@@ -358,16 +390,18 @@ def _result(
     return Op(value, CALL, operands, program.type_of(value), attrs)
 
 
-def _body(flow: Flow, instance: Instance, slots: Sequence[int], places: Sequence[int]) -> Program:
+def _body(
+    flow: Flow, instance: Instance, slots: Sequence[int], places: Sequence[int], numbers: Iterable[int]
+) -> Program:
     inputs: dict[str, TensorType] = {}
     for site, slot in enumerate(slots):
         inputs.setdefault(f"a{slot}", flow.program.type_of(instance.sites[site]))
-    seqs: dict[int, int] = {}
+    seqs = iter(numbers)
     ops = []
     for place, (template, (_, operands)) in enumerate(zip(instance.templates, instance.ops, strict=True)):
         attrs = dict(template.attrs)
         if template.name in COLLECTIVES:
-            attrs["seq"] = seqs.setdefault(template.integer("seq"), len(seqs))
+            attrs["seq"] = next(seqs)
         assert isinstance(operands, tuple)
         ins = tuple(f"%{n}" if kind == "local" else f"a{slots[n]}" for kind, n in operands)
         ops.append(replace(template, out=f"%{place}", ins=ins, attrs=attrs))

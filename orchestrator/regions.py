@@ -25,17 +25,19 @@ class Instance:
     sites: list[str] = field(default_factory=list)
     local: dict[str, int] = field(default_factory=dict)
     seqs: list[int] = field(default_factory=list)
+    #: Cheap values that are operands of the call, as they stand.
+    handed: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, flow: Flow, first: int, members: Sequence[str]) -> Self:
+    def of(cls, flow: Flow, first: int, members: Sequence[str], handed: frozenset[str] = frozenset()) -> Self:
         """The call of these core ops."""
-        found = cls(first, tuple(members))
+        found = cls(first, tuple(members), handed=handed)
         own = set(members)
 
         def place(value: str) -> tuple[str, int]:
             if value in found.local:
                 return "local", found.local[value]
-            if value in flow.cheap:
+            if value in flow.cheap and value not in handed:
                 return emit(flow.producer[value])
             if value in own:
                 raise AssertionError(f"{value} is used before it is computed")
@@ -54,6 +56,28 @@ class Instance:
         for member in members:
             emit(flow.producer[member])
         return found
+
+    def beside(self, flow: Flow, first: int, members: Sequence[str]) -> Self | None:
+        """The call of core ops that do the same as this one's, to operands that may be made in another way.
+
+        So stands the first or last of a chain of layers: what it is given is no result of another layer.
+        """
+        handed, own = set[str](), set(members)
+
+        def compare(op: Op, place: int) -> None:
+            _, operands = self.ops[place]
+            assert isinstance(operands, tuple)
+            for value, (kind, n) in zip(op.ins, operands, strict=False):
+                if value in flow.cheap and kind == "site" and own.isdisjoint(flow.leaves(value)):
+                    handed.add(value)
+                elif value in flow.cheap and kind == "local":
+                    compare(flow.producer[value], n)
+
+        for mine, other in zip(self.members, members, strict=True):
+            compare(flow.producer[other], self.local[mine])
+        found = self.of(flow, first, members, frozenset(handed))
+        types = [[flow.program.type_of(v) for v in instance.sites] for instance in (self, found)]
+        return found if found.ops == self.ops and types[0] == types[1] else None
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from certificates.affine import Affine
 from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Plan
+from certificates.plan import Piece, Plan, Relation
 from certificates.relation import Replicate, Shard
 
 MESH = {"dp": 2, "tp": 2}
@@ -19,11 +20,16 @@ def _block(b: ProgramBuilder, x: Value, w: Value, v: Value, summed: str | None) 
     return x + (b.all_reduce(out, summed) if summed else out)
 
 
-def deep(layers: int, wrong: int | None = None) -> Plan:
-    """``layers`` blocks and the sum of the last one; block ``wrong`` of the plan lacks its reduction."""
+def deep(layers: int, wrong: int | None = None, cast: str = "") -> Plan:
+    """``layers`` blocks and the sum of the last one; block ``wrong`` of the plan lacks its reduction.
+
+    ``cast``: the first block is given a cast of its input, in the ``plan`` or in ``both`` programs.
+    """
     spec, b = ProgramBuilder(), ProgramBuilder(MESH, {"tp": ("tp",), "dp": ("dp",)})
     for p, rows, inner in ((spec, BATCH, INNER), (b, BATCH // 2, INNER // 2)):
-        x = p.input("batch.x", f"f32[{rows},{WIDTH}]")
+        lower = cast == "both" or (cast == "plan" and p is b)
+        x = p.input("batch.x", f"{'bf16' if lower else 'f32'}[{rows},{WIDTH}]")
+        x = p.convert(x, "f32") if lower else x
         for k in range(layers):
             w = p.input(f"params.layers.{k}.w", f"f32[{WIDTH},{inner}]")
             v = p.input(f"params.layers.{k}.v", f"f32[{inner},{WIDTH}]")
@@ -40,6 +46,37 @@ def deep(layers: int, wrong: int | None = None) -> Plan:
     return build_plan(
         name=f"deep-{layers}", mesh=MESH, specification=spec.build(), classes=b.build(), inputs=inputs,
         outputs=outputs,
+    )  # fmt: skip
+
+
+def ragged(layers: int) -> Plan:
+    """Features of 6 as 4 and 2 over ``tp``: the two rank classes gather over ``dp``, each by itself."""
+    spec, features = ProgramBuilder(), {"c0": 4, "c1": 2}
+    classes = {c: ProgramBuilder(MESH, {"dp": ("dp",)}) for c in features}
+    for n, p in enumerate((spec, *classes.values())):
+        whole = [*features.values()][n - 1] if n else sum(features.values())
+        x = p.input("batch.x", f"f32[{BATCH},{whole}]")
+        for k in range(layers):
+            w = p.input(f"params.layers.{k}.w", f"f32[{whole // 2 if n else whole}]")
+            x = x * p.broadcast(p.all_gather(w, "dp", seq=2 * k + n) if n else w, x.shape, (1,))
+            for _ in range(14):
+                x = p.tanh(x) * p.logistic(x)
+        p.output("y", x)
+    row, column = Affine.symbol("z0"), Affine.symbol("z1")
+    rows = tuple(
+        Piece(c, (BATCH, n), (row, column), (row, column + before))
+        for (c, n), before in zip(features.items(), (0, 4), strict=True)
+    )
+    parts = tuple(
+        Piece(c, (n // 2,), (row,), (row + Affine.symbol("dp").scale(n // 2) + before,))
+        for (c, n), before in zip(features.items(), (0, 4), strict=True)
+    )
+    names = [f"params.layers.{k}.w" for k in range(layers)]
+    return build_plan(
+        name=f"ragged-{layers}", mesh=MESH, specification=spec.build(),
+        classes={c: ({"tp": (i, i + 1)}, p.build()) for i, (c, p) in enumerate(classes.items())},
+        inputs=[Relation("batch.x", "batch.x", rows), *(Relation(n, n, parts) for n in names)],
+        outputs=[Relation("y", "y", rows)],
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from orchestrator.stacks import spread
 from trainverify import Kind, check
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deep_plans import clipped, deep
+from deep_plans import clipped, deep, ragged
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +151,37 @@ def test_short_and_few_repetitions_stay_where_they_are() -> None:
     assert outline(deep(2)) == deep(2)
     tokens = [1, 2, 3] * 40
     assert runs(tokens) == [], "a period of three ops is no function"
+
+
+@pytest.mark.parametrize(("cast", "first"), [("plan", 0), ("both", 1)])
+def test_a_layer_that_is_given_a_cast_is_one_of_them(cast: str, first: int, tmp_path: Path) -> None:
+    """The first or last of a chain, such as a backward that begins at the head: else it is proved apart."""
+    flat = deep(6, cast=cast)
+    plan = outline(flat)
+    for program in (plan.specification, plan.classes[0].program):
+        assert sorted(c.instance for c in calls(program)) == list(range(first, 6))
+        assert first or {op.name for op in program.ops} <= {CALL, "convert"}
+    again, known = inline(plan), dict[object, int]()
+    assert expressions(again, known) == expressions(flat, known)
+    assert emitted(plan, tmp_path / "b").exit_code == 0
+    assert check(tmp_path / "b").kind is Kind.PROVED
+
+
+def test_a_layer_that_does_something_else_is_none_of_them() -> None:
+    """The first one lacks its reduction."""
+    plan = outline(deep(6, wrong=0, cast="plan"))
+    assert [sorted(c.instance for c in calls(c.program)) for c in plan.classes] == [[1, 2, 3, 4, 5]]
+
+
+def test_rank_classes_may_gather_each_by_itself(tmp_path: Path) -> None:
+    """Uneven shards: what they gather is not of one type, and so not one rendezvous in the function."""
+    flat = ragged(4)
+    plan = outline(flat)
+    meets = [[op.integer("seq") for op in p.ops if op.name == "all_gather"]
+             for p in plan.functions["f0"].classes.values()]  # fmt: skip
+    assert meets == [[0], [1]]
+    assert emitted(plan, tmp_path / "b").exit_code == 0
+    assert check(tmp_path / "b").kind is Kind.PROVED
 
 
 def test_an_all_gather_stands_before_its_first_use() -> None:
