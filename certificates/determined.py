@@ -30,7 +30,12 @@ def check_determined(relations: Sequence[Relation]) -> None:
     for relation in relations:
         for piece in relation.pieces:
             pieces.setdefault((piece.cls, relation.plan), []).append((relation.spec, piece))
+    checked: set[tuple[int, ...]] = set()  # equal layers share their pieces
     for (cls, plan), found in pieces.items():
+        same = tuple([id(piece) for _, piece in found])
+        if same in checked:
+            continue
+        checked.add(same)
         if len(found) > _PIECES:
             raise FormatError(f"input relations of {plan} on {cls}: more than {_PIECES} pieces")
         for spec, piece in found:

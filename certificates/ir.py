@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from .affine import Affine
@@ -51,13 +51,20 @@ class TensorType:
 
     @staticmethod
     def parse(text: object) -> TensorType:
-        match = _TYPE.match(text) if isinstance(text, str) else None
-        if match is None or match[1] not in SORTS:
+        if not isinstance(text, str):
             raise FormatError(f"{_brief(text)} is not a tensor type such as f32[4,8]")
-        shape = tuple(map(int, match[2].split(","))) if match[2] else ()
-        if len(shape) > MAX_RANK:
-            raise FormatError(f"a tensor type has at most {MAX_RANK} dimensions, not {len(shape)}")
-        return TensorType(match[1], shape)
+        return _tensor_type(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _tensor_type(text: str) -> TensorType:
+    match = _TYPE.match(text)
+    if match is None or match[1] not in SORTS:
+        raise FormatError(f"{_brief(text)} is not a tensor type such as f32[4,8]")
+    shape = tuple(map(int, match[2].split(","))) if match[2] else ()
+    if len(shape) > MAX_RANK:
+        raise FormatError(f"a tensor type has at most {MAX_RANK} dimensions, not {len(shape)}")
+    return TensorType(match[1], shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,7 @@ def _brief(data: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+@lru_cache(maxsize=1 << 14)
 def rational(text: str) -> Fraction:
     """Read ``p`` or ``p/q`` in lowest terms."""
     if not _RATIONAL.match(text):

@@ -227,7 +227,7 @@ def parse_json(data: bytes) -> object:
         raise FormatError(f"floating-point number {text[:20]} in the document; write a rational string")
 
     def short(text: str) -> int:
-        if len(text.lstrip("-")) > 18:
+        if len(text) > 18 and len(text.lstrip("-")) > 18:
             raise FormatError(f"integer {text[:20]}... has more than 18 digits")
         return int(text)
 
@@ -469,10 +469,11 @@ def check_plan(plan: Plan) -> None:
             for n, f in plan.functions.items()
         },
     )
+    checked: set[object] = set()
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
         for relation in relations:
             try:
-                check_relation(plan, relation, side)
+                check_relation(plan, relation, side, checked)
             except FormatError as error:
                 raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
     check_determined(plan.inputs)
@@ -578,8 +579,11 @@ def collective_mismatch(op: Op, operand: TensorType, size: int) -> str | None:
     return None if shape == out else f"result shape must be {shape}, not {out}"
 
 
-def check_relation(plan: Plan, relation: Relation, side: str) -> None:
-    """Names, classes, form counts, ranges of one relation; ``side`` is ``input`` or ``output``."""
+def check_relation(plan: Plan, relation: Relation, side: str, checked: set[object]) -> None:
+    """Names, classes, form counts, ranges of one relation; ``side`` is ``input`` or ``output``.
+
+    ``checked`` has what was found well-formed before: relations of equal layers share their pieces.
+    """
 
     def type_of(program: Program, name: str) -> TensorType:
         table = program.inputs if side == "input" else program.outputs
@@ -588,6 +592,19 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
         return program.inputs[name] if side == "input" else program.type_of(program.outputs[name])
 
     spec = type_of(plan.specification, relation.spec)
+    unknown = [p.cls for p in relation.pieces if p.cls not in plan.by_class]
+    if unknown:
+        raise FormatError(f"names the unknown class {unknown[0]}")
+    classes = dict.fromkeys(p.cls for p in relation.pieces)
+    local = {c: type_of(plan.by_class[c].program, relation.plan) for c in classes}
+    key = id(relation.pieces), relation.coef, relation.reduce, spec, *local.values()
+    if key not in checked:
+        _check_pieces(plan, relation, spec, local)
+        checked.add(key)
+
+
+def _check_pieces(plan: Plan, relation: Relation, spec: TensorType, local: Mapping[str, TensorType]) -> None:
+    """A relation between tensors of these types; ``local`` has the plan's by class."""
     reduced = relation.reduce[1] if relation.reduce else ()
     known_axes = set(reduced) <= set(plan.mesh.axes)
     if not known_axes or len(set(reduced)) != len(reduced) or (relation.reduce and not reduced):
@@ -599,20 +616,17 @@ def check_relation(plan: Plan, relation: Relation, side: str) -> None:
     if relation.coef == 0:
         raise FormatError("coefficient 0 relates nothing")
     for piece in relation.pieces:
-        if piece.cls not in plan.by_class:
-            raise FormatError(f"names the unknown class {piece.cls}")
-        cls = plan.by_class[piece.cls]
-        local = type_of(cls.program, relation.plan)
-        if local.sort != spec.sort:
-            raise FormatError(f"relates {spec} to {local}")
+        box, here = plan.by_class[piece.cls].box, local[piece.cls]
+        if here.sort != spec.sort:
+            raise FormatError(f"relates {spec} to {here}")
         if spec.sort != "Real" and relation.coef != 1:
             raise FormatError("only float tensors can be scaled")
         ranges = digits(piece.sizes)
         if any(n < 1 for n in piece.sizes):
             raise FormatError("digit sizes must be positive")
         for forms, shape, extra, what in (
-            (piece.plan, local.shape, {}, "plan"),
-            (piece.spec, spec.shape, {a: r for a, r in cls.box.items() if a not in reduced}, "spec"),
+            (piece.plan, here.shape, {}, "plan"),
+            (piece.spec, spec.shape, {a: r for a, r in box.items() if a not in reduced}, "spec"),
         ):
             if len(forms) != len(shape):
                 raise FormatError(f"{what} side needs {len(shape)} index forms, has {len(forms)}")
@@ -663,13 +677,11 @@ def to_json(plan: Plan) -> dict[str, object]:
             "outputs": [[n, v] for n, v in p.outputs.items()],
         }
 
-    def relation(r: Relation) -> dict[str, object]:
-        return {
-            "spec": r.spec,
-            "plan": r.plan,
-            "coef": format_rational(r.coef),
-            "reduce": None if r.reduce is None else [r.reduce[0], list(r.reduce[1])],
-            "pieces": [
+    shown: dict[int, list[object]] = {}  # equal layers share their pieces
+
+    def pieces(r: Relation) -> list[object]:
+        if id(r.pieces) not in shown:
+            shown[id(r.pieces)] = [
                 {
                     "class": p.cls,
                     "sizes": list(p.sizes),
@@ -677,7 +689,16 @@ def to_json(plan: Plan) -> dict[str, object]:
                     "spec": [a.to_json() for a in p.spec],
                 }
                 for p in r.pieces
-            ],
+            ]
+        return shown[id(r.pieces)]
+
+    def relation(r: Relation) -> dict[str, object]:
+        return {
+            "spec": r.spec,
+            "plan": r.plan,
+            "coef": format_rational(r.coef),
+            "reduce": None if r.reduce is None else [r.reduce[0], list(r.reduce[1])],
+            "pieces": pieces(r),
         }
 
     functions = {
@@ -708,9 +729,12 @@ def to_json(plan: Plan) -> dict[str, object]:
     }
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def canonical_text(data: object) -> str:
     """Deterministic JSON: sorted keys, no white space, ASCII."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(data)
 
 
 def object_text(members: Mapping[str, str]) -> str:

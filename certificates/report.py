@@ -23,9 +23,7 @@ OUTSIDE = (
 )
 
 
-def report(
-    plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: Status, files: int
-) -> str:
+def report(plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: Status, files: int) -> str:
     """The whole text, ASCII, with a newline at its end; ``digest`` is the plan's."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.axes.items()) or "one rank"
     solved = {
@@ -81,21 +79,27 @@ def _names(verdict: OutputVerdict) -> str:
 def _invariant(plan: Plan, verdicts: Sequence[OutputVerdict]) -> list[str]:
     """Is the step an inductive invariant of the run, as far as states and their relations go?"""
     broken = [f"{v.plan} is {v.verdict}" for v in verdicts if v.verdict != "PROVED"]
-    entering, leaving = _stated(plan.inputs), _stated(plan.outputs)
+    entering, leaving = _by_tensor(plan.inputs), _by_tensor(plan.outputs)
     for state in states(plan):
-        if entering.get(state) != leaving.get(state):
+        before, after = entering.get(state, []), leaving.get(state, [])
+        if before != after and _stated(before) != _stated(after):
             broken.append(f"state {state} leaves the step under another relation than it enters")
     if broken:
         return ["  One step only, not shown to be an invariant of the run:", *(f"    {b}" for b in broken)]
     return ["  The step is an invariant: under the assumptions the claim holds after any number of steps."]
 
 
-def _stated(relations: Sequence[Relation]) -> dict[str, set[object]]:
-    """What relations say of each tensor of the specification."""
-    found: dict[str, set[object]] = {}
+def _by_tensor(relations: Sequence[Relation]) -> dict[str, list[Relation]]:
+    """The relations of each tensor of the specification."""
+    found: dict[str, list[Relation]] = {}
     for r in relations:
-        found.setdefault(r.spec, set()).update((r.plan, r.coef, r.reduce, p) for p in r.pieces)
+        found.setdefault(r.spec, []).append(r)
     return found
+
+
+def _stated(relations: Sequence[Relation]) -> set[object]:
+    """What relations of one tensor say, in whatever order and grouping."""
+    return {(r.plan, r.coef, r.reduce, p) for r in relations for p in r.pieces}
 
 
 def _origin(plan: Plan) -> list[str]:

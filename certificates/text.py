@@ -25,7 +25,10 @@ MANY = 200
 
 def clean(text: object) -> str:
     """Printable ASCII; everything else as a backslash escape."""
-    ascii_only = str(text).encode("ascii", "backslashreplace").decode("ascii")
+    whole = str(text)
+    if whole.isascii() and whole.isprintable():
+        return whole
+    ascii_only = whole.encode("ascii", "backslashreplace").decode("ascii")
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in ascii_only)
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from certificates.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
 from certificates.calls import Site
@@ -33,9 +34,10 @@ from .kept import Kept
 from .knowledge import Knowledge
 from .lemmas import Lemma
 from .parts import Assembled, Obligation
-from .plausible import Plausible
 from .progress import Progress
-from .witnessing import Refutation, refute
+
+if TYPE_CHECKING:
+    from .witnessing import Refutation
 
 #: A proof recurses through the facts that it rests on, several frames each; these frames use no C stack.
 _FRAMES = 100_000
@@ -125,7 +127,7 @@ def emit(
     journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
     resumed = len(journal)
     solving = _solving(journal, jobs) if solve else _Solving(AllPremises())
-    plausible = (lambda _k, _n: True) if solve else Plausible(inline(plan))
+    plausible = (lambda _k, _n: True) if solve else _on_samples(plan)
     store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
     run = _Run(plan, solving, plausible, progress or Progress(), store)
     with _deep_recursion():
@@ -163,6 +165,23 @@ def provable(plan: Plan) -> bool:
         if _attempt(engine.relate):
             return False
         return not any(_attempt(partial(engine.prove, n)) for facts in engine.claims() for n in facts)
+
+
+# What evaluates plans in numbers is loaded where it is needed: a proof needs none of it.
+
+
+def _on_samples(plan: Plan) -> Callable[[Knowledge, int], bool]:
+    """Whether a fact holds on some inputs, as far as floating point shows."""
+    from .plausible import Plausible
+
+    return Plausible(inline(plan))
+
+
+def _witness(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refutation | None:
+    """Inputs on which one of these facts about outputs fails."""
+    from .witnessing import refute
+
+    return refute(inline(plan), facts, seconds)
 
 
 @dataclass(frozen=True)
@@ -269,7 +288,7 @@ class _Run:
         if not facts or seconds <= 0:
             return None
         with self.progress.phase("witness"):
-            return refute(inline(self.plan), facts, seconds)
+            return _witness(self.plan, facts, seconds)
 
     def verdict(self, number: int, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"
