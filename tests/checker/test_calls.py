@@ -316,27 +316,32 @@ NEGATED = HEAD.format(logic="QF_UFLIRA") + """; negated
 """
 
 
+def equal(value: str, size: int = 4) -> Any:
+    """The first elements of a tensor are the same on both ranks and in the specification."""
+    return {"lhs": f"c0:{value}", "rhs": f"s:{value}", "coef": "1", "symbols": [["r", 0, 2], ["z0", 0, size]],
+            "lhs_index": [{"r": 1}, z(0)], "rhs_index": [z(0)], "by": None}
+
+
+def negation(value: str, goal: int, assumed: int, file: str) -> Any:
+    place = [{"r": 1}, z(0)]
+    return {"kind": "layout", "goal": goal, "title": "negated", "file": file, "symbols": [], "premises": [
+        {"k": "def", "t": f"c0:{value}", "at": place, "arg": None},
+        {"k": "hyp", "facts": [assumed], "at": place, "lift": [], "kind": "add"},
+        {"k": "def", "t": f"s:{value}", "at": [z(0)], "arg": None}]}
+
+
 def negated() -> Bundle:
     """y = f(x), f(a) = -a on both sides; x is the same on both ranks."""
-    def equal(value: str, spec: str, by: Any = None) -> Any:
-        return {"lhs": f"c0:{value}", "rhs": f"s:{spec}", "coef": "1", "symbols": [["r", 0, 2], ["z0", 0, 4]],
-                "lhs_index": [{"r": 1}, z(0)], "rhs_index": [z(0)], "by": by}
-
     body = program([["a", "f32[4]"]], [op("%0", "negate", ["a"], "f32[4]")], [["b", "%0"]])
     outer = program([["x", "f32[4]"]], [[["%7"], "call", ["x"], "f", 0]], [["y", "%7"]])
     same = piece("c0", [4], [z(0)], [z(0)])
     plan = plan_of([["r", 2]], outer, [{"name": "c0", "box": {"r": [0, 2]}, "program": outer}],
                    [relation("x", "x", same)], [relation("y", "y", same)])
     plan["functions"] = {"f": {"specification": body, "classes": {"c0": body}}}
-    place = [{"r": 1}, z(0)]
-    stage = {"kind": "layout", "goal": 1, "title": "negated", "file": "0001", "symbols": [], "premises": [
-        {"k": "def", "t": "c0:%0", "at": place, "arg": None},
-        {"k": "hyp", "facts": [0], "at": place, "lift": [], "kind": "add"},
-        {"k": "def", "t": "s:%0", "at": [z(0)], "arg": None}]}
     proof = {"format": "trainverify-proof", "version": 1, "facts": [],
              "stages": [{"kind": "call", "lemma": 0, "instance": 0}],
-             "lemmas": [{"function": "f", "facts": [equal("a", "a"), equal("%0", "%0")], "stages": [stage],
-                         "concludes": [0, 1]}]}
+             "lemmas": [{"function": "f", "facts": [equal("a"), equal("%0")],
+                         "stages": [negation("%0", 1, 0, "0001")], "concludes": [0, 1]}]}
     verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
     return Bundle(plan, proof, {"0001": NEGATED}, verdicts, "unsat")
 
@@ -346,6 +351,46 @@ def test_a_lemma_about_all_that_a_call_shows() -> None:
     b = negated()
     assert proved(b) == {"y"}
     assert [(s.goal, s.used, s.files, s.title) for s in b.examine().stages] == [(1, {0}, {"0001"}, "f 0")]
+
+
+def test_every_conclusion_of_a_call_is_a_fact_of_its_own() -> None:
+    """Stages after the call cite them by number."""
+    b = negated()
+    b.proof["lemmas"][0]["facts"].append(equal("%0", 2))
+    b.proof["lemmas"][0]["stages"].append(negation("%0", 2, 0, "0001"))
+    b.proof["lemmas"][0]["concludes"].append(2)
+    assert proved(b) == {"y"}
+    examined = b.examine()
+    assert [s.goal for s in examined.stages] == [1, 2]
+    assert [f.symbols[-1] for f in examined.facts[1:]] == [("z0", 0, 4), ("z0", 0, 2)]
+    assert examined.known == {f: n for n, f in enumerate(examined.facts)}
+
+
+def test_a_call_concludes_more_once_more_is_proved_of_its_operands() -> None:
+    """f(x, g(x)) stands before g in the proof and again after it."""
+    b = negated()
+    both = program([["a", "f32[4]"], ["e", "f32[4]"]],
+                   [op("%0", "negate", ["a"], "f32[4]"), op("%1", "negate", ["e"], "f32[4]")],
+                   [["b", "%0"], ["c", "%1"]])
+    outer = program([["x", "f32[4]"]], [[["%7"], "call", ["x"], "f", 0],
+                                        [["%8", "%9"], "call", ["x", "%7"], "g", 0]],
+                    [["y", "%8"], ["z", "%9"]])
+    b.plan["specification"] = b.plan["classes"][0]["program"] = outer
+    b.plan["functions"]["g"] = {"specification": both, "classes": {"c0": both}}
+    b.plan["outputs"].append(b.plan["outputs"][0] | {"spec": "z", "plan": "z"})
+    b.proof["lemmas"].append({
+        "function": "g", "facts": [equal("a"), equal("e"), equal("%0"), equal("%1")], "concludes": [2, 3],
+        "stages": [negation("%0", 2, 0, "0001"), negation("%1", 3, 1, "0002")]})
+    b.files["0002"] = NEGATED.replace("%0", "%1").replace(":a input", ":e input")
+    b.verdicts.append(b.verdicts[0] | {"spec": "z", "plan": "z"})
+    first, second = ({"kind": "call", "lemma": n, "instance": 0} for n in (1, 0))
+    b.proof["stages"] = [first, second, first]
+    assert proved(b) == {"y", "z"}
+    assert [s.title for s in b.examine().stages] == ["g 0", "f 0", "g 0"]
+    b.proof["stages"] = [first, second]
+    with pytest.raises(Rejected) as error:
+        proved(b)
+    assert error.value.number == 16 and "z" in str(error.value)
 
 
 def test_a_call_outside_of_what_the_lemma_assumes_says_nothing() -> None:
