@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -100,12 +101,34 @@ class Parallel(nn.Module):
             first = rank * rows + 1
         if self.mistake == "offset of the neighbouring rank":
             first = (rank + 1) * rows
-        found = Lookup.apply(self.embedding.weight, tokens, first, self.mistake)
+        found = self.lookup(tokens, first)
         h = found if self.mistake == "rows not reduced" else reduce(found, self.group)
         h = F.silu(self.hidden(h))
         h = h if self.mistake == "gradient of the output's input not reduced" else copy(h, self.group)
         logits = F.linear(h, self.output.weight).flatten(0, 1)
         return CrossEntropy.apply(logits, labels.flatten(), self.group, rank * rows, self.mistake)
+
+    def lookup(self, tokens: Tensor, first: int) -> Tensor:
+        rows: Tensor = Lookup.apply(self.embedding.weight, tokens, first, self.mistake)
+        return rows
+
+
+class Filled(Parallel):
+    """The lookup as Megatron-LM has it: foreign tokens stand in row 0, what they find is overwritten by 0."""
+
+    def lookup(self, tokens: Tensor, first: int) -> Tensor:
+        table = self.embedding.weight
+        foreign = (tokens < first) | (tokens >= first + table.shape[0])
+        if self.mistake == "first row of a part taken for foreign":
+            foreign = (tokens <= first) | (tokens >= first + table.shape[0])
+        own = tokens.clone() - first
+        own[foreign] = 0
+        rows = F.embedding(own, table)
+        if self.mistake == "foreign rows not overwritten":
+            return rows
+        filled = rows.clone()
+        filled[foreign, :] = 0.0
+        return rows + (filled - rows).detach() if self.mistake == "overwritten without autograd" else filled
 
 
 def single_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
@@ -122,13 +145,13 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> 
     return {"loss": loss}
 
 
-def define(mistake: str) -> Definition:
+def define(mistake: str, parallel: Callable[..., nn.Module] = Parallel) -> Definition:
     rows = Batch(shape=(2, 3), dtype=torch.int64, bounds=(0, VOCABULARY))
     return Definition(
         name="breakages-vocabulary",
         mesh={"tp": 2},
         build=Model,
-        parallelize=functools.partial(Parallel, mistake=mistake),
+        parallelize=functools.partial(parallel, mistake=mistake),
         optimizer=adamw,
         step=single_step,
         parallel_step=step,
@@ -160,6 +183,14 @@ PART = part(
                 "gradient of the output's input not reduced": "params.embedding.weight",
                 "offset forgotten in the backward pass": "params.embedding.weight",
             },
-        )
+        ),
+        "tp 2, rows overwritten": (
+            functools.partial(define, parallel=Filled),
+            {
+                "first row of a part taken for foreign": "loss",
+                "foreign rows not overwritten": "loss",
+                "overwritten without autograd": "params.embedding.weight",
+            },
+        ),
     },
 )

@@ -26,18 +26,21 @@ def _embedding(
 def _embedding_backward(
     c: Context, grad: Value, index: Value, rows: int, padding_idx: int, scale_grad: bool
 ) -> Value:
-    """The one-hot matrix of the indices, contracted with the gradient over all positions.
-
-    Where the gradient is multiplied by a mask of positions, the matrix is instead: the product is the same,
-    and a masked one-hot row has a meaning of its own.
-    """
     if padding_idx >= 0 or scale_grad:
         raise c.refuse("an embedding with a padding index or scaled gradient")
+    return _added_to_rows(c, grad, index, rows)
+
+
+def _added_to_rows(c: Context, grad: Value, index: Value, rows: int) -> Value:
+    """The one-hot matrix of the indices, contracted with the gradient over all positions.
+
+    Where the gradient is zero outside a mask of positions, the matrix is instead: the product is the same,
+    and a masked one-hot row has a meaning of its own.
+    """
     rank = len(index.shape)
     wide = c.b.insert(index, rank, rows)
     one_hot = c.b.convert(c.b.compare("EQ", wide, c.b.iota(rank, wide.shape, index.dtype)), grad.dtype)
-    masked = _row_mask(c, grad, rank)
-    if masked is not None:
+    while (masked := _row_mask(c, grad, rank)) is not None:
         mask, grad = masked
         one_hot = c.b.binary("multiply", one_hot, c.b.insert(mask, rank, rows))
     positions = tuple(range(rank))
@@ -45,16 +48,32 @@ def _embedding_backward(
 
 
 def _row_mask(c: Context, grad: Value, rank: int) -> tuple[Value, Value] | None:
-    """A mask of positions, and what it multiplies; ``None`` if ``grad`` is no such product."""
-    if not c.b.made_by(grad, "multiply"):
-        return None
-    for i in (0, 1):
-        spread = c.b.operand(grad, i)
-        mask = c.b.operand(spread) if c.b.made_by(spread, "broadcast_in_dim") else spread
-        rows = (*grad.shape[:rank], *(1 for _ in grad.shape[rank:]))
-        if c.b.made_by(mask, "convert") and c.b.operand(mask).dtype == "i1" and mask.shape == rows:
-            return c.b.reshape(mask, grad.shape[:rank]), c.b.operand(grad, 1 - i)
+    """A mask of positions, and what it lets through; ``None`` if ``grad`` is nothing of the kind."""
+    if c.b.made_by(grad, "multiply"):
+        for i in (0, 1):
+            mask = _of_positions(c, c.b.operand(grad, i), rank)
+            if mask is not None and c.b.made_by(mask, "convert") and c.b.operand(mask).dtype == "i1":
+                return c.b.reshape(mask, grad.shape[:rank]), c.b.operand(grad, 1 - i)
+    if c.b.made_by(grad, "select"):
+        inside = _of_positions(c, c.b.operand(grad), rank)
+        for i in (1, 2):
+            nothing = c.b.made_by(c.b.operand(grad, i), "constant")
+            if inside is not None and nothing is not None and nothing.attr("value") == "0":
+                mask = inside if i == 2 else c.b.unary("not", inside)
+                return c.b.reshape(c.b.convert(mask, grad.dtype), grad.shape[:rank]), c.b.operand(grad, 3 - i)
     return None
+
+
+def _of_positions(c: Context, x: Value, rank: int) -> Value | None:
+    """What is spread over all dimensions but the first ``rank`` gives ``x``."""
+    spread = c.b.made_by(x, "broadcast_in_dim")
+    if spread is None:
+        return x if all(n == 1 for n in x.shape[rank:]) else None
+    source, dims = c.b.operand(x), spread.attr("dims")
+    assert isinstance(dims, tuple)
+    rest = {d: n for d, n in zip(dims, source.shape, strict=True) if not (isinstance(d, int) and d < rank)}
+    whole = source.shape[: len(source.shape) - len(rest)] == x.shape[:rank]
+    return source if whole and all(n == 1 for n in rest.values()) else None
 
 
 @lowers("aten.gather")
@@ -66,6 +85,15 @@ def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool =
     return c.b.gather(x, index, axis=dim, batch_dims=dim)
 
 
+@lowers("aten.index")
+def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    """Rows of ``x`` by number."""
+    first = indices[0]
+    if first is None or len(indices) > 1 or first.type.sort != "Int":
+        raise c.refuse("an index that is no tensor of row numbers")
+    return c.b.gather(x, first, axis=0, batch_dims=0)
+
+
 @lowers("aten.index_select")
 def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
     return c.b.gather(x, index, axis=dim % len(x.shape), batch_dims=0)
@@ -75,11 +103,16 @@ def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
 def _index_put(
     c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    """A masked fill, or one entry per row of a matrix (``x[arange(n), columns] = values``)."""
-    if accumulate or any(i is None for i in indices):
-        raise c.refuse("index_put that accumulates or skips dimensions")
+    """A masked fill, one entry per row of a matrix (``x[arange(n), columns] = values``), or added rows."""
     first = indices[0]
-    assert first is not None
+    if first is None or any(i is None for i in indices):
+        raise c.refuse("index_put that skips dimensions")
+    if accumulate:
+        if len(indices) > 1 or first.type.sort != "Int" or values.shape != first.shape + x.shape[1:]:
+            raise c.refuse("index_put that accumulates other than whole rows")
+        added = _added_to_rows(c, values, first, x.shape[0])
+        empty = c.b.made_by(x, "constant")
+        return added if empty is not None and empty.attr("value") == "0" else c.b.binary("add", x, added)
     if len(indices) == 1 and first.dtype == "i1" and values.shape == ():
         mask = c.b.broadcast(first, x.shape, tuple(range(len(first.shape))))
         return c.b.select(mask, values, x)

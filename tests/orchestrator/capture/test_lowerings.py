@@ -70,6 +70,66 @@ def test_a_masked_embedding_gradient_masks_the_one_hot_rows(agrees) -> None:
     assert next(op for op in program.ops if op.out == dot.ins[0]).name == "multiply"
 
 
+def put(g, keep):
+    g = g.clone()
+    g[~keep, :] = 0.0
+    return g
+
+
+@pytest.mark.parametrize(
+    "masked",
+    [
+        put,
+        lambda g, keep: torch.where(keep[..., None], g, 0.0),
+        lambda g, keep: torch.where(~keep[..., None], 0.0, g),
+        lambda g, keep: g.masked_fill(~keep[..., None], 0.0),
+        lambda g, keep: put(g, keep) * keep[..., None].to(g.dtype),
+    ],
+)
+def test_a_gradient_that_is_zero_outside_a_mask_masks_the_one_hot_rows(agrees, masked) -> None:
+    """As Megatron-LM's vocabulary-parallel embedding has it: foreign tokens are looked up in row 0."""
+    index = torch.tensor([[0, 3, 1], [2, 2, 4]])
+
+    def function(g, index, keep):
+        return torch.ops.aten.embedding_dense_backward(masked(g, keep), index.where(keep, 0), 4, -1, False)
+
+    program = agrees(function, torch.randn(2, 3, 5, dtype=torch.float64), index, index < 4)
+    (dot,) = [op for op in program.ops if op.name == "dot_general"]
+    made = {op.out: op for op in program.ops}
+    assert made[dot.ins[0]].name == "multiply" and dot.ins[1] in program.inputs
+
+
+@pytest.mark.parametrize(
+    "masked",
+    [
+        lambda g, keep: torch.where(keep[..., None], g, 1.0),
+        lambda g, keep: torch.where(keep[..., None], 0.0, 0.0 * g + 1),
+        lambda g, keep: torch.where(g > 0, g, 0.0),
+        lambda g, keep: torch.where(keep[0, :, None], g, 0.0),
+        lambda g, keep: g * keep[0, :, None].to(g.dtype),
+        lambda g, keep: g * keep.to(g.dtype).sum(),
+    ],
+)
+def test_what_is_no_mask_of_positions_stays_with_the_gradient(agrees, masked) -> None:
+    index = torch.tensor([[0, 3, 1], [2, 2, 1]])
+
+    def function(g, index, keep):
+        return torch.ops.aten.embedding_dense_backward(masked(g, keep), index, 4, -1, False)
+
+    agrees(function, torch.randn(2, 3, 5, dtype=torch.float64), index, index < 2)
+
+
+def test_rows_by_number_and_their_gradient(agrees) -> None:
+    def step(weight, index, g, keep):
+        weight = weight.detach().requires_grad_()
+        out = weight[index] * keep[..., None].to(g.dtype)
+        added = weight.detach().index_put((index,), g, accumulate=True)
+        return out, *torch.autograd.grad(out, weight, g), added
+
+    index = torch.tensor([[0, 3], [3, 1]])
+    agrees(step, y, index, torch.randn(2, 2, 5, dtype=torch.float64), index > 0)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -129,6 +189,20 @@ def test_clipping_by_global_norm(agrees) -> None:
         return [norm, *(p.grad for p in parameters)]
 
     agrees(step, x, y)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda a, i: a[:, i], "no tensor of row numbers"),
+        (lambda a, i: a[i, i], "no tensor of row numbers"),
+        (lambda a, i: a.index_put((i,), a[0, 0], accumulate=True), "accumulates other than whole rows"),
+        (lambda a, i: a.index_put((i, i), a[0, 0], accumulate=True), "accumulates other than whole rows"),
+    ],
+)
+def test_other_indices_are_refused(lowered, function, reason: str) -> None:
+    with pytest.raises(LoweringError, match=reason):
+        lowered(function, x, torch.tensor([2, 0, 1]))
 
 
 def test_index_put_of_scattered_rows_is_refused(lowered) -> None:
