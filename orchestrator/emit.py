@@ -26,12 +26,11 @@ from certificates.text import clean
 
 from .confirming import confirm
 from .cores import AllPremises, CoreFinder
-from .engine import Engine
+from .engine import Engine, Judge, Plausibility, anything
 from .errors import SolverMissing, Unproved
 from .hint import Hints
 from .journal import Journal
 from .kept import Kept
-from .knowledge import Knowledge
 from .lemmas import Lemma
 from .parts import Assembled, Obligation
 from .progress import Progress
@@ -127,9 +126,9 @@ def emit(
     journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
     resumed = len(journal)
     solving = _solving(journal, jobs) if solve else _Solving(AllPremises())
-    plausible = (lambda _k, _n: True) if solve else _on_samples(plan)
+    judge = anything if solve else _on_samples
     store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
-    run = _Run(plan, solving, plausible, progress or Progress(), store)
+    run = _Run(plan, solving, judge, progress or Progress(), store)
     with _deep_recursion():
         proof = run.again() or run.anew()
         refutation = run.refute(witness_seconds)
@@ -170,11 +169,11 @@ def provable(plan: Plan) -> bool:
 # What evaluates plans in numbers is loaded where it is needed: a proof needs none of it.
 
 
-def _on_samples(plan: Plan) -> Callable[[Knowledge, int], bool]:
+def _on_samples(plan: Plan) -> Plausibility:
     """Whether a fact holds on some inputs, as far as floating point shows."""
     from .plausible import Plausible
 
-    return Plausible(inline(plan))
+    return Plausible(plan)
 
 
 def _witness(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refutation | None:
@@ -222,7 +221,7 @@ class _Run:
 
     plan: Plan
     solving: _Solving
-    plausible: Callable[[Knowledge, int], bool]
+    judge: Judge
     progress: Progress
     kept: Kept | None
     why: dict[int, str] = field(default_factory=dict)
@@ -242,7 +241,7 @@ class _Run:
     def anew(self) -> Assembled:
         """The proof of all outputs that stand; outputs with a file that one solver does not refute fall."""
         known = self.kept.lemma if self.kept else lambda _function, _assumed: None
-        self.engine = Engine(self.plan, self.solving.cores, self.plausible, kept=known)
+        self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known)
         self._relate_and_prove()
         while True:
             wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
@@ -275,9 +274,7 @@ class _Run:
 
     def _prover(self, number: int) -> Callable[[], None]:
         def prove() -> None:
-            known = self.engine.knowledge
-            if not self.plausible(known, number):
-                raise Unproved(f"{known.facts[number]} fails on some input, as far as floating point shows")
+            self.engine.believe(number)
             self.engine.prove(number)
 
         return prove

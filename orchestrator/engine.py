@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Literal
 
 from certificates.affine import Affine
 from certificates.calls import Site
@@ -62,6 +63,16 @@ from .parts import Assembled, Files, Part, assembled
 from .roots import Roots
 from .signs import Signs
 
+#: Whether a fact of an engine, by number, is worth a proof, as a guess or as a conclusion.
+Plausibility = Callable[[Knowledge, int, Literal["guess", "conclusion"]], bool]
+#: Made for one plan, or for one function of it.
+Judge = Callable[[Plan], Plausibility]
+
+
+def anything(_plan: Plan) -> Plausibility:
+    """Where solvers decide."""
+    return lambda _knowledge, _number, _role: True
+
 
 @dataclass(frozen=True, eq=False)
 class Called:
@@ -76,12 +87,13 @@ class Called:
 class Engine:
     """Relates, stages and solves one plan.
 
-    A guess that is not ``plausible`` is dropped before it is proved; ``kept`` has what is known of lemmas.
+    A guess that does not pass the ``judge`` of its plan, or of its function, is dropped before it is proved;
+    ``kept`` has what is known of lemmas.
     """
 
     plan: Plan
     cores: CoreFinder
-    plausible: Callable[[Knowledge, int], bool] = lambda _knowledge, _number: True
+    judge: Judge = anything
     model: Model = field(init=False)
     knowledge: Knowledge = field(init=False)
     built: dict[int, Stage | Called] = field(default_factory=dict)
@@ -93,12 +105,14 @@ class Engine:
     #: The lemma that was used at each call.
     called: dict[Site, Lemma] = field(default_factory=dict)
     _open: set[int] = field(default_factory=set)
+    _believed: dict[Fact, bool] = field(default_factory=dict)
     _order: list[int] = field(default_factory=list)
     _files: dict[int, tuple[str, ...]] = field(default_factory=dict)
     #: Names of the files of each lemma, and of the main program, in the last proof.
     _names: dict[Lemma | None, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.plausible = self.judge(self.plan)
         self.model = Model(self.plan)
         self.knowledge = Knowledge(self.model)
         self.matcher = Matcher(self.knowledge)
@@ -169,7 +183,7 @@ class Engine:
                 self.knowledge.add(fact, FromCall(binding, number))
 
     def _lemma(self, function: str, assumed: Sequence[Fact]) -> Lemma:
-        begin = beginning(self.plan, self.cores, self.signs)
+        begin = beginning(self.plan, self.cores, self.signs, self.judge)
         lemma = Lemma(function, assumed, begin, self.kept(function, assumed))
         self.lemmas.append(lemma)
         return lemma
@@ -249,8 +263,11 @@ class Engine:
 
     def _called(self, recipe: FromCall) -> Called:
         binding = recipe.binding
-        rests = binding.lemma.prove(recipe.statement)
-        return Called(binding, recipe.statement, tuple(binding.assumed[n] for n in rests))
+        rests = tuple(binding.assumed[n] for n in binding.lemma.prove(recipe.statement))
+        for number in rests:
+            if isinstance(self.knowledge.recipes.get(number), AlgebraRecipe | LayoutRecipe):
+                self.believe(number)
+        return Called(binding, recipe.statement, rests)
 
     def uses(self, number: int) -> Sequence[int]:
         """The facts that a proved fact rests on directly."""
@@ -260,9 +277,17 @@ class Engine:
     def uses_of(stage: Stage | Called) -> Sequence[int]:
         return stage.rests if isinstance(stage, Called) else dependencies(stage)
 
+    def believe(self, number: int) -> None:
+        """Raise :class:`Unproved` for a conclusion that is not plausible."""
+        fact = self.knowledge.facts[number]
+        if fact not in self._believed:
+            self._believed[fact] = self.plausible(self.knowledge, number, "conclusion")
+        if not self._believed[fact]:
+            raise Unproved(f"{fact} fails on some input, as far as floating point shows")
+
     def proves(self, number: int) -> bool:
         """Whether a guess is plausible and has a proof."""
-        if not self.plausible(self.knowledge, number):
+        if not self.plausible(self.knowledge, number, "guess"):
             return False
         try:
             self.prove(number)
@@ -437,11 +462,11 @@ def _own(bad: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     return {own: bad[name] for own, name in names.items() if name in bad}
 
 
-def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None) -> Begin:
+def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None, judge: Judge = anything) -> Begin:
     """How the functions of a plan are related."""
 
     def begin(function: str, assumed: Sequence[Fact]) -> tuple[Engine, list[int]]:
-        engine = Engine(body_plan(plan, function), cores, signs=signs)
+        engine = Engine(body_plan(plan, function), cores, judge, signs=signs)
         for fact in assumed:
             engine.knowledge.add(fact, None)
         engine.relate()

@@ -179,6 +179,7 @@ class Lemma:
             case _:
                 raise AssertionError(f"no question: {question}")
         try:
+            engine.believe(number)
             engine.prove(number)
             answer: Answer = sorted(self._rest(number))
         except Unproved as error:

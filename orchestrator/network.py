@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from certificates.affine import Affine
@@ -41,15 +42,21 @@ class Node:
 
 @dataclass
 class Network:
-    """All nodes made so far; equal nodes have one number. Work on them ends at ``deadline`` (monotonic)."""
+    """All nodes made so far; equal nodes have one number.
+
+    Work on them ends at ``deadline`` (monotonic), or after the step ``last``, which every machine agrees on.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     deadline: float = math.inf
+    steps: int = 0
+    last: float = math.inf
     _index: dict[Node, int] = field(default_factory=dict)
 
     def tick(self) -> None:
-        """Raises :class:`OutOfTime` after the deadline."""
-        if time.monotonic() > self.deadline:
+        """Raises :class:`OutOfTime` after the deadline or the last step."""
+        self.steps += 1
+        if self.steps > self.last or time.monotonic() > self.deadline:
             raise OutOfTime(f"after {len(self.nodes)} nodes")
 
     def add(self, node: Node) -> int:
@@ -140,13 +147,15 @@ class Expansion:
     ) -> None:
         self.plan, self.network = plan, network
         self._spec_input, self._plan_input = spec_input, plan_input
-        self._ops: dict[str, dict[str, Op]] = {
-            c.name: {op.out: op for op in c.program.ops} for c in plan.classes
-        } | {"s": {op.out: op for op in plan.specification.ops}}
         self._class_of: dict[int, str] = {}
         self._coordinates: dict[int, dict[str, int]] = {-1: {}}
         self._group_of: dict[str, list[tuple[int, ...]]] = {}
         self._made: dict[tuple[int, str], int] = {}
+
+    @cached_property
+    def _ops(self) -> dict[str, dict[str, Op]]:
+        programs = {c.name: c.program for c in self.plan.classes} | {"s": self.plan.specification}
+        return {owner: {op.out: op for op in program.ops} for owner, program in programs.items()}
 
     def class_of(self, rank: int) -> str:
         """Name of the rank class; ``"s"`` for the specification, which is rank -1."""

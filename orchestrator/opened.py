@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from fractions import Fraction
 
 from certificates.affine import Affine
-from certificates.facts import Fact, Ref, split_ref
-from certificates.ir import Op, TensorType
+from certificates.facts import Fact, Reduced, Ref, split_ref
+from certificates.ir import CALL, Op, TensorType
 
 from .errors import EvaluationError
 from .forms import Form
@@ -27,6 +28,9 @@ _CUTS = 4
 class Opened(Expansion):
     """An expansion that takes tensors outside ``expand`` as given."""
 
+    #: Whether a tensor that nothing is known of has some value.
+    _junk = False
+
     def __init__(self, knowledge: Knowledge, scenario: Scenario, expand: frozenset[Ref], seed: int) -> None:
         super().__init__(knowledge.model.plan, scenario.network, self._free, self._related)
         self._knowledge, self._scenario, self._expand, self._seed = knowledge, scenario, expand, seed
@@ -35,7 +39,7 @@ class Opened(Expansion):
     def op(self, rank: int, name: str) -> Op | None:
         """The op of an opened tensor; ``None`` for a given one."""
         ref = f"{self.class_of(rank)}:{name}"
-        op = super().op(rank, name)
+        op = self._knowledge.model.ops.get(ref)
         if op is None or op.type.sort != "Real" or op.name in ("constant", "iota") or ref in self._expand:
             return op
         moved = self._knowledge.moves(ref)
@@ -63,25 +67,34 @@ class Opened(Expansion):
         """The values that facts about the tensor give at one rank."""
         sources: list[int] = []
         pieces = []
-        for number in self._knowledge.facts_for(f"{owner}:{name}"):
+        for number in self._facts_of(f"{owner}:{name}"):
             fact = self._knowledge.facts[number]
             at = self._symbols(fact, rank)
             if at is None:
                 continue
             free = [s for s in fact.ranges if s not in at]
             sizes = tuple(fact.ranges[s][1] - fact.ranges[s][0] for s in free)
-            axes = len(self.plan.mesh.axes)
+            axes = len(self._knowledge.model.tensors.mesh_axes(fact.lhs))
             pieces.append((
                 sizes, tuple(_form(f, fact, at, free) for f in fact.lhs_index[axes:]),
-                tuple(_form(f, fact, at, free) for f in fact.rhs_index), float(fact.coef), len(sources),
+                tuple(_form(f, fact, at, free) for f in fact.rhs_index), self._share(fact, rank),
+                len(sources),
             ))  # fmt: skip
             sources.append(self._source(fact))
-        if not pieces:
+        if not pieces and not self._junk:
             raise EvaluationError(f"{owner}:{name} has no relation")
         junk = {"Real": 3.0, "Int": 0, "Bool": False}[type_.sort]
         return self.network.add(
             Node("layout", tuple(sources), (junk, tuple(pieces)), type_.sort, type_.shape)
         )
+
+    def _facts_of(self, ref: str) -> Sequence[int]:
+        return self._knowledge.facts_for(ref)
+
+    def _share(self, fact: Fact, rank: int) -> float:
+        """What one rank has of the right side. The first one has all of a sum."""
+        axes = fact.lhs.axes if isinstance(fact.lhs, Reduced) and fact.lhs.kind == "add" else ()
+        return 0.0 if any(self.coordinates(rank)[a] for a in axes) else float(fact.coef)
 
     def _source(self, fact: Fact) -> int:
         if not isinstance(fact.rhs, str) or not fact.rhs.startswith(("s:", "#f:")):
@@ -93,7 +106,8 @@ class Opened(Expansion):
     def _symbols(self, fact: Fact, rank: int) -> dict[str, int] | None:
         """Values of the symbols that choose the rank, or ``None`` if the fact is about other ranks."""
         at: dict[str, int] = {}
-        for form, here in zip(fact.lhs_index, self.coordinates(rank).values(), strict=False):
+        coordinates = [self.coordinates(rank)[a] for a in self._knowledge.model.tensors.mesh_axes(fact.lhs)]
+        for form, here in zip(fact.lhs_index, coordinates, strict=False):
             if form.is_const:
                 if form.const != here:
                     return None
@@ -105,6 +119,36 @@ class Opened(Expansion):
             if not lo <= here < hi or at.setdefault(symbol, here) != here:
                 return None
         return at
+
+
+class Given(Opened):
+    """All of a program opened, on inputs that are as the facts about them say, and results of calls too.
+
+    So a function is evaluated without its callers, and callers without what they call. What nothing is known
+    of has some value: no fact can rest on it.
+    """
+
+    _junk = True
+
+    def __init__(self, knowledge: Knowledge, scenario: Scenario, seed: int) -> None:
+        super().__init__(knowledge, scenario, frozenset(), seed)
+
+    def op(self, rank: int, name: str) -> Op | None:
+        """The op of a tensor; ``None`` for an input and for a result of a call."""
+        op = self._knowledge.model.ops.get(f"{self.class_of(rank)}:{name}")
+        return None if op is None or op.name == CALL else op
+
+    def _facts_of(self, ref: str) -> Sequence[int]:
+        """Also those about its sum over ranks."""
+        known = self._knowledge
+        return [*known.facts_for(ref), *(n for r in known.partials.get(ref, ()) for n in known.facts_for(r))]
+
+    def _free(self, name: str, type_: TensorType) -> int:
+        given = self._scenario.inputs.get(name)
+        if given is None or type_.sort != "Real":
+            return super()._free(name, type_)
+        values = tuple(map(float, given.values))
+        return self.network.add(Node("block", (), (given.cuts, values), "Real", type_.shape))
 
 
 def _form(affine: Affine, fact: Fact, at: dict[str, int], free: list[str]) -> Form:

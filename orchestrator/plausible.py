@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
@@ -20,63 +22,112 @@ from certificates.facts import Fact, Reduced, Ref, split_ref
 from certificates.ir import rational
 from certificates.plan import Plan
 
-from .errors import EvaluationError
+from .errors import EvaluationError, OutOfTime
 from .forms import Form
 from .grids import Array, common_axes, flattened, refined
 from .knowledge import Knowledge, LayoutRecipe
 from .network import Expansion, Node
-from .opened import Opened
+from .opened import Given, Opened
 from .refute import Scenario, random_inputs
 
 #: Relative and absolute difference from which a fact counts as failed; below it may be rounding.
 VISIBLE, NOISE = 1e-7, 1e-9
-_RANKS, _SEEDS, _POINTS = 8, 2, 4
+_POINTS = 4
+#: Inputs that are tried; two integers or booleans may well be the same by chance.
+_SEEDS_OF_INTEGERS = 16
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Ranks and inputs on which a fact is tried, and the work on each; what takes more is not evaluated."""
+
+    ranks: int
+    seeds: int
+    steps: float
+
+
+#: Conclusions about functions are many, are seldom wrong, and a mistake shows in what rests on them too.
+_GUESS, _CONCLUSION = Effort(8, 2, math.inf), Effort(2, 1, 5_000)
 
 
 class Plausible:
-    """Evaluations of one plan on a few inputs, kept between facts."""
+    """Evaluations of one plan on a few inputs, kept between facts of one engine.
+
+    Inputs are what the plan relates them to. In a function, and in programs with calls, whose results are
+    given too, they are what is known of them.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        scenarios = [Scenario(random_inputs(plan, random.Random(seed))) for seed in range(_SEEDS)]
-        self._expanded: list[tuple[Scenario, Expansion]] = [(s, s.expand(plan)) for s in scenarios]
+        self._expanded: list[tuple[Scenario, Expansion]] = []
+        self._related = bool(plan.inputs) and not plan.functions
 
-    def __call__(self, knowledge: Knowledge, number: int) -> bool:
+    def __call__(
+        self, knowledge: Knowledge, number: int, role: Literal["guess", "conclusion"] = "guess"
+    ) -> bool:
         """False if the fact visibly fails somewhere; what cannot be evaluated is plausible."""
-        fact, recipe = knowledge.facts[number], knowledge.recipes.get(number)
-        views = list(self._expanded)
-        if isinstance(recipe, LayoutRecipe):
-            opened = [(s, Opened(knowledge, s, recipe.expand, seed)) for seed, (s, _) in enumerate(views)]
-            views = [*opened, *views]
-        places = self._places(fact)
-        return not any(self._fails(s, e, fact, at) for s, e in views for at in places)
+        fact = knowledge.facts[number]
+        effort = _GUESS if self._related or role == "guess" else _CONCLUSION
+        places = self._places(fact, effort.ranks)
+        real = knowledge.model.tensors.type(fact.lhs).sort == "Real"
+        return not any(
+            self._fails(self._views(knowledge, number, seed), fact, at, effort.steps)
+            for seed in range(effort.seeds if real else _SEEDS_OF_INTEGERS)
+            for at in places
+        )
 
-    def _places(self, fact: Fact) -> list[dict[str, int]]:
+    def _views(self, knowledge: Knowledge, number: int, seed: int) -> Iterator[tuple[Scenario, Expansion]]:
+        """All tensors opened; where they vary too much, the fact's own. On the inputs of one seed."""
+        scenario, whole = self._whole(knowledge, seed)
+        yield scenario, whole
+        recipe = knowledge.recipes.get(number)
+        if isinstance(recipe, LayoutRecipe):
+            yield scenario, Opened(knowledge, scenario, recipe.expand, seed)
+
+    def _whole(self, knowledge: Knowledge, seed: int) -> tuple[Scenario, Expansion]:
+        while len(self._expanded) <= seed:
+            number = len(self._expanded)
+            scenario = Scenario(random_inputs(self._plan, random.Random(number)))
+            whole = scenario.expand(self._plan) if self._related else Given(knowledge, scenario, number)
+            self._expanded.append((scenario, whole))
+        return self._expanded[seed]
+
+    def _places(self, fact: Fact, most: int) -> list[dict[str, int]]:
         """Values of the symbols that choose a rank: all of them if few, else some."""
         axes = len(self._plan.mesh.axes)
         chosen = {s for ref, index in ((fact.lhs, fact.lhs_index), (fact.rhs, fact.rhs_index))
                   for f in index[: axes if _of_plan(ref) else 0] for s in f.symbols}  # fmt: skip
         ranges = {s: r for s, r in fact.ranges.items() if s in chosen}
-        if math.prod(hi - lo for lo, hi in ranges.values()) <= _RANKS:
+        if math.prod(hi - lo for lo, hi in ranges.values()) <= most:
             values = itertools.product(*(range(*r) for r in ranges.values()))
             return [dict(zip(ranges, v, strict=True)) for v in values]
         rng = random.Random(0)
-        return [{s: rng.randrange(*r) for s, r in ranges.items()} for _ in range(_RANKS)]
+        return [{s: rng.randrange(*r) for s, r in ranges.items()} for _ in range(most)]
 
-    def _fails(self, scenario: Scenario, expansion: Expansion, fact: Fact, at: Mapping[str, int]) -> bool:
+    def _fails(
+        self,
+        views: Iterable[tuple[Scenario, Expansion]],
+        fact: Fact,
+        at: Mapping[str, int],
+        steps: float,
+    ) -> bool:
         """Compare all elements at a rank, or some single ones where all of them vary too much."""
-        try:
-            return self._differs(scenario, expansion, fact, at)
-        except EvaluationError:
-            pass
-        rng = random.Random(0)
-        for _ in range(_POINTS):
-            point = {s: rng.randrange(*r) for s, r in fact.ranges.items()} | dict(at)
+        for scenario, view in views:
+            scenario.network.last = scenario.network.steps + steps
             try:
-                if self._differs(scenario, expansion, fact, point):
-                    return True
-            except EvaluationError:
+                return self._differs(scenario, view, fact, at)
+            except OutOfTime:
                 continue
+            except EvaluationError:
+                pass
+            rng = random.Random(0)
+            for _ in range(_POINTS):
+                point = {s: rng.randrange(*r) for s, r in fact.ranges.items()} | dict(at)
+                try:
+                    if self._differs(scenario, view, fact, point):
+                        return True
+                except (EvaluationError, OutOfTime):
+                    continue
         return False
 
     def _differs(self, scenario: Scenario, expansion: Expansion, fact: Fact, at: Mapping[str, int]) -> bool:

@@ -31,7 +31,7 @@ from orchestrator.stacks import spread
 from trainverify import Kind, check
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deep_plans import clipped, deep, ragged
+from deep_plans import clipped, deep, framed, ragged, rooted
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +218,43 @@ def test_every_output_is_proved_and_the_checker_agrees(bundle: Path) -> None:
 def test_without_solving_all_obligations_are_written(outlined: Plan, tmp_path: Path) -> None:
     done = emit(outlined, tmp_path / "b", solve=False)
     assert done.exit_code == 0 and done.verdict.startswith("UNSOLVED: 7 of 7 outputs")
+    assert check(tmp_path / "b").kind is Kind.PROVED
+
+
+def everywhere(_plan: Plan) -> bool:
+    return True
+
+
+#: Plans with functions: layers, and for some also sections, which have guesses of their own to choose from.
+RIGHT = {
+    "cast": lambda: outline(deep(4, cast="plan")),
+    "ragged": lambda: outline(ragged(4)),
+    "clipped": lambda: outline(clipped(4)),
+    "clipped, sections": lambda: outline(clipped(4), everywhere),
+    "framed": lambda: outline(framed(3)),
+    "framed, sections": lambda: outline(framed(3), everywhere),
+    "rooted": lambda: outline(rooted(3)),
+}
+WRONG = {
+    "a layer lacks its sum": lambda: outline(deep(6, wrong=5)),
+    "a section lacks its sum": lambda: outline(deep(6, wrong=5), everywhere),
+    "half": lambda: outline(clipped(4, "half"), everywhere),
+    "sum": lambda: outline(clipped(4, "sum"), everywhere),
+    "layer": lambda: outline(clipped(4, "layer")),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_was_written_without_solving_is_proved_by_whoever_solves_it(name: str, tmp_path: Path) -> None:
+    """No solver told wrong guesses from right ones: a wrong one would be an obligation that is not unsat."""
+    assert emit(RIGHT[name](), tmp_path / "b", solve=False).exit_code == 0
+    assert check(tmp_path / "b").kind is Kind.PROVED
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_plan_is_noticed_without_solving(name: str, tmp_path: Path) -> None:
+    assert emit(WRONG[name](), tmp_path / "b", solve=False, witness_seconds=20).exit_code == 1
+    assert check(tmp_path / "b").kind is Kind.REFUTED
 
 
 def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:

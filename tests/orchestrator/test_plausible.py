@@ -74,7 +74,7 @@ def test_a_look_up_before_its_sum_is_not_the_whole(opened: bool) -> None:
 
 def test_claims_of_a_broken_plan_are_implausible(mlp: Plan) -> None:
     broken = next(m for m in mutants(mlp) if m.operator == "duplicate" and "tanh" in m.where).build()
-    engine = Engine(broken, AllPremises(), Plausible(broken))
+    engine = Engine(broken, AllPremises(), Plausible)
     engine.relate()
     plausible = Plausible(broken)
     loss, *_ = engine.claims()
@@ -84,7 +84,7 @@ def test_claims_of_a_broken_plan_are_implausible(mlp: Plan) -> None:
 def test_tensors_that_are_not_opened_are_free(mlp: Plan) -> None:
     """Their values come from their relation; without one nothing is known."""
     engine = Engine(mlp, AllPremises())
-    scenario = Plausible(mlp)._expanded[0][0]
+    scenario, _ = Plausible(mlp)._whole(engine.knowledge, 0)
     opened = Opened(engine.knowledge, scenario, frozenset(), 0)
     with pytest.raises(EvaluationError, match="no relation"):
         opened.value(0, "batch.x")
