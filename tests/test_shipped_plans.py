@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+EMIT = "from orchestrator.cli import emit_main; emit_main()"
+CHECK = "from checker.cli import main; main()"
 VERIFY = "from orchestrator.cli import verify_main; verify_main()"
 QUICK = ("ddp-bucket-dp4", "zero1-dp4", "mlp-handwritten", "llama-small-hsdp-rep2-tp2-fsdp2")
 PROVED = (
@@ -45,6 +47,24 @@ def verify(name: str) -> tuple[int, list[str]]:
 def test_shipped_plans_are_proved(name: str) -> None:
     code, verdicts = verify(name)
     assert (code, set(verdicts)) == (0, {"PROVED"})
+
+
+SOLVED_ELSEWHERE = ("torchtitan-llama3-405b-8l-hsdp32-tp8-fsdp64", "torchtitan-llama3-405b-tp8-fsdp64")
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp-handwritten", *(pytest.param(n, marks=pytest.mark.slow) for n in SOLVED_ELSEWHERE)]
+)
+def test_obligations_of_shipped_plans_can_be_solved_elsewhere(name: str, tmp_path: Path) -> None:
+    """Written without a solver, they are all refuted by whoever solves them."""
+    path, bundle = ROOT / "examples" / f"{name}.json.gz", tmp_path / "bundle"
+    words = [sys.executable, "-c", EMIT, str(path), "--out", str(bundle), "--no-solve", "--quiet", "--json"]
+    emitted = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert emitted.returncode == 0, emitted.stdout[-2000:] + emitted.stderr[-2000:]
+    words = [sys.executable, "-c", CHECK, str(bundle), "--json"]
+    checked = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert {o["verdict"] for o in json.loads(checked.stdout)["outputs"]} == {"PROVED"}
+    assert checked.returncode == 0
 
 
 @pytest.mark.slow
