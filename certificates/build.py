@@ -13,7 +13,7 @@ the call that makes them, and every op remembers the line of Python that asked f
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import PurePath
@@ -493,12 +493,15 @@ def build_plan(
     groups: Mapping[str, GroupLike] | None = None,
     ranges: Mapping[str, Range] | None = None,
     provenance: Mapping[str, object] | None = None,
+    given: Iterable[str] = (),
+    constants: Iterable[str] = (),
 ) -> Plan:
     """A checked plan.
 
     ``classes`` is one program that every rank runs, or per class name its box (axes left out are whole) and
     program. ``inputs`` and ``outputs`` are relations, or placements per specification tensor: ``{"w": {"tp":
-    Shard(0)}}`` places the plan tensor ``w``, replicated on the other axes.
+    Shard(0)}}`` places the plan tensor ``w``, replicated on the other axes. ``given`` names inputs that
+    every step is given anew, ``constants`` those that no step changes; the others are states.
     """
     grid = Mesh(dict(mesh))
     if isinstance(classes, Program):
@@ -530,6 +533,8 @@ def build_plan(
         relations(outputs, {n: types[v] for n, v in programs[0].outputs.items()}),
         dict(ranges or {}),
         dict(provenance or {}),
+        given=tuple(sorted(given)),
+        constants=tuple(sorted(constants)),
     )
     check_plan(plan)
     return plan

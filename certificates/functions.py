@@ -23,7 +23,7 @@ def body_plan(plan: Plan, name: str) -> Plan:
     classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
     return replace(
         plan, name=name, specification=function.specification, classes=classes, inputs=(), outputs=(),
-        ranges=plan.operand_ranges.get(name, {}), provenance={}, functions={},
+        ranges=plan.operand_ranges.get(name, {}), provenance={}, functions={}, given=(), constants=(),
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from .ir import (
     rational,
 )
 from .names import check_symbol, check_text
+from .roles import check_roles
 
 FORMAT, VERSION = "trainverify-plan", 1
 MAX_BYTES = 1 << 30
@@ -144,6 +145,8 @@ class Plan:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
     functions: Mapping[str, Function] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
 
     @cached_property
     def by_class(self) -> dict[str, RankClass]:
@@ -375,15 +378,14 @@ _KEYS = frozenset(
         "provenance",
     )
 )
+_OPTIONAL = frozenset(("functions", "given", "constants"))
 
 
 def loads(data: bytes) -> Plan:
     """Parse and check a plan document."""
     document = parse_json(data)
-    called = (
-        frozenset(("functions",)) if isinstance(document, dict) and "functions" in document else frozenset()
-    )
-    raw = _get(document, "a plan", _KEYS | called)
+    there = frozenset(document) if isinstance(document, dict) else frozenset()
+    raw = _get(document, "a plan", _KEYS | (there & _OPTIONAL))
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
     axes: dict[str, int] = {}
@@ -397,9 +399,11 @@ def loads(data: bytes) -> Plan:
         g = _get(entry, f"group {name}", frozenset(("axes", "ranks")))
         lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
         groups[name] = Group(_strings(g["axes"], f"axes of {name}"), lists)
-    functions = _functions(raw["functions"]) if called else {}
-    if called and not functions:
-        raise FormatError("an empty list of functions; leave it out")
+    functions = _functions(raw.get("functions", {}))
+    roles = {role: _strings(raw.get(role, []), role) for role in ("given", "constants")}
+    for key in sorted(there & _OPTIONAL):
+        if not raw[key]:
+            raise FormatError(f"an empty list of {key}; leave it out")
     classes = []
     for entry in _items(raw["classes"], "classes"):
         c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
@@ -423,6 +427,8 @@ def loads(data: bytes) -> Plan:
         {n: _range(r, f"range of {n}", signed=True) for n, r in _mapping(raw["ranges"], "ranges").items()},
         _mapping(raw["provenance"], "provenance"),
         functions,
+        roles["given"],
+        roles["constants"],
     )
     check_plan(plan)
     return plan
@@ -480,6 +486,7 @@ def check_plan(plan: Plan) -> None:
     for name in plan.ranges:
         if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
             raise FormatError(f"range of {name}, which is not an integer input of the specification")
+    check_roles(plan.given, plan.constants, [plan.specification, *(c.program for c in plan.classes)])
 
 
 def _check_programs(plan: Plan) -> None:
@@ -708,7 +715,8 @@ def to_json(plan: Plan) -> dict[str, object]:
         }
         for n, f in plan.functions.items()
     }
-    return ({"functions": functions} if functions else {}) | {
+    optional = {"functions": functions, "given": list(plan.given), "constants": list(plan.constants)}
+    return {key: value for key, value in optional.items() if value} | {
         "format": FORMAT,
         "version": VERSION,
         "name": plan.name,

@@ -163,6 +163,8 @@ def plan_schema() -> Schema:
     properties = document["properties"]
     assert isinstance(properties, dict)
     properties["functions"] = {**_map(function), "minProperties": 1}
+    names = {**_list(_ref("name"), minItems=1), "uniqueItems": True}
+    properties |= {"given": names, "constants": names}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "TrainVerify plan",

@@ -213,6 +213,8 @@ def header_text(plan: Plan) -> list[str]:
         sizes += [f"{len(body.ops)} in class {cls}" for cls, body in function.classes.items()]
         lines.append(f"function {name}, called {times} times: ops {', '.join(sizes)}")
     lines += [f"range {n} in [{lo}, {hi})" for n, (lo, hi) in plan.ranges.items()]
+    lines += [f"given anew at each step {clean(n)}" for n in plan.given]
+    lines += [f"constant over all steps {clean(n)}" for n in plan.constants]
     for key, value in plan.provenance.items():
         shown = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
         lines.append(f"provenance {clean(key)}: {clean(shown)}")

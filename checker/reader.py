@@ -53,6 +53,8 @@ from .strict import (
 )
 
 MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
+ROLES = ("given", "constants")
+OPTIONAL = ("functions", *ROLES)
 Box = tuple[tuple[int, int], ...]
 
 
@@ -134,6 +136,8 @@ class Plan:
     rendezvous: Mapping[int, Mapping[str, Op]]
     digest: str
     functions: Mapping[str, Plan]
+    given: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
 
     def axis(self, name: str) -> int:
         """Position of a mesh axis."""
@@ -155,7 +159,9 @@ class Plan:
 def read_plan(data: bytes) -> Plan:
     """The plan in these (uncompressed) bytes, everything in it checked; else `Malformed`."""
     document = read_json(data, "plan")
-    called = document.pop("functions", {}) if isinstance(document, dict) else {}
+    extra = {k: document.pop(k) for k in OPTIONAL if k in document} if isinstance(document, dict) else {}
+    need(all(extra.values()), "plan: an optional member is empty")
+    called = extra.get("functions", {})
     top = record(document, "plan", format=one_of(("trainverify-plan",), "unknown format"),
                  version=anything, name=text, mesh=many(row(symbol, natural)), groups=anything,
                  sources=many(text), specification=anything, classes=array, inputs=array, outputs=array,
@@ -209,7 +215,20 @@ def read_plan(data: bytes) -> Plan:
         functions[f] = replace(body, ranges={
             i: (min(ranges[v][0] for v in vs), max(ranges[v][1] for v in vs))
             for i, vs in given.items() if vs and ranges.keys() >= set(vs)})
-    return replace(plan, inputs=relations[0], outputs=relations[1], ranges=ranges)
+    roles = [_declared(plan, extra.get(role, []), role) for role in ROLES]
+    need(not set(roles[0]) & set(roles[1]), "an input is declared both given and constant")
+    return replace(plan, inputs=relations[0], outputs=relations[1], ranges=ranges, given=roles[0],
+                   constants=roles[1])
+
+
+def _declared(plan: Plan, value: Any, role: str) -> tuple[str, ...]:
+    """Inputs that the plan declares given anew, or constant: a step leaves them as they were."""
+    programs = [plan.program(space) for space in ("s", *plan.classes)]
+    names: tuple[str, ...] = many(one_of({n for p in programs for n in p.inputs}, "no input:"))(value, role)
+    need(list(names) == sorted(set(names)), f"{role}: names must be sorted, each once")
+    for n in names:
+        need(all(p.outputs.get(n, n) == n for p in programs), f"{role}: a step leaves {n} with another value")
+    return names
 
 
 def read_type(value: Any, what: str) -> Type:

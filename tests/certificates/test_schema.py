@@ -87,6 +87,10 @@ MALFORMED: list[Callable[[dict[str, Any]], object]] = [
     piece("plan", [{"": 3}, 0]),
     piece("plan", [{"z0": 0}, 0]),
     piece("sizes", [0, 4]),
+    lambda d: d.update(given=[]),
+    lambda d: d.update(constants={}),
+    lambda d: d.update(given=["batch.x", "batch.x"]),
+    lambda d: d.update(constants=["1x"]),
 ]
 
 
