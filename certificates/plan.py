@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -761,13 +762,30 @@ def dumps(plan: Plan) -> bytes:
 
 
 def dump(plan: Plan, path: Path | str) -> None:
-    """Write a plan; a name ending in ``.gz`` is compressed deterministically. Replaces atomically."""
-    path, data = Path(path), dumps(plan)
+    """Write a plan; a name ending in ``.gz`` is compressed deterministically.
+
+    Replaces atomically, through links too: a failure or an interrupt leaves what was there, and nothing else.
+    """
+    path, data = Path(path).resolve(), dumps(plan)
     if path.suffix == ".gz":
         data = gzip.compress(data, compresslevel=9, mtime=0)
-    scratch = path.with_name(path.name + ".partial")
-    scratch.write_bytes(data)
-    scratch.replace(path)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        scratch.write_bytes(data)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def is_plan_file(path: Path) -> bool:
+    """Does ``path`` look like a file that :func:`dump` wrote? Only its ends and its header are compared."""
+    try:
+        data = read_bytes(path)
+    except FormatError:
+        return False
+    header = f'"format":"{FORMAT}"'.encode()
+    return data.startswith(b'{"classes":[') and data.endswith(b"}\n") and header in data
 
 
 def digest(data: bytes) -> str:

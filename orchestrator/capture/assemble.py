@@ -21,10 +21,10 @@ from ..outline import outline
 from .buckets import relations, split_classes
 from .builder import Frame
 from .definition import Definition
-from .errors import CaptureError, LayoutError, UnsupportedOpError
+from .errors import CaptureError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
-from .processes import trace_ranks
+from .processes import survey, trace_ranks
 from .tracing import SHIMS, Layout
 
 
@@ -62,7 +62,7 @@ def capture(
     ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. Any
     step that cannot be captured exactly is a :class:`CaptureError`.
     """
-    workers = jobs or min(4, os.cpu_count() or 1)
+    workers = jobs or _cores()
     mesh = Mesh(dict(definition.mesh))
 
     def tracer(ranks: Iterable[int | None], known: Container[str] = ()) -> Iterator[Sample]:
@@ -72,10 +72,13 @@ def capture(
                 report(f"traced {what}: {traced.ops} ops")
             yield traced
 
-    (specification,) = tracer([None])
-    assert specification.program is not None
     grid = Grid(mesh, tracer, most)
-    grid.fill()
+    try:
+        (specification,) = tracer([None])
+        assert specification.program is not None
+        grid.fill()
+    except CaptureError as error:
+        raise gathered([error, *survey(definition, _ends(mesh, grid), workers)]) from error
     fitted = grid.classes()
     sources = _Sources(root or Path.cwd())
     spec = _program(specification.program, sources)
@@ -112,15 +115,21 @@ def capture(
     return outline(plan, provable)
 
 
-def unsupported_ops(definition: Definition) -> tuple[str, ...]:
-    """Every op without a lowering that reaches an output on the single device, the first or the last rank."""
-    found: set[str] = set()
-    for rank in (None, 0, Mesh(dict(definition.mesh)).ranks - 1):
-        try:
-            list(trace_ranks(definition, [rank], 1))
-        except UnsupportedOpError as error:
-            found |= set(error.ops)
-    return tuple(sorted(found))
+def _ends(mesh: Mesh, grid: Grid) -> list[int]:
+    """The first and the last rank, as far as they were not traced yet."""
+    traced = {sample.rank for sample in grid.traces.values()}
+    return sorted({0, mesh.ranks - 1} - traced)
+
+
+def obstacles(definition: Definition, jobs: int | None = None) -> CaptureError | None:
+    """All that stands against a capture on the single device, the first and the last rank."""
+    ranks = [None, *sorted({0, Mesh(dict(definition.mesh)).ranks - 1})]
+    found = survey(definition, ranks, jobs or _cores())
+    return gathered(found) if found else None
+
+
+def _cores() -> int:
+    return min(4, os.cpu_count() or 1)
 
 
 class _Numbering:

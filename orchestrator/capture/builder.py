@@ -14,10 +14,9 @@ from fractions import Fraction
 from certificates.affine import Affine
 from certificates.ir import Attr, TensorType, format_rational
 
+from .errors import Frame as Frame
 from .errors import LoweringError
 
-#: file, line, function of the user's Python.
-Frame = tuple[str, int, str]
 Literal = bool | int | float | Fraction
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
 from certificates.plan import dump
 
-from .errors import CaptureError, DefinitionError
+from .errors import CaptureError, DefinitionError, StepError
+from .output import objection
+
+#: Set to anything, Python's traceback of what failed in the user's code is printed too.
+TRACEBACK = "TV_TRACEBACK"
 
 
 def _setting(text: str) -> tuple[str, int | str]:
@@ -19,9 +28,18 @@ def _setting(text: str) -> tuple[str, int | str]:
     return key, int(value) if value.lstrip("-").isdigit() else value
 
 
+def extra() -> str:
+    """How PyTorch is installed: by this checkout's name, as no index has the package."""
+    root = Path(__file__).resolve().parents[2]
+    here = str(root) if (root / "pyproject.toml").is_file() else "$REPO"
+    where = "" if here != "$REPO" else ", where REPO is the path of the TrainVerify checkout"
+    return f'pip install "{here}[torch]"{where}'
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file to write; .gz compresses.")
+@click.option("--force", is_flag=True, help="Overwrite --out even if it is no plan file.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Argument of the file's definition()."
 )
@@ -29,41 +47,81 @@ def _setting(text: str) -> tuple[str, int | str]:
 @click.option(
     "--most", type=click.IntRange(min=1), default=64, show_default=True, help="Ranks traced of a large mesh."
 )
-@click.option("--list-unsupported", is_flag=True, help="Name every op without a lowering, and write nothing.")
+@click.option("--list-unsupported", is_flag=True, help="Name all that cannot be captured, and write nothing.")
+@click.option("--traceback", is_flag=True, help="Show Python's traceback of what fails in FILE.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def main(
     file: Path,
     out: Path | None,
+    force: bool,
     settings: tuple[str, ...],
     jobs: int | None,
     most: int,
     list_unsupported: bool,
+    traceback: bool,
     quiet: bool,
 ) -> None:
     """Capture the training step that FILE defines (see docs/capture.md) as a plan."""
     if out is None and not list_unsupported:
         raise click.UsageError("--out is needed, or --list-unsupported")
-    try:
-        from .assemble import capture, unsupported_ops
-        from .userfile import load_definition
-    except ModuleNotFoundError as error:
-        raise click.UsageError(f"{error}; install the extra: pip install 'trainverify[torch]'") from error
-    try:
-        definition = load_definition(file, dict(_setting(s) for s in settings))
-        if list_unsupported:
-            ops = unsupported_ops(definition)
-            for op in ops:
-                click.echo(op)
-            sys.exit(3 if ops else 0)
-        report = (lambda _line: None) if quiet else (lambda line: click.echo(line, err=True))
-        plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report)
-    except DefinitionError as error:
-        click.echo(f"tv-capture: {error}", err=True)
-        sys.exit(5)
-    except CaptureError as error:
-        click.echo(f"tv-capture: {error}", err=True)
-        sys.exit(3)
-    assert out is not None
-    dump(plan, out)
+    problem = None if out is None else objection(out, file, force)
+    if problem is not None:
+        raise click.UsageError(problem)
+    given = dict(_setting(s) for s in settings)
+    with _interruptible():
+        try:
+            from .assemble import capture, obstacles
+            from .userfile import load_definition
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "torch":
+                raise
+            raise click.UsageError(f"PyTorch is missing; install the extra: {extra()}") from error
+        try:
+            definition = load_definition(file, given)
+            if list_unsupported:
+                found = obstacles(definition, jobs)
+                if found is not None:
+                    _refuse(found, traceback, sys.stdout)
+                return
+            report = (lambda _line: None) if quiet else (lambda line: click.echo(line, err=True))
+            plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report)
+        except CaptureError as error:
+            _refuse(error, traceback, sys.stderr)
+        assert out is not None
+        try:
+            dump(plan, out)
+        except OSError as error:
+            raise click.UsageError(f"{out} cannot be written: {error.strerror}") from error
     ops_count = sum(len(c.program.ops) for c in plan.classes)
     click.echo(f"{out}: {plan.mesh.ranks} ranks in {len(plan.classes)} classes, {ops_count} ops")
+
+
+def _refuse(error: CaptureError, traceback: bool, stream: Any) -> NoReturn:
+    problems = list(error.problems())
+    texts = dict.fromkeys(p.traceback for p in problems if isinstance(p, StepError))
+    shown = traceback or bool(os.environ.get(TRACEBACK))
+    if shown:
+        for text in texts:
+            click.echo(text, file=stream)
+    blocks = str(error)
+    click.echo(f"tv-capture: {blocks}" if stream is sys.stderr else blocks, file=stream)
+    if texts and not shown and any(p.instead is None for p in problems if isinstance(p, StepError)):
+        click.echo("(--traceback shows where in Python it was raised)", file=stream)
+    sys.exit(5 if any(isinstance(p, DefinitionError) for p in problems) else 3)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the program with one line; children and half-written files go with it."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("tv-capture: interrupted, nothing is written", err=True)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)

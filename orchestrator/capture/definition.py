@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from .errors import Frame
+from .recorder import user_frame
+
 Step = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
@@ -65,3 +68,8 @@ class Definition:
     mean_over: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     buckets: Mapping[str, Bucket] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    #: Where the user's file makes this definition.
+    frame: Frame | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frame", user_frame())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
-import traceback
+import signal
 import warnings
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
@@ -14,8 +16,9 @@ import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
 from .definition import Definition
-from .errors import CaptureError
+from .errors import CaptureError, gathered
 from .fitting import Sample, summarise
+from .refusals import no_compiled_code, refused
 from .tracing import trace
 
 
@@ -24,49 +27,96 @@ def trace_ranks(
 ) -> Iterator[Sample]:
     """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order.
 
-    A program whose skeleton is ``known`` when its trace begins stays in the child.
+    A program whose skeleton is ``known`` when its trace begins stays in the child. After a failure no trace
+    begins, those that run come to their end, and what they found is raised as one error.
     """
+    found: list[CaptureError] = []
+    for result in _results(definition, ranks, jobs, known, found):
+        if isinstance(result, CaptureError):
+            found.append(result)
+        else:
+            yield result
+    if found:
+        raise gathered(found)
+
+
+def survey(definition: Definition, ranks: Iterable[int | None], jobs: int) -> list[CaptureError]:
+    """What stands against capturing each of ``ranks``; all of them are traced."""
+    results = _results(definition, ranks, jobs, (), ())
+    return [result for result in results if isinstance(result, CaptureError)]
+
+
+def _results(
+    definition: Definition, ranks: Iterable[int | None], jobs: int, known: Container[str], stop: Sized
+) -> Iterator[Sample | CaptureError]:
+    """One result per rank; once ``stop`` has items, no further trace begins."""
     context = multiprocessing.get_context("fork")
     waiting = list(ranks)
-    running: dict[Connection, ForkProcess] = {}
+    running: dict[Connection, tuple[ForkProcess, int | None]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_child, args=(definition, waiting.pop(0), known, theirs), daemon=True
-                )
+                rank = waiting.pop(0)
+                process = context.Process(target=_child, args=(definition, rank, known, theirs), daemon=True)
                 process.start()
                 theirs.close()
-                running[ours] = process
+                running[ours] = process, rank
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)
-                process = running[connection]
+                process, rank = running[connection]
                 try:
-                    result = connection.recv()
+                    result: Sample | CaptureError = connection.recv()
                 except EOFError:
-                    raise CaptureError("the process that traced a rank died") from None
+                    process.join()
+                    result = _died(process, rank)
                 process.join()
                 del running[connection]
                 connection.close()
-                if isinstance(result, CaptureError):
-                    raise result
                 yield result
+                if stop:
+                    waiting.clear()
     finally:
-        for process in running.values():
+        for process, _rank in running.values():
             process.terminate()
             process.join()
 
 
+def _died(process: ForkProcess, rank: int | None) -> CaptureError:
+    code = process.exitcode or 0
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    hint = "; perhaps memory ran out: try --jobs 1" if code == -signal.SIGKILL else ""
+    return _of_rank(CaptureError(f"the process that traced it ended {how}{hint}"), rank)
+
+
+def _of_rank(error: CaptureError, rank: int | None) -> CaptureError:
+    return error.at_single() if rank is None else error.at_rank(rank)
+
+
 def _child(definition: Definition, rank: int | None, known: Container[str], connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children, in silence
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # a trace keeps all that it makes; collections only walk through it
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", FutureWarning)  # deprecations are not what a capture is run for
     try:
-        result: Sample | CaptureError = summarise(trace(definition, rank), known)
-    except CaptureError as error:
-        result = error
-    except Exception:
-        result = CaptureError(f"the step failed:\n{traceback.format_exc()}", rank=rank)
+        with quiet(), no_compiled_code():
+            result: Sample | CaptureError = summarise(trace(definition, rank), known)
+    except (Exception, SystemExit) as error:
+        result = _of_rank(refused(error).at(definition.frame), rank)
     connection.send(result)
     connection.close()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """PyTorch's own words on deprecations and on wrong shapes are no news: the errors say it better."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        logger.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

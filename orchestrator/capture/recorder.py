@@ -39,6 +39,11 @@ DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "u8",
     torch.bool: "i1",
 }
+#: What to write instead of a real tensor with several values.
+_REAL = (
+    "a buffer of the model (register_buffer) or an entry of the batch; "
+    "only tensors with a single value may be made outside"
+)
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
 #: Frames of these are not the user's; those of models that are installed as packages are.
@@ -106,7 +111,8 @@ def reference(tensor: torch.Tensor) -> TensorRef:
         if len(values) != 1 or isinstance(values[0], complex):
             raise LoweringError(
                 f"a real tensor of shape {list(tensor.shape)} is read by the step; "
-                "make it a buffer or an input"
+                "make it a buffer or an input",
+                instead=_REAL,
             )
         literal = values[0]
     size, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
@@ -117,12 +123,17 @@ def reference(tensor: torch.Tensor) -> TensorRef:
     return TensorRef(storage, DTYPES[dtype], geometry, literal, tensor.is_conj(), tensor.is_complex())
 
 
+def is_users(name: str) -> bool:
+    """Is this the file name of Python code outside Python's library, PyTorch and this package?"""
+    return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
+
+
 def user_frame() -> Frame | None:
-    """The innermost Python frame outside Python's library, PyTorch and this package."""
+    """The innermost Python frame of the user's code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB)):
+        if is_users(name):
             return name, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
     return None

@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from certificates.plan import Mesh
 
 from .definition import Definition
-from .errors import CaptureError, DefinitionError, LayoutError
+from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef, Recorder, TensorRef, recording, reference
 
@@ -96,18 +96,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
         optimizer.zero_grad(set_to_none=True)
         lowering = Lowering(lambda group: _axes_of(mesh, rank, group))
         states = _states(model, optimizer)
-        for name, tensor in states.items():
-            if not isinstance(_local(tensor), FakeTensor):
-                raise DefinitionError("is a real tensor; make it from the model's tensors", tensor=name)
-            if 0 in _local(tensor).shape:
-                raise LayoutError(
-                    "this rank owns none of its rows; use fewer ranks or more rows", tensor=name
-                )
-        layouts = {
-            name: _layout(definition, name, tensor, model)
-            for name, tensor in states.items()
-            if rank is not None
-        }
+        layouts = _layouts(definition, states, rank)
         refs = {name: reference(_local(tensor)) for name, tensor in states.items()}
         for name, tensor in states.items():
             lowering.add_input(name, refs[name], _padded_shape(_local(tensor), refs[name]))
@@ -172,7 +161,30 @@ def _whole_storage(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
     return TensorRef(ref.storage, ref.dtype, ref.geometry.contiguous(shape))
 
 
-def _layout(definition: Definition, name: str, tensor: torch.Tensor, model: nn.Module) -> Layout:
+def _layouts(
+    definition: Definition, states: Mapping[str, torch.Tensor], rank: int | None
+) -> dict[str, Layout]:
+    """How every state lies on the mesh; all that stands against it is raised at once."""
+    layouts: dict[str, Layout] = {}
+    problems: list[CaptureError] = []
+    for name, tensor in states.items():
+        try:
+            if not isinstance(_local(tensor), FakeTensor):
+                raise DefinitionError("is a real tensor; make it from the model's tensors", tensor=name)
+            if 0 in _local(tensor).shape:
+                raise LayoutError(
+                    "this rank owns none of its rows; use fewer ranks or more rows", tensor=name
+                )
+            if rank is not None:
+                layouts[name] = _layout(definition, name, tensor)
+        except CaptureError as error:
+            problems.append(error)
+    if problems:
+        raise gathered(problems)
+    return layouts
+
+
+def _layout(definition: Definition, name: str, tensor: torch.Tensor) -> Layout:
     kind, _, rest = name.partition(".")
     shard = _local(tensor).detach()
     local = tuple((torch.view_as_real(shard) if shard.is_complex() else shard).shape)
@@ -184,7 +196,11 @@ def _layout(definition: Definition, name: str, tensor: torch.Tensor, model: nn.M
     if kind == "opt" and tensor.dim() == 0:
         return Layout({}, (), local)
     if declared is None and kind != "buffers":
-        raise LayoutError("a plain tensor without a declared layout; see Definition.layouts", tensor=name)
+        raise LayoutError(
+            "a plain tensor without a declared layout; see Definition.layouts",
+            tensor=name,
+            instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds all of it',
+        )
     declared = declared or {}
     unknown = set(declared) - set(definition.mesh)
     if unknown:

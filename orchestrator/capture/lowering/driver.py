@@ -10,9 +10,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 from certificates.ir import TensorType
 
 from ..builder import Builder, Draft, Value, renamed
-from ..errors import AliasingError, CaptureError, ClosureError, LoweringError, UnsupportedOpError
+from ..errors import (
+    AliasingError,
+    CaptureError,
+    ClosureError,
+    LoweringError,
+    UnsupportedOpError,
+    gathered,
+)
 from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
+from ..refusals import OUTSIDE, instead_of
 from .complex import conjugate
 from .foreach import single_ops
 from .table import EFFECTS, Context, find
@@ -90,7 +98,7 @@ class Lowering:
         targets = list(node.writes) or outs
         lower = find(node.op)
         if lower is None:
-            raise UnsupportedOpError([node.op])
+            raise UnsupportedOpError(node.op, instead=instead_of(node.op))
         if len({t.complex for t in _tensors((node.args, dict(node.kwargs)))}) > 1:
             raise LoweringError("operands are complex and real")
         args, kwargs = tree_map(
@@ -111,12 +119,11 @@ class Lowering:
         """Everything the op may have written is unusable; an error only if an output depends on it."""
         sources = _tensors((node.args, dict(node.kwargs)))
         operands = []
-        for source in sources:
-            if isinstance(problem, UnsupportedOpError):  # its operands stay live, so that all gaps are listed
-                try:
-                    operands.append(self.read(source))
-                except CaptureError:
-                    continue
+        for source in sources:  # they stay live, so that all problems are listed
+            try:
+                operands.append(self.read(source))
+            except CaptureError:
+                continue
         for target in [*_tensors(node.outs), *node.writes] or sources:
             if 0 in target.geometry.size:
                 continue
@@ -128,7 +135,7 @@ class Lowering:
                 self.memory.forget(target.storage)
 
     def _problem(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
-        self._problems.append(error)
+        self._problems.append(error.at(self.builder.frame))
         return self.builder.emit("refused", operands, type_, shared=False, index=len(self._problems) - 1)
 
     def _missing(self, type_: TensorType, allocated: bool) -> Value:
@@ -141,7 +148,8 @@ class Lowering:
         message = (
             "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
         )
-        return self._problem(ClosureError(message, tensor=where, op=self.context.op), type_)
+        error = ClosureError(message, tensor=where, op=self.context.op, instead=OUTSIDE)
+        return self._problem(error, type_)
 
     def finish(self, outputs: Mapping[str, TensorRef], wanted: Sequence[str] = ()) -> RankProgram:
         """Read the outputs, drop dead code, number values anew; live problems are raised.
@@ -162,7 +170,9 @@ class Lowering:
                 draft = self.builder.drafts.get(name)
                 stack.extend(draft.ins if draft else ())
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
-        self._raise([self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"])
+        problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"]
+        if problems:
+            raise gathered(dict.fromkeys(problems))
         inputs: dict[str, TensorType] = {}
         names: dict[str, str] = {}
         for name, type_ in self.builder.inputs.items():
@@ -178,13 +188,6 @@ class Lowering:
             {n: names.get(v.name, v.name) for n, v in results.items()},
             tuple(sorted({axes for axes in self.context.groups})),
         )
-
-    def _raise(self, problems: Sequence[CaptureError]) -> None:
-        unsupported = [op for p in problems if isinstance(p, UnsupportedOpError) for op in p.ops]
-        if unsupported:
-            raise UnsupportedOpError(unsupported)
-        if problems:
-            raise problems[0]
 
 
 def _tensors(tree: object) -> list[TensorRef]:

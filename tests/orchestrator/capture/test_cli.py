@@ -1,12 +1,13 @@
 """``tv-capture``: outputs and exit codes."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from certificates.plan import load
+from certificates.plan import dump, is_plan_file, load
 from orchestrator.capture.cli import main
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
@@ -37,7 +38,8 @@ def test_without_pytorch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "torch", None)
     result = run(MODELS / "mlp_handwritten.py", "--list-unsupported")
-    assert result.exit_code == 2 and "trainverify[torch]" in result.output
+    checkout = Path(__file__).resolve().parents[3]
+    assert result.exit_code == 2 and f'pip install "{checkout}[torch]"' in " ".join(result.output.split())
 
 
 def test_output_or_listing_is_needed() -> None:
@@ -45,19 +47,94 @@ def test_output_or_listing_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "line"),
     [
-        ("definition = 3", "defines no `definition`"),
-        ("import nowhere_to_be_found", "failed at line 1: ModuleNotFoundError"),
-        ("def definition(n): return n", "failed at line"),
+        ("x = 1\ndefinition = 3", "`definition` is a int", 1),
+        ("import torch", "defines no `definition`", 1),
+        ("x = 1\nimport nowhere_to_be_found", "install nowhere_to_be_found beside PyTorch", 2),
+        ("x = 1\ndef definition(n): return n", "--set n=VALUE", 2),
+        ("x = 1\ndef definition(): return x", "returns a int", 2),
+        ("def definition():\n    return 1 / 0", "ZeroDivisionError: division by zero", 2),
+        ("x = 1\nif x:\ndefinition = 3", "IndentationError: expected", 3),
+        ("import sys\nsys.exit(3)", "sys.exit(3)", 2),
     ],
 )
-def test_an_unusable_file_is_one_line_and_code_5(tmp_path: Path, text: str, message: str) -> None:
+def test_an_unusable_file_is_told_with_its_line_and_code_5(
+    tmp_path: Path, text: str, message: str, line: int
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(text)
     result = run(file, "--out", tmp_path / "plan.json")
-    assert result.exit_code == 5 and message in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    assert result.exit_code == 5 and message in result.output and "Traceback" not in result.output
+    assert f"mine.py:{line}" in result.output and text.splitlines()[line - 1].strip() in result.output
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_setting_that_the_file_does_not_take_is_named_with_those_it_takes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def definition(layers=1, dim=4): return None")
+    result = run(file, "--out", tmp_path / "plan.json", "--set", "layer=2")
+    assert result.exit_code == 5 and "no setting layer; it takes layers, dim" in result.output
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "notes.json", "weights.json.gz"])
+def test_a_file_that_is_no_plan_is_not_overwritten(tmp_path: Path, name: str) -> None:
+    file, precious = tmp_path / "mine.py", tmp_path / name
+    file.write_text("definition = 3")
+    precious.write_text('{"format":"trainverify-plan"}, they say')
+    result = run(file, "--out", precious)
+    assert result.exit_code == 2 and "is not a plan file" in " ".join(result.output.split())
+    assert precious.read_text() == '{"format":"trainverify-plan"}, they say'
+    assert run(file, "--out", precious, "--force").exit_code == 5  # past the question, to the file itself
+
+
+def test_neither_the_captured_file_nor_a_device_is_ever_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("definition = 3")
+    for out, reason in ((file, "the file that is captured"), (Path(os.devnull), "not a regular file")):
+        result = run(file, "--out", out, "--force")
+        assert result.exit_code == 2 and reason in " ".join(result.output.split())
+    assert file.read_text() == "definition = 3"
+    result = run(file, "--out", tmp_path / "nowhere" / "plan.json")
+    assert result.exit_code == 2 and "is no folder" in " ".join(result.output.split())
+
+
+def test_a_plan_file_of_ours_is_overwritten_and_a_failed_write_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = load(MODELS.parent / "mlp-handwritten.json.gz")
+    for name in ("plan.json", "plan.json.gz"):
+        out = tmp_path / name
+        dump(plan, out)
+        assert is_plan_file(out)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(path: Path, data: bytes) -> int:
+        with path.open("wb") as stream:
+            stream.write(data[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(KeyboardInterrupt):
+        dump(plan, out)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_plan_is_written_through_a_link(tmp_path: Path) -> None:
+    plan = load(MODELS.parent / "mlp-handwritten.json.gz")
+    there, link = tmp_path / "there.json", tmp_path / "link.json"
+    there.write_text("old")
+    link.symlink_to(there)
+    dump(plan, link)
+    assert link.is_symlink() and load(there).name == plan.name
+
+
+def test_an_interrupt_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("raise KeyboardInterrupt")
+    result = run(file, "--out", tmp_path / "plan.json")
+    assert result.exit_code == 130 and result.output == "tv-capture: interrupted, nothing is written\n"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.slow
@@ -79,8 +156,11 @@ definition = Definition(
 """
     )
     listed = run(file, "--list-unsupported")
-    assert (listed.exit_code, listed.output.split()) == (3, ["aten.cumsum.default", "aten.erf.default"])
     refused = run(file, "--out", tmp_path / "plan.json", "--quiet")
-    assert (
-        refused.exit_code == 3 and "no lowering for aten.cumsum.default, aten.erf.default" in refused.output
-    )
+    for result in (listed, refused):
+        assert result.exit_code == 3
+        for op in ("cumsum", "erf"):
+            where = f"(op aten.{op}.default, single device, ranks 0, 1)"
+            assert f"unsupported-op: no lowering for {op} {where}\n" in result.output
+        assert "odd.py:6 in step: return" in result.output and "odd.py:7" not in result.output
+    assert not (tmp_path / "plan.json").exists()

@@ -233,7 +233,7 @@ def test_a_tiny_definition_is_captured() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"layouts": None}, LayoutError, "without a declared layout.*params.weight, rank 0"),
+        ({"layouts": None}, LayoutError, "without a declared layout.*params.weight, .*ranks 0, 1"),
         ({"layouts": {"weight": {"dp": 0}}}, LayoutError, r"holds shape \[4, 4\].*params.weight"),
         ({"layouts": {"weight": {"cp": 0}}}, LayoutError, "the mesh does not have"),
         (
@@ -300,12 +300,15 @@ def test_gradient_clipping_is_captured() -> None:
 
 
 @pytest.mark.slow
-def test_a_failing_step_shows_its_traceback() -> None:
+def test_a_failing_step_shows_its_line() -> None:
     def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
         raise ValueError("no such thing")
 
-    with pytest.raises(CaptureError, match="no such thing"):
+    with pytest.raises(
+        CaptureError, match=r'ValueError: no such thing.*\n.*in step: raise ValueError\("no'
+    ) as got:
         capture(_tiny(step=step), jobs=1)
+    assert "Traceback" not in str(got.value)
 
 
 @pytest.mark.slow

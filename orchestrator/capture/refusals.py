@@ -1,0 +1,261 @@
+"""What capture refuses in a user's code, and what to write instead: two tables, of exceptions and of ops.
+
+``docs/capture.md`` shows both tables; a test compares them.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch._dynamo.eval_frame as dynamo
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorDeviceMismatchError,
+    UnsupportedOperatorException,
+)
+
+from .errors import CaptureError, Frame, StepError
+from .recorder import is_users
+
+#: File and function of every frame between the user's code and where an exception was raised.
+Places = Sequence[tuple[str, str]]
+
+OUTSIDE = (
+    "a buffer of the model (register_buffer), an entry of the batch, or compute it in the step; "
+    "a gradient of an earlier step needs zero_grad() before backward()"
+)
+
+
+class CompiledCode(Exception):
+    """Compiled code is called while a step is traced."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One row: what a user's code does (``what``), what is said about it, and what to write instead."""
+
+    what: str
+    when: Callable[[BaseException, Places], bool]
+    says: str
+    instead: str
+
+
+def _of(*kinds: type[BaseException]) -> Callable[[BaseException, Places], bool]:
+    return lambda error, _places: isinstance(error, kinds)
+
+
+def _saying(*texts: str) -> Callable[[BaseException, Places], bool]:
+    return lambda error, _places: any(text in str(error) for text in texts)
+
+
+def _inside(file: str, *functions: str) -> Callable[[BaseException, Places], bool]:
+    """Raised by a call into a file of PyTorch, there in a function whose name holds one of the texts."""
+
+    def when(_error: BaseException, places: Places) -> bool:
+        return any(
+            name.endswith(file) and (not functions or any(f in function for f in functions))
+            for name, function in places
+        )
+
+    return when
+
+
+#: The first row that fits is taken.
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "a compiled module or function (`torch.compile`)",
+        _of(CompiledCode),
+        "the step calls code that torch.compile has compiled; what that runs, the compiler decides",
+        "the eager module or function: build without torch.compile (model._orig_mod is the module inside)",
+    ),
+    Refusal(
+        "`GradScaler`",
+        _inside("torch/amp/grad_scaler.py"),
+        "GradScaler skips a step if it finds an infinity: the step depends on values, which a trace has not",
+        "the step without a scaler, in bfloat16 or float32; or loss.backward() and optimizer.step() directly",
+    ),
+    Refusal(
+        "object collectives (`all_gather_object`, `broadcast_object_list`, …)",
+        _inside("torch/distributed/distributed_c10d.py", "_object"),
+        "an object collective sends pickled bytes, whose number depends on values",
+        "a collective on tensors, or what is sent as an entry of the batch",
+    ),
+    Refusal(
+        "`clip_grad_norm_(…, error_if_nonfinite=True)`",
+        _inside("torch/nn/utils/clip_grad.py"),
+        "clipping looks at the value of the norm to raise an error",
+        "clip_grad_norm_(…, error_if_nonfinite=False)",
+    ),
+    Refusal(
+        "`torch.save`, `torch.load` and checkpoints in the step",
+        _inside("torch/serialization.py"),
+        "tensors of a trace have no values that could be saved or loaded",
+        "checkpoints outside of the step: the training loop that calls it",
+    ),
+    Refusal(
+        "`torch.jit.trace`, `torch.jit.script`, `torch.export` in the step",
+        lambda e, p: any(_inside(f)(e, p) for f in ("torch/jit/_trace.py", "torch/jit/_script.py")),
+        "the step translates a module by itself, which needs values",
+        "the eager module",
+    ),
+    Refusal(
+        'a tensor in a text (`f"{loss:.3f}"`)',
+        _saying("FakeTensor.__format__"),
+        "a number is formatted from a tensor, which has no values in a trace",
+        "print and log outside of the step, from what it returns",
+    ),
+    Refusal(
+        "NumPy (`.numpy()`, `np.asarray(tensor)`)",
+        _saying(".numpy() is not supported", "can't convert"),
+        "a tensor is turned into a NumPy array, whose operations no trace sees",
+        "the same operation of torch; what needs NumPy as an entry of the batch",
+    ),
+    Refusal(
+        "shapes that depend on values (`nonzero`, `x[mask]`, `masked_select`, `unique`, `bincount`)",
+        _of(DynamicOutputShapeException),
+        "the shape of the result depends on values, which a trace has not",
+        "torch.where(mask, x, 0), or a product with the mask: all rows stay and the others count nothing",
+    ),
+    Refusal(
+        "the value of a tensor (`.item()`, `.tolist()`, `int(t)`, `if t`, `allclose`)",
+        _of(DataDependentOutputException),
+        "the value of a tensor becomes a Python number, or decides what runs next; a trace has no values",
+        "torch.where(condition, a, b) for `if`; keep a number a tensor; or hand it over in the batch",
+    ),
+    Refusal(
+        'devices (`.cuda()`, `device="cuda"`, `torch.cuda.…`)',
+        lambda e, p: (
+            isinstance(e, FakeTensorDeviceMismatchError)
+            or _saying(
+                *(
+                    "support for cuda",
+                    "compiled with CUDA",
+                    "dummy base class",
+                    "NVIDIA",
+                    "No CUDA",
+                    "Invalid device",
+                )
+            )(e, p)
+        ),
+        "the code asks for a device that this machine does not have; a capture runs on a CPU",
+        "no device at all, or that of a tensor at hand: torch.zeros(n, device=x.device)",
+    ),
+    Refusal(
+        "`torch.distributed` in the single-device step",
+        _saying("Default process group has not been initialized"),
+        "there is no process group here: a single device has none",
+        "code for ranks in parallelize or parallel_step, or behind `if dist.is_initialized():`",
+    ),
+    Refusal(
+        "`init_process_group` in the file",
+        _saying("initialize the default process group twice", "MASTER_ADDR", "environ:// rendezvous"),
+        "the capture makes the process group itself, with as many ranks as the mesh",
+        "no init_process_group, or only `if not dist.is_initialized():`",
+    ),
+    Refusal(
+        "an optimizer without parameters",
+        _saying("empty parameter list"),
+        "the optimizer is given no parameters",
+        "optimizer=lambda params: torch.optim.AdamW(params, …), with the parameters it is given, read once",
+    ),
+    Refusal(
+        "custom ops without a fake implementation",
+        lambda e, p: isinstance(e, UnsupportedOperatorException) or _saying("from the 'Meta' backend")(e, p),
+        "an op has no rule for the shape of its result, so that it cannot be traced",
+        "torch.library.register_fake for it, or the ops of PyTorch that it stands for",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class MissingOp:
+    """A row for ops without a lowering: what they are, and what to write instead."""
+
+    what: str
+    ops: tuple[str, ...]
+    instead: str
+
+
+#: By the name of the op alone; the first row with a name that the op begins with is taken.
+OPS: tuple[MissingOp, ...] = (
+    MissingOp(
+        "random numbers (dropout, `rand`, `normal_`, …)",
+        (
+            *("bernoulli", "native_dropout", "dropout", "rand", "normal", "uniform", "multinomial"),
+            *("exponential", "geometric", "cauchy", "log_normal", "random", "alpha_dropout"),
+        ),
+        "the mask or noise as an entry of the batch, sharded as it is drawn; or model.eval() and p=0",
+    ),
+    MissingOp(
+        "sorting and selection (`sort`, `topk`, `argsort`, `kthvalue`, `median`)",
+        ("sort", "topk", "argsort", "kthvalue", "median", "mode"),
+        "the order or the chosen rows as an integer entry of the batch, with bounds",
+    ),
+    MissingOp(
+        "point-to-point messages (`send`, `recv`)",
+        ("send", "recv", "isend", "irecv"),
+        "collectives; plans have no messages between two ranks",
+    ),
+)
+
+_OTHER = "the formula in ops that have a lowering (orchestrator/capture/lowering/)"
+
+
+def instead_of(op: str) -> str:
+    """What to write instead of an op without a lowering, from its recorded name."""
+    name = op.split(".")[1] if "." in op else op
+    row = next((r for r in OPS if name.startswith(r.ops)), None)
+    return _OTHER if row is None else row.instead
+
+
+def frame_of(error: BaseException) -> Frame | None:
+    """The innermost line of the user's code that an exception passed through."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return error.filename, error.lineno, ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+    return (frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None
+
+
+def refused(error: BaseException) -> CaptureError:
+    """What a user is told of an exception that left their code: one sentence, their line, what to write."""
+    if isinstance(error, CaptureError):
+        return error.at(frame_of(error))
+    places = [(f.filename, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    row = next((r for r in REFUSALS if r.when(error, places)), None)
+    says = sentence(error) if row is None else row.says
+    text = "".join(traceback.format_exception(error))
+    return StepError(
+        says, traceback=text, frame=frame_of(error), instead=None if row is None else row.instead
+    )
+
+
+def sentence(error: BaseException) -> str:
+    """Type and first lines of an exception's message, in one line."""
+    if isinstance(error, SystemExit):
+        return f"the code ends the program: sys.exit({error.code!r})"
+    words = (error.msg if isinstance(error, SyntaxError) else str(error)).split()
+    text = " ".join(words)
+    kind = type(error).__name__
+    return f"{kind}: {text[:500]}{'…' * (len(text) > 500)}" if text else kind
+
+
+@contextmanager
+def no_compiled_code() -> Iterator[None]:
+    """Calls of compiled code raise: under a trace they would silently run something else than they do."""
+    original = dynamo._callback_from_stance
+
+    def callback(given: Any) -> Any:
+        if given not in (None, False):
+            raise CompiledCode
+        return original(given)
+
+    dynamo._callback_from_stance = callback
+    try:
+        yield
+    finally:
+        dynamo._callback_from_stance = original
