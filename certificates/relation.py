@@ -116,9 +116,7 @@ def placements_of(plan: Plan, relation: Relation, shape: Sequence[int]) -> list[
     for sharded in itertools.permutations(sorted(dims, key=lambda axis: -steps[axis])):
         found = [(a, Shard(dims[a])) for a in sharded] + partial
         try:
-            again = relate(
-                relation.spec, shape, dict(found), plan.mesh, plan.classes, order=sharded + rest
-            )
+            again = relate(relation.spec, shape, dict(found), plan.mesh, plan.classes, order=sharded + rest)
         except FormatError:
             continue
         if {_settled(plan, p) for p in again.pieces} == wanted and len(again.pieces) == len(relation.pieces):

@@ -69,7 +69,12 @@ class Nested:
         return [
             self.k.add(
                 make_fact(
-                    self.model, cell, ref, [cell.at[s] for s in whole.ranges], reading.target, reading.at,
+                    self.model,
+                    cell,
+                    ref,
+                    [cell.at[s] for s in whole.ranges],
+                    reading.target,
+                    reading.at,
                     reading.coef,
                 ),
                 bridge,

@@ -69,6 +69,8 @@ class Builder:
 
     def __init__(self) -> None:
         self.inputs: dict[str, TensorType] = {}
+        #: Least element of an integer input, where its range is declared.
+        self.lowest: dict[str, int] = {}
         self.drafts: dict[str, Draft] = {}
         self.frame: Frame | None = None
         self._shared: dict[tuple[object, ...], Value] = {}

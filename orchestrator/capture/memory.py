@@ -216,8 +216,9 @@ def _box(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value | None
         start, length = geometry.offset - base, stride * sizes[0]
         if start + length > flat.type.size:
             start = flat.type.size - length
-        if start < 0:
-            return None
+        if start < 0:  # the last row is not whole: what is filled in is not read
+            flat, start = b.pad(b.flat(flat), 0, [0], [-start]), geometry.offset - base
+            flat = b.pad(flat, 0, [0], [max(start + length - flat.type.size, 0)])
         flat = b.narrow(b.flat(flat), 0, start, length)
         nest = _nest(length, geometry, base + start)
         if nest is None:
@@ -242,6 +243,9 @@ def _strided(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value:
 
 def _scatter(b: Builder, flat: Value, geometry: Geometry, base: int, value: Value) -> Value:
     """The buffer after ``value`` was written to a tensor that covers it in part."""
+    length = flat.type.size
+    if geometry.moving:  # the last row may not be whole
+        flat = b.pad(b.flat(flat), 0, [0], [-length % geometry.stride[geometry.moving[0]]])
     nest = _nest(flat.type.size, geometry, base)
     if nest is None or any(n > 1 and s == 0 for n, s in zip(geometry.size, geometry.stride, strict=True)):
         raise AliasingError(f"a write through the view {geometry} is no box of a reshape")
@@ -250,7 +254,8 @@ def _scatter(b: Builder, flat: Value, geometry: Geometry, base: int, value: Valu
     still = [d for d in range(len(geometry.size)) if d not in moving]
     region = b.transpose(value, [*still, *moving])
     sizes = [*(geometry.size[d] for d in moving), *[1] * (len(shape) - len(moving))]
-    return b.flat(_put(b, b.reshape(flat, shape), b.reshape(region, sizes), starts))
+    whole = b.flat(_put(b, b.reshape(flat, shape), b.reshape(region, sizes), starts))
+    return b.narrow(whole, 0, 0, length)
 
 
 def _put(b: Builder, whole: Value, region: Value, starts: Sequence[int]) -> Value:

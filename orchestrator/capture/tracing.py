@@ -101,7 +101,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
         for name, tensor in states.items():
             lowering.add_input(name, refs[name], _padded_shape(_local(tensor), refs[name]))
         for name, tensor in batch.items():
-            lowering.add_input(f"batch.{name}", reference(tensor))
+            lowering.add_input(f"batch.{name}", reference(tensor), bounds=definition.batch[name].bounds)
         for name, tensor in hyper.items():
             lowering.add_input(name, reference(tensor))
         with recording(Recorder()) as recorder:

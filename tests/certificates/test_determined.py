@@ -48,9 +48,7 @@ def test_injective_forms(sizes: tuple[int, ...], forms: tuple[Affine, ...], loos
     st.lists(st.lists(st.integers(-6, 6), min_size=3, max_size=3), min_size=1, max_size=2),
 )
 def test_what_counts_as_determined_is_injective(sizes: list[int], coefs: list[list[int]]) -> None:
-    forms = [
-        Affine.of(0, {f"z{i}": c for i, c in enumerate(row[: len(sizes)])}) for row in coefs
-    ]
+    forms = [Affine.of(0, {f"z{i}": c for i, c in enumerate(row[: len(sizes)])}) for row in coefs]
     every = tuple(Affine.symbol(f"z{i}") for i in range(len(sizes)))
     if not undetermined(Piece("c0", tuple(sizes), tuple(forms), every)):
         points = [

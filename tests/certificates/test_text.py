@@ -162,9 +162,7 @@ def test_groups(mlp: Plan) -> None:
     odd = Group((), ((1, 0), (3, 2)))
     assert group_text(mlp, "odd", odd) == "odd rank by rank: [1, 0] [3, 2]"
     false = Group(("tp",), ((1, 0), (3, 2)))
-    assert group_text(mlp, "g", false) == (
-        "g claims tp, but its lists are not the fibres: [1, 0] [3, 2]"
-    )
+    assert group_text(mlp, "g", false) == ("g claims tp, but its lists are not the fibres: [1, 0] [3, 2]")
     large = replace(mlp, mesh=type(mlp.mesh)({"dp": 64, "tp": 16}))
     text = group_text(large, "tp", Group(("tp",), large.mesh.fibres(("tp",))))
     assert text.startswith("tp over tp: [0, 1, 2, 3, 4, 5, ..., 15] [16,") and text.endswith("] ...")

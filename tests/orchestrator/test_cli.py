@@ -192,9 +192,7 @@ def test_verify_in_json(bad: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 5])
-def test_only_the_checkers_exit_code_decides(
-    good: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_only_the_checkers_exit_code_decides(good: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Whatever the emitter believes, and whatever verdict the checker's text speaks of."""
     proved = OutputVerdict("loss", "loss", "PROVED")
     answer = Checked(code, ("VALID: it is fine",), (proved,), {})

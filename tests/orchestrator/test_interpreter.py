@@ -540,9 +540,7 @@ def test_scatter_inverts_for_any_even_sharding(rows: int, cols: int, dp: int, tp
     plan_of = {"name": "s", "mesh": mesh, "specification": specification.build(), "classes": b.build()}
     shell = build_plan(**plan_of, inputs=[], outputs=[])
     place = {"dp": Shard(0), "tp": Shard(0)}
-    relations = [
-        relate(n, shape, place, shell.mesh, shell.classes, order=("tp", "dp")) for n in ("x", "y")
-    ]
+    relations = [relate(n, shape, place, shell.mesh, shell.classes, order=("tp", "dp")) for n in ("x", "y")]
     plan = build_plan(**plan_of, inputs=relations[:1], outputs=relations[1:])
     inputs = random_inputs(plan, np.random.default_rng(seed))
     ranks = scatter_inputs(plan, inputs, np.random.default_rng(seed))

@@ -8,9 +8,6 @@ saved logarithm, which gives ``p`` only if these belong together, so that is che
 from __future__ import annotations
 
 import math
-from typing import Any
-
-from certificates.ir import TensorType
 
 from ..builder import Value
 from .reductions import shifted_exponentials
@@ -62,6 +59,11 @@ def _operands(
     return (q.name, k.name, v.name, str(causal), "" if mask is None else mask.name, str(scale))
 
 
+def _undropped(c: Context, dropout: float) -> None:
+    if dropout:
+        raise c.refuse("dropout in attention")
+
+
 def _forward(
     c: Context,
     q: Value,
@@ -72,8 +74,7 @@ def _forward(
     mask: Value | None,
     scale: float | None,
 ) -> tuple[Value, Value]:
-    if dropout:
-        raise c.refuse("dropout in attention")
+    _undropped(c, dropout)
     wide = c.out[1].dtype
     p, log_total = _weights(c, c.b.convert(q, wide), c.b.convert(k, wide), causal, mask, scale)
     out = c.b.dot(p, _shared(c, c.b.convert(v, wide), q.shape[1]), batch=_HEADS, contract=((3,), (2,)))
@@ -92,11 +93,11 @@ def _backward(
     causal: bool,
     mask: Value | None,
     scale: float | None,
-) -> tuple[Value, Value, Value]:
+) -> tuple[Value, ...]:
     known = c.attention.get((saved[0].name, saved[1].name))
     if known is None or known.operands != _operands(q, k, v, causal, mask, scale):
         raise c.refuse("the saved output and log-sum are not those of these queries, keys and values")
-    p, wide = known.weights, known.weights.dtype
+    p, wide, dtypes = known.weights, known.weights.dtype, (q.dtype, k.dtype, v.dtype)
     grad, q, k, v = (c.b.convert(x, wide) for x in (grad, q, k, v))
     heads = k.shape[1]
     k, v = _shared(c, k, q.shape[1]), _shared(c, v, q.shape[1])
@@ -108,8 +109,7 @@ def _backward(
     dq = c.b.dot(ds, k, batch=_HEADS, contract=((3,), (2,)))
     dk = c.b.dot(ds, q, batch=_HEADS, contract=((2,), (2,)))
     results = (dq, _unshared(c, dk, heads), _unshared(c, dv, heads))
-    types: tuple[TensorType, ...] = c.out
-    return tuple(c.b.convert(x, t.dtype) for x, t in zip(results, types, strict=False))  # type: ignore[return-value]
+    return tuple(c.b.convert(x, dtype) for x, dtype in zip(results, dtypes, strict=True))
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu")
@@ -141,11 +141,12 @@ def _cpu_backward(
     *,
     attn_mask: Value | None = None,
     scale: float | None = None,
-) -> tuple[Value, Value, Value]:
+) -> tuple[Value, ...]:
+    _undropped(c, dropout_p)
     return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, attn_mask, scale)
 
 
-@lowers("aten._scaled_dot_product_flash_attention")
+@lowers("aten._scaled_dot_product_flash_attention", ignores=("return_debug_mask",))
 def _flash(
     c: Context,
     q: Value,
@@ -153,17 +154,28 @@ def _flash(
     v: Value,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    return_debug_mask: bool = False,
     *,
     scale: float | None = None,
 ) -> tuple[Value, Value]:
     return _forward(c, q, k, v, dropout_p, is_causal, None, scale)
 
 
-@lowers("aten._scaled_dot_product_flash_attention_backward")
+@lowers(
+    "aten._scaled_dot_product_flash_attention_backward",
+    ignores=("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"),
+)
 def _flash_backward(
-    c: Context, grad: Value, q: Value, k: Value, v: Value, out: Value, logsumexp: Value, *rest: Any,
+    c: Context,
+    grad: Value,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    logsumexp: Value,
+    dropout_p: float,
+    is_causal: bool,
+    *,
     scale: float | None = None,
-) -> tuple[Value, Value, Value]:  # fmt: skip
-    is_causal = bool(rest[5])
+) -> tuple[Value, ...]:
+    _undropped(c, dropout_p)
     return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, None, scale)

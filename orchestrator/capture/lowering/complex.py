@@ -5,8 +5,6 @@ Views between complex and real tensors are views of one storage and need no lowe
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..builder import Value
 from .table import Context, lowers
 
@@ -37,7 +35,7 @@ def _mul(c: Context, x: Value, y: Value) -> Value:
 
 
 @lowers("complex.aten.clone", "complex.aten._to_copy", "complex.aten.resolve_conj")
-def _clone(c: Context, x: Value, *_args: Any, **_kwargs: Any) -> Value:
+def _clone(c: Context, x: Value) -> Value:
     return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)
 
 

@@ -21,32 +21,22 @@ def _empty(driver: Any, node: Node) -> None:
 
 
 def _filled(value: Literal) -> Lower:
-    return lambda c, *args, **kwargs: c.b.constant(value, c.out[0])
+    return lambda c: c.b.constant(value, c.out[0])
 
 
-lowers("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.zero")(_filled(0))
-lowers("aten.ones", "aten.ones_like", "aten.new_ones")(_filled(1))
+_SHAPE = ("self", "size")
+lowers("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.zero", ignores=_SHAPE)(_filled(0))
+lowers("aten.ones", "aten.ones_like", "aten.new_ones", ignores=_SHAPE)(_filled(1))
 
 
-@lowers("aten.full", "aten.full_like", "aten.new_full")
-def _full(c: Context, _shape: object, value: Literal, **_kwargs: Any) -> Value:
-    return c.b.constant(value, c.out[0])
-
-
-@lowers("aten.fill")
-def _fill(c: Context, _x: Value, value: Value | Literal) -> Value:
+@lowers(*("aten.full", "aten.full_like", "aten.new_full", "aten.fill", "aten.scalar_tensor"), ignores=_SHAPE)
+def _full(c: Context, value: Value | Literal) -> Value:
     return c.b.expand(c.value(value, c.out[0].dtype), c.out[0].shape)
 
 
-@lowers("aten.scalar_tensor")
-def _scalar_tensor(c: Context, value: Literal, **_kwargs: Any) -> Value:
-    return c.b.constant(value, c.out[0])
-
-
-@lowers("aten.arange")
-def _arange(c: Context, *bounds: int, **_kwargs: Any) -> Value:
-    """``arange(end)``, ``(start, end)`` or ``(start, end, step)``: start + step * iota."""
-    start, step = (bounds[0] if len(bounds) > 1 else 0), (bounds[2] if len(bounds) > 2 else 1)
+@lowers("aten.arange", ignores=("end",))
+def _arange(c: Context, start: float = 0, step: float = 1) -> Value:
+    """``start + step * iota``."""
     out = c.b.emit("iota", (), c.out[0], dim=0)
     if step != 1:
         out = c.b.scale(out, step)

@@ -21,6 +21,7 @@ from ..errors import (
 from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
+from .arguments import bind
 from .complex import conjugate
 from .foreach import single_ops
 from .table import EFFECTS, Context, find
@@ -48,12 +49,23 @@ class Lowering:
         self._reading: TensorRef | None = None
         self._fresh = 0
 
-    def add_input(self, name: str, ref: TensorRef, shape: Sequence[int] | None = None) -> None:
-        """A state or batch tensor; ``shape`` is that of its whole storage where padding surrounds it."""
+    def add_input(
+        self,
+        name: str,
+        ref: TensorRef,
+        shape: Sequence[int] | None = None,
+        bounds: tuple[int, int] | None = None,
+    ) -> None:
+        """A state or batch tensor; ``shape`` is that of its whole storage where padding surrounds it.
+
+        ``bounds`` is the declared half-open range of an integer input.
+        """
         place = ref.geometry if shape is None else Geometry.contiguous(shape)
         if not place.dense or self.memory.holds(ref.storage, place):
             raise AliasingError("its elements overlap, or are shared with another input", tensor=name)
         value = self.builder.input(name, TensorType(ref.dtype, place.size))
+        if bounds is not None:
+            self.builder.lowest[name] = bounds[0]
         self.memory.write(ref.storage, ref.dtype, place, value)
 
     def read(self, ref: TensorRef) -> Value:
@@ -95,25 +107,38 @@ class Lowering:
         sources = {t.storage for t in _tensors(node.args)}
         if outs and not node.writes and {t.storage for t in outs} <= sources:
             return  # a view: its geometry over the storage says everything
-        targets = list(node.writes) or outs
-        lower = find(node.op)
-        if lower is None:
+        rule = find(node.op)
+        if rule is None:
             raise UnsupportedOpError(node.op, instead=instead_of(node.op))
-        if len({t.complex for t in _tensors((node.args, dict(node.kwargs)))}) > 1:
+        given = bind(node.op, rule, node.args, node.kwargs)
+        if len({t.complex for t in _tensors(given)}) > 1:
             raise LoweringError("operands are complex and real")
-        args, kwargs = tree_map(
-            lambda item: self.read(item) if isinstance(item, TensorRef) else item,
-            (node.args, {k: v for k, v in node.kwargs.items() if k != "out"}),
+        results = tree_leaves(node.outs)
+        if node.writes and outs and len(outs) != len(node.writes):
+            raise LoweringError("an op that writes some of its arguments and returns other tensors")
+        for target, out in zip(node.writes, outs, strict=False):
+            if target.storage == out.storage and target.geometry != out.geometry:
+                raise AliasingError("an out= tensor of another shape, which the op resizes")
+        targets = list(node.writes) or results
+        self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in _tensors(targets))
+        values = rule.lower(
+            self.context, **tree_map(lambda x: self.read(x) if isinstance(x, TensorRef) else x, given)
         )
-        self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in targets)
-        result = lower(self.context, *args, **kwargs)
-        values = [result] if isinstance(result, Value) else list(result)
-        for target, value in zip(targets, values, strict=False):
-            self.write(target, value)
+        values = [values] if isinstance(values, Value) else list(values)
+        if len(values) > len(targets):
+            raise LoweringError(f"its lowering gives {len(values)} results for {len(targets)}")
         # Fake tensors stand in for a real one that is written: what the op returns is another storage.
-        for target, value in zip(outs, values, strict=False):
-            if target not in targets:
-                self.write(target, value)
+        others = [t if t not in targets else None for t in outs] if node.writes else []
+        for places in (targets, others):
+            for i, target in enumerate(places):
+                if isinstance(target, TensorRef):
+                    value = values[i] if i < len(values) else None
+                    self.write(target, value or self._no_result(target, i))
+
+    def _no_result(self, target: TensorRef, index: int) -> Value:
+        """Stands for a result that the lowering does not give; an error only if an output depends on it."""
+        problem = LoweringError(f"result {index} of the op has no lowering", op=self.context.op)
+        return self._problem(problem, TensorType(target.dtype, target.geometry.size))
 
     def _poison(self, node: Node, problem: CaptureError) -> None:
         """Everything the op may have written is unusable; an error only if an output depends on it."""

@@ -59,7 +59,10 @@ for _aten, _ir in {
 
 def _compare(direction: str) -> Lower:
     def lower(c: Context, x: Operand, y: Operand) -> Value:
-        return c.b.compare(direction, *c.pair(x, y))
+        left, right = c.pair(x, y)
+        if left.dtype == "i1" and direction not in ("EQ", "NE"):
+            left, right = c.b.convert(left, "i64"), c.b.convert(right, "i64")
+        return c.b.compare(direction, left, right)
 
     return lower
 
@@ -182,12 +185,13 @@ def _masked_fill(c: Context, x: Value, mask: Value, value: Operand) -> Value:
 @lowers(
     *("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous"),
     *("aten.detach", "aten._unsafe_view", "aten.view", "aten.reshape"),
+    ignores=("size", "shape"),
 )
-def _copy(c: Context, x: Value, *_args: Any, **_kwargs: Any) -> Value:
+def _copy(c: Context, x: Value) -> Value:
     """Fresh memory with the same numbers; views never come here unless they had to copy."""
     return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)
 
 
-@lowers("aten.copy")
-def _copy_from(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    return c.b.expand(c.value(source, x.dtype), x.shape)
+@lowers("aten.copy", ignores=("self",))
+def _copy_from(c: Context, source: Value) -> Value:
+    return c.b.expand(c.value(source, c.out[0].dtype), c.out[0].shape)

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ..recorder import Node
+from .arguments import schema
 
 _PREFIX = "aten._foreach_"
 #: Elementwise ops whose arguments are those of the op of one tensor, by the name of the latter.
 _SINGLE = {name: name for name in ("add", "sub", "mul", "div", "sqrt", "neg", "exp", "abs", "zero")} | {
     "norm": "linalg_vector_norm"
 }
+_OVERLOADS = {"List": "Tensor", "ScalarList": "Scalar"}
 
 
 def single_ops(node: Node) -> Iterator[Node] | None:
@@ -21,6 +23,7 @@ def single_ops(node: Node) -> Iterator[Node] | None:
     base = name.rstrip("_")
     if not node.op.startswith(_PREFIX) or base not in _SINGLE:
         return None
+    overload = "default" if base == "norm" else _OVERLOADS.get(overload, overload)
     op = f"aten.{_SINGLE[base]}{name[len(base) :]}.{overload}"
     return (_single(node, op, i) for i in range(len(node.args[0])))
 
@@ -29,5 +32,8 @@ def _single(node: Node, op: str, i: int) -> Node:
     def at(item: Any) -> Any:
         return item[i] if isinstance(item, list | tuple) else item
 
+    given = {a.name: at(v) for a, v in zip(schema(node.op).arguments, node.args, strict=False)}
+    given |= {name: at(v) for name, v in node.kwargs.items()}
+    named = {name: given.pop(name) for name in ("alpha", "dtype") if name in given}
     written = (node.writes[i],) if node.writes else ()
-    return replace(node, op=op, args=tuple(at(a) for a in node.args), outs=at(node.outs), writes=written)
+    return replace(node, op=op, args=tuple(given.values()), kwargs=named, outs=at(node.outs), writes=written)

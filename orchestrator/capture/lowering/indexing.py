@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..builder import Literal, Value
+from ..builder import Literal, Value, broadcast_shape
 from ..recorder import Node
+from .ranges import wrapped
 from .table import Context, effects, lowers
 
 
-@lowers("aten.embedding")
-def _embedding(
-    c: Context,
-    weight: Value,
-    index: Value,
-    padding_idx: int = -1,
-    scale_grad: bool = False,
-    sparse: bool = False,
-) -> Value:
+@lowers("aten.embedding", ignores=("padding_idx", "scale_grad_by_freq", "sparse"))
+def _embedding(c: Context, weight: Value, index: Value) -> Value:
     return c.b.gather(weight, index, axis=0, batch_dims=0)
 
 
@@ -26,8 +20,11 @@ def _embedding(
 def _embedding_backward(
     c: Context, grad: Value, index: Value, rows: int, padding_idx: int, scale_grad: bool
 ) -> Value:
-    if padding_idx >= 0 or scale_grad:
-        raise c.refuse("an embedding with a padding index or scaled gradient")
+    if scale_grad:
+        raise c.refuse("an embedding whose gradient is scaled by frequency")
+    if padding_idx >= 0:
+        kept = c.b.convert(c.b.compare("NE", index, c.b.like(padding_idx, index)), grad.dtype)
+        grad = c.b.binary("multiply", grad, c.b.insert(kept, len(index.shape), grad.shape[-1]))
     return _added_to_rows(c, grad, index, rows)
 
 
@@ -76,8 +73,8 @@ def _of_positions(c: Context, x: Value, rank: int) -> Value | None:
     return source if whole and all(n == 1 for n in rest.values()) else None
 
 
-@lowers("aten.gather")
-def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+@lowers("aten.gather", ignores=("sparse_grad",))
+def _gather(c: Context, x: Value, dim: int, index: Value) -> Value:
     """Lookup along the last dimension; the dimensions before it must be taken whole."""
     dim %= len(x.shape)
     if dim != len(x.shape) - 1 or index.shape[:dim] != x.shape[:dim]:
@@ -91,7 +88,7 @@ def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
     first = indices[0]
     if first is None or len(indices) > 1 or first.type.sort != "Int":
         raise c.refuse("an index that is no tensor of row numbers")
-    return c.b.gather(x, first, axis=0, batch_dims=0)
+    return c.b.gather(x, wrapped(c, first, x.shape[0]), axis=0, batch_dims=0)
 
 
 @lowers("aten.index_select")
@@ -108,22 +105,35 @@ def _index_put(
     if first is None or any(i is None for i in indices):
         raise c.refuse("index_put that skips dimensions")
     if accumulate:
-        if len(indices) > 1 or first.type.sort != "Int" or values.shape != first.shape + x.shape[1:]:
-            raise c.refuse("index_put that accumulates other than whole rows")
-        added = _added_to_rows(c, values, first, x.shape[0])
-        empty = c.b.made_by(x, "constant")
-        return added if empty is not None and empty.attr("value") == "0" else c.b.binary("add", x, added)
-    if len(indices) == 1 and first.dtype == "i1" and values.shape == ():
+        return _rows_added(c, x, indices, values)
+    if len(indices) == 1 and first.dtype == "i1":
+        rest = x.shape[len(first.shape) :]
+        if values.shape[: len(values.shape) - len(rest)] not in ((), (1,)):
+            raise c.refuse("values in the order of the true elements of a mask")
+        row = c.b.reshape(values, values.shape[-len(rest) :] if rest else ())
         mask = c.b.broadcast(first, x.shape, tuple(range(len(first.shape))))
-        return c.b.select(mask, values, x)
-    columns = indices[-1]
-    assert columns is not None
-    rows = c.b.made_by(first, "iota")
-    if len(indices) != 2 or len(x.shape) != 2 or rows is None or columns.shape != (x.shape[0],):
+        return c.b.select(mask, row, x)
+    columns, rows = indices[-1], c.b.made_by(first, "iota")
+    if len(indices) != 2 or len(x.shape) != 2 or rows is None or first.shape != x.shape[:1]:
         raise c.refuse("index_put whose first index is not arange over all rows of a matrix")
+    if columns is None or columns.type.sort != "Int" or columns.shape not in ((), (1,), first.shape):
+        raise c.refuse("index_put whose second index is not one column for each row")
+    columns = c.b.expand(wrapped(c, columns, x.shape[1]), first.shape)
     here = c.b.compare("EQ", c.b.iota(1, x.shape, columns.dtype), c.b.insert(columns, 1, x.shape[1]))
-    column = c.b.insert(values, 1, x.shape[1]) if values.shape else values
+    column = c.b.insert(c.b.expand(values, first.shape), 1, x.shape[1]) if values.shape else values
     return c.b.select(here, column, x)
+
+
+def _rows_added(c: Context, x: Value, indices: Sequence[Value | None], values: Value) -> Value:
+    first = indices[0]
+    if first is None or len(indices) > 1 or first.type.sort != "Int":
+        raise c.refuse("index_put that accumulates other than whole rows")
+    whole = first.shape + x.shape[1:]
+    if broadcast_shape(values.shape, whole) != whole:
+        raise c.refuse("index_put that accumulates other than whole rows")
+    added = _added_to_rows(c, c.b.expand(values, whole), wrapped(c, first, x.shape[0]), x.shape[0])
+    empty = c.b.made_by(x, "constant")
+    return added if empty is not None and empty.attr("value") == "0" else c.b.binary("add", x, added)
 
 
 @lowers("aten.cat")
@@ -149,14 +159,19 @@ def _pad(c: Context, x: Value, pad: Sequence[int], value: Literal = 0) -> Value:
     return c.b.pad(x, value, low, high)
 
 
-@lowers("aten.slice_backward")
-def _slice_backward(
-    c: Context, grad: Value, sizes: Sequence[int], dim: int, start: int, end: int, step: int
-) -> Value:
-    if step != 1:
-        raise c.refuse("gradient of a strided slice")
-    dim, low = dim % len(sizes), [0] * len(sizes)
-    low[dim] = start if start >= 0 else start + sizes[dim]
+@lowers("aten.slice_backward", ignores=("end",))
+def _slice_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, start: int, step: int) -> Value:
+    """Zeros between the elements of a strided slice make it one of consecutive elements."""
+    dim %= len(sizes)
+    total = sizes[dim]
+    start = min(max(start + total if start < 0 else start, 0), total)
+    if step > 1:
+        count, zeros = grad.shape[dim], [0] * (len(sizes) + 1)
+        wide = c.b.reshape(grad, (*grad.shape[: dim + 1], 1, *grad.shape[dim + 1 :]))
+        wide = c.b.pad(wide, 0, zeros, [step - 1 if d == dim + 1 else 0 for d in range(len(zeros))])
+        wide = c.b.reshape(wide, (*grad.shape[:dim], count * step, *grad.shape[dim + 1 :]))
+        grad = c.b.narrow(wide, dim, 0, min(count * step, total - start))
+    low = [start if d == dim else 0 for d in range(len(sizes))]
     high = [n - m - a for n, m, a in zip(sizes, grad.shape, low, strict=True)]
     return c.b.pad(grad, 0, low, high)
 
@@ -170,15 +185,13 @@ def _select_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, in
 
 
 @lowers("aten.split_with_sizes_copy", "fsdp.split_with_sizes_copy")
-def _split_copy(
-    c: Context, x: Value, sizes: Sequence[int], dim: int = 0, *, out: object = None
-) -> list[Value]:
+def _split_copy(c: Context, x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value]:
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [c.b.narrow(x, dim % len(x.shape), a, n) for a, n in zip(starts, sizes, strict=True)]
 
 
 @lowers("aten._chunk_cat", "fsdp.chunk_cat")
-def _chunk_cat(c: Context, parts: Sequence[Value], dim: int, chunks: int, *, out: object = None) -> Value:
+def _chunk_cat(c: Context, parts: Sequence[Value], dim: int, chunks: int) -> Value:
     """Each tensor is padded to a multiple of ``chunks`` rows and cut; chunk ``i`` of all is row ``i``."""
     if dim != 0:
         raise c.refuse("chunk_cat along a dimension other than 0")

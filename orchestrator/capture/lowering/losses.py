@@ -15,15 +15,15 @@ from .table import Context, lowers
 _NONE, _MEAN, _SUM = 0, 1, 2
 
 
-@lowers("aten._log_softmax")
-def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+@lowers("aten._log_softmax", ignores=("half_to_float",))
+def _log_softmax(c: Context, x: Value, dim: int) -> Value:
     x = c.value(x, c.out[0].dtype)
     parts = shifted_exponentials(c, x, dim % len(x.shape))
     return c.b.binary("subtract", parts.shifted, c.b.unary("log", parts.total))
 
 
 @lowers("aten._log_softmax_backward_data")
-def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int, _dtype: object) -> Value:
+def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Value:
     """``g - exp(out) * sum(g)``.
 
     When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0

@@ -62,7 +62,7 @@ def _layer_norm_backward(
     weight: Value | None,
     bias: Value | None,
     mask: Sequence[bool],
-) -> tuple[Value, Value, Value]:
+) -> tuple[Value | None, ...]:
     """``dx = rstd * (gw - mean(gw) - n * mean(gw * n))``, ``n = (x - mean) * rstd``, ``gw = g * weight``."""
     dims = _last(x, normalized)
     g = c.b.convert(grad, mean.dtype)
@@ -72,7 +72,7 @@ def _layer_norm_backward(
     inner = c.b.binary("subtract", inner, _times(c, normal, _mean(c, _times(c, gw, normal), dims)))
     dx = c.b.convert(_times(c, rstd, inner), x.dtype)
     dw, db = _parameter_gradients(c, x, dims, [_times(c, g, normal), g], [weight, bias])
-    return dx, dw, db
+    return tuple(g if wanted else None for g, wanted in zip((dx, dw, db), mask, strict=True))
 
 
 def _parameter_gradients(
@@ -109,7 +109,7 @@ def _rms_norm_backward(
     rstd: Value,
     weight: Value | None,
     mask: Sequence[bool],
-) -> tuple[Value, Value]:
+) -> tuple[Value | None, ...]:
     """``dx = rstd * (gw - n * mean(gw * n))`` with ``n = x * rstd`` and ``gw = g * weight``."""
     dims = _last(x, normalized)
     g = c.b.convert(grad, rstd.dtype)
@@ -118,7 +118,7 @@ def _rms_norm_backward(
     inner = c.b.binary("subtract", gw, _times(c, normal, _mean(c, _times(c, gw, normal), dims)))
     dx = c.b.convert(_times(c, rstd, inner), x.dtype)
     (dw,) = _parameter_gradients(c, x, dims, [_times(c, g, normal)], [weight])
-    return dx, dw
+    return tuple(g if wanted else None for g, wanted in zip((dx, dw), mask, strict=True))
 
 
 def _inner(c: Context, x: Value) -> Value:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..builder import Value
 from .table import Context, Lower, dims_of, lowers
 
 
 @lowers("aten.sum")
-def _sum(
-    c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
+def _sum(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     x = c.value(x, c.out[0].dtype)
     return c.b.reduce(x, dims_of(dim, len(x.shape)), "add", keepdim=keepdim)
 
 
 @lowers("aten.mean")
-def _mean(
-    c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
+def _mean(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """The sum divided by the exact number of summands."""
     x = c.value(x, c.out[0].dtype)
     dims = dims_of(dim, len(x.shape))
@@ -37,8 +32,6 @@ def _norm(
     order: float = 2,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
-    *,
-    dtype: Any = None,
 ) -> Value:
     x = c.value(x, c.out[0].dtype)
     if order != 2:
@@ -76,15 +69,15 @@ def shifted_exponentials(c: Context, x: Value, dim: int) -> Shifted:
     return Shifted(top, shifted, powers, c.b.reduce(powers, (dim,), "add", keepdim=True))
 
 
-@lowers("aten._softmax")
-def _softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+@lowers("aten._softmax", ignores=("half_to_float",))
+def _softmax(c: Context, x: Value, dim: int) -> Value:
     x = c.value(x, c.out[0].dtype)
     parts = shifted_exponentials(c, x, dim % len(x.shape))
     return c.b.binary("divide", parts.powers, parts.total)
 
 
 @lowers("aten._softmax_backward_data")
-def _softmax_backward(c: Context, grad: Value, out: Value, dim: int, _dtype: object) -> Value:
+def _softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Value:
     weighted = c.b.binary("multiply", grad, out)
     total = c.b.reduce(weighted, (dim % len(out.shape),), "add", keepdim=True)
     return c.b.binary("subtract", weighted, c.b.binary("multiply", out, total))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +13,34 @@ from ..errors import GroupError, LoweringError
 from ..recorder import GroupRef, Node
 
 Operand = Value | Literal
-#: A lowering of an op on values: ``(context, *args, **kwargs) -> result(s)``.
-Lower = Callable[..., Value | Sequence[Value]]
+#: A lowering of an op on values: ``(context, **arguments) -> result(s)``. Of several results there is one
+#: entry for each result of the op, ``None`` where an output mask asks for none.
+Lower = Callable[..., Value | Sequence[Value | None]]
 #: A lowering of an op that works on storages: it reads and writes through the driver itself.
 Effect = Callable[[Any, Node], None]
 
-LOWERINGS: dict[str, Lower] = {}
+
+@dataclass(frozen=True)
+class Rule:
+    """A lowering, and the arguments of the op's schema that change no number of the result."""
+
+    lower: Lower
+    ignores: frozenset[str] = frozenset()
+
+
+LOWERINGS: dict[str, Rule] = {}
 EFFECTS: dict[str, Effect] = {}
 
 
-def lowers(*names: str) -> Callable[[Lower], Lower]:
-    """Register a lowering for op names without overload, or with it where overloads differ."""
+def lowers(*names: str, ignores: Collection[str] = ()) -> Callable[[Lower], Lower]:
+    """Register a lowering for op names without overload, or with it where overloads differ.
+
+    It must take every argument of the op's schema except those that it ``ignores`` by name: see
+    :mod:`.arguments`.
+    """
 
     def register(function: Lower) -> Lower:
-        LOWERINGS.update(dict.fromkeys(names, function))
+        LOWERINGS.update(dict.fromkeys(names, Rule(function, frozenset(ignores))))
         return function
 
     return register
@@ -42,7 +56,7 @@ def effects(*names: str) -> Callable[[Effect], Effect]:
     return register
 
 
-def find(op: str) -> Lower | None:
+def find(op: str) -> Rule | None:
     """The lowering of ``namespace.name.overload``; an in-place op is its functional form, written back."""
     base = op.rsplit(".", 1)[0]
     functional = base[:-1] if base.endswith("_") and not base.endswith("__") else base
@@ -83,12 +97,11 @@ class Context:
         return self.b.constant(x, TensorType(dtype, ()))
 
     def pair(self, x: Operand, y: Operand) -> tuple[Value, Value]:
-        """Two operands of a comparison in their common dtype."""
-        dtypes = [v.dtype for v in (x, y) if isinstance(v, Value)]
-        sorts = {TensorType(d, ()).sort for d in dtypes}
-        if len(sorts) > 1:
-            raise LoweringError(f"compares tensors of {' and '.join(dtypes)}", op=self.op)
-        return self.value(x, dtypes[0]), self.value(y, dtypes[0])
+        """Two operands of a comparison in a type that holds both: Bool, or else integers, or else reals."""
+        sort = max(_sort(x), _sort(y), key=_SORTS.index)
+        dtypes = {v.dtype for v in (x, y) if isinstance(v, Value) and v.type.sort == sort}
+        dtype = dtypes.pop() if len(dtypes) == 1 else {"Bool": "i1", "Int": "i64", "Real": "f64"}[sort]
+        return self.value(x, dtype), self.value(y, dtype)
 
     def refuse(self, message: str) -> LoweringError:
         return LoweringError(message, op=self.op)
@@ -103,6 +116,15 @@ class Context:
         seq = self.groups[axes] = self.groups.get(axes, -1) + 1
         result = TensorType(x.dtype, tuple(shape))
         return self.b.emit(name, (x,), result, shared=False, group="_".join(axes), seq=seq, **attrs)
+
+
+_SORTS = ("Bool", "Int", "Real")
+
+
+def _sort(x: Operand) -> str:
+    if isinstance(x, Value):
+        return x.type.sort
+    return "Bool" if isinstance(x, bool) else "Int" if isinstance(x, int) else "Real"
 
 
 def dims_of(dim: int | Sequence[int] | None, rank: int) -> list[int]:

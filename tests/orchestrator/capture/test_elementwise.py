@@ -55,5 +55,17 @@ def test_a_float_literal_is_its_decimal(lowered) -> None:
     assert constant.attr("value") == "1/10" and constant.type.shape == (3, 4)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda p, n: (p == 2, p != 1, p > 0, p <= 0.5, p == n, p < ~p),
+        lambda p, n: (n > 0.5, n == 2.0, n == 2.5, n >= p, n < n.double() + 0.5),
+    ],
+)
+def test_comparisons_are_made_in_the_larger_type(agrees, function) -> None:
+    """``bool == 2`` compares 0 and 1 with 2, not truth with truth."""
+    agrees(lambda p, n: [1 * r for r in function(p, n)], torch.tensor([True, False, True]), torch.arange(3))
+
+
 def test_mixed_dtypes_are_converted(agrees) -> None:
     agrees(lambda a, n: a * n + (n == 2).sum(), x, torch.arange(4))

@@ -58,6 +58,12 @@ def test_embedding_and_its_gradient(agrees) -> None:
     agrees(step, y, torch.tensor([[0, 3], [3, 1]]), torch.randn(2, 2, 5, dtype=torch.float64))
 
 
+def test_the_padding_row_of_an_embedding_gets_no_gradient(agrees) -> None:
+    index = torch.tensor([[0, 3], [3, 1]])
+    backward = torch.ops.aten.embedding_dense_backward
+    agrees(lambda g, i: backward(g, i, 4, 3, False), torch.randn(2, 2, 5, dtype=torch.float64), index)
+
+
 def test_a_masked_embedding_gradient_masks_the_one_hot_rows(agrees) -> None:
     index = torch.tensor([[0, 3, 1], [2, 2, 4]])
 
@@ -156,6 +162,17 @@ def test_gradient_of_slices(agrees) -> None:
     agrees(step, x, torch.randn(4, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("slices", [slice(1, None, 2), slice(0, 6, 3), slice(-3, -1), slice(None, None, 5)])
+def test_gradient_of_a_strided_slice(agrees, slices) -> None:
+    """As rotary embeddings take the even and the odd elements."""
+
+    def step(a):
+        a = a.detach().requires_grad_()
+        return torch.autograd.grad((a[slices] ** 2).sum(), a)
+
+    agrees(step, torch.randn(7, 2, dtype=torch.float64))
+
+
 def test_chunk_cat(agrees) -> None:
     agrees(lambda a, b: torch._chunk_cat([a, b], 0, 2), x, torch.randn(5, dtype=torch.float64))
 
@@ -196,13 +213,61 @@ def test_clipping_by_global_norm(agrees) -> None:
     [
         (lambda a, i: a[:, i], "no tensor of row numbers"),
         (lambda a, i: a[i, i], "no tensor of row numbers"),
-        (lambda a, i: a.index_put((i,), a[0, 0], accumulate=True), "accumulates other than whole rows"),
+        (lambda a, i: a.index_put((torch.arange(1), i), a[:, 0]), "arange over all rows"),
+        (lambda a, i: a.index_put((torch.arange(3), i[:, None]), a[:, 0]), "one column for each row"),
+        (lambda a, i: a.index_put((a > 0,), a[0]), "in the order of the true elements"),
         (lambda a, i: a.index_put((i, i), a[0, 0], accumulate=True), "accumulates other than whole rows"),
     ],
 )
 def test_other_indices_are_refused(lowered, function, reason: str) -> None:
     with pytest.raises(LoweringError, match=reason):
         lowered(function, x, torch.tensor([2, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, i: a[i],
+        lambda a, i: a.index_put((i,), 2 * a, accumulate=True),
+        lambda a, i: a.index_put((i,), a[0], accumulate=True),
+        lambda a, i: torch.zeros_like(a).index_put_((torch.arange(3), i), a[:, 0]),
+        lambda a, i: a.index_put((torch.arange(3), i[:1]), a[:, 0]),
+        lambda a, i: a.index_put((torch.arange(3), i[1]), a[0, 0]),
+    ],
+)
+def test_negative_indices_count_from_the_end_and_a_single_one_serves_all_rows(agrees, function) -> None:
+    agrees(function, x, torch.tensor([-1, 2, -3]))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i: torch.where((i < 2) | (i >= 5), 0, i - 2),
+        lambda i: (i - 2).masked_fill(~((i >= 2) & (i < 5)), 0),
+        lambda i: (i - 2).clamp(min=0, max=2),
+        lambda i: (i == 3).long(),
+    ],
+)
+def test_an_index_that_cannot_be_negative_is_not_wrapped(lowered, index) -> None:
+    """Rows of a shard of the vocabulary, foreign ones looked up in row 0."""
+    program = lowered(lambda a, i: a[index(i)], x, torch.tensor([3, 2, 7]))
+    (gather,) = [d for d in program.drafts if d.name == "gather"]
+    made = {d.out: d for d in program.drafts}
+    assert gather.ins[1] in made and not any(d.name == "add" for d in program.drafts)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i: torch.where((i < 2) | (i >= 5), 0, i - 3),
+        lambda i: torch.where((i < 2) & (i >= 5), 0, i - 2),
+        lambda i: torch.where(i < 2, i - 2, 0),
+        lambda i: (i - 2).clamp(max=2),
+    ],
+)
+def test_an_index_that_may_be_negative_is_wrapped(lowered, index) -> None:
+    program = lowered(lambda a, i: a[index(i)], x, torch.tensor([3, 2, 7]))
+    assert any(d.name == "add" for d in program.drafts)
 
 
 def test_index_put_of_scattered_rows_is_refused(lowered) -> None:

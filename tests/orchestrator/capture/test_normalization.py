@@ -1,5 +1,7 @@
 """Normalisation layers and GELU against the kernels, forward and backward."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,30 @@ def test_layer_norm(agrees) -> None:
 
 def test_layer_norm_without_parameters_over_two_dimensions(agrees) -> None:
     agrees(gradients(lambda x: F.layer_norm(x, (3, 4), eps=1e-3)), x, g)
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product((False, True), repeat=3))[1:])
+def test_gradients_of_a_layer_norm_with_frozen_operands(agrees, wanted) -> None:
+    """A frozen weight, or a batch input: the kernel gives only the gradients that are asked for."""
+
+    def run(*tensors):
+        *operands, grad = tensors
+        operands = [t.detach().requires_grad_(r) for t, r in zip(operands, wanted, strict=True)]
+        out = F.layer_norm(operands[0], (4,), *operands[1:])
+        return torch.autograd.grad(out, [t for t in operands if t.requires_grad], grad)
+
+    agrees(run, x, w, b, g)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)])
+def test_gradients_of_an_rms_norm_with_frozen_operands(agrees, wanted) -> None:
+    def run(*tensors):
+        *operands, grad = tensors
+        operands = [t.detach().requires_grad_(r) for t, r in zip(operands, wanted, strict=True)]
+        out = F.rms_norm(operands[0], (4,), operands[1], 1e-5)
+        return torch.autograd.grad(out, [t for t in operands if t.requires_grad], grad)
+
+    agrees(run, x, w, g)
 
 
 def test_rms_norm(agrees) -> None:
