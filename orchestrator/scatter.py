@@ -56,9 +56,14 @@ def random_inputs(plan: Plan, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def scatter_inputs(
-    plan: Plan, spec_inputs: Mapping[str, Array], rng: np.random.Generator
+    plan: Plan,
+    spec_inputs: Mapping[str, Array],
+    rng: np.random.Generator,
+    start: Sequence[Mapping[str, Array]] | None = None,
 ) -> list[dict[str, Array]]:
     """Inputs of every rank that satisfy the input relation; what no piece covers is random junk.
+
+    ``start`` has other values for what no piece covers, by rank and name, where the shape is right.
 
     A partial input gets random summands that add up (or candidates whose maximum or minimum is right). Raises
     :class:`EvaluationError` when relations contradict each other on these numbers.
@@ -68,9 +73,12 @@ def scatter_inputs(
     affordable(sum(t.size for p in programs for t in p.inputs.values()), "the input of all ranks")
     covered: list[dict[str, Array]] = []
     bounds = {r.plan: plan.ranges[r.spec] for r in plan.inputs if r.spec in plan.ranges}
-    for program in programs:
+    for program, held in zip(programs, start or [{}] * len(programs), strict=True):
         inputs = program.inputs
         out.append({n: random_array(t, rng, bounds.get(n, (0, 2))) for n, t in inputs.items()})
+        for name, type_ in inputs.items():
+            if name in held and held[name].shape == type_.shape:
+                out[-1][name] = np.array(held[name], dtype=NUMPY[type_.sort])
         covered.append({n: np.zeros(t.size, dtype=np.bool_) for n, t in inputs.items()})
     for relation in plan.inputs:
         source = spec_inputs[relation.spec]

@@ -1,11 +1,11 @@
-"""``tv-capture FILE.py --out PLAN``: exit code 0, 2 usage, 3 not capturable, 5 unusable file."""
+"""``tv-capture FILE.py --out PLAN``: 0, 1 a real run differs, 2 usage, 3 not capturable, 5 unusable file."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import click
 
 from certificates.plan import dump
 
-from .errors import CaptureError, DefinitionError, StepError
+from .errors import CaptureError, DefinitionError, DisagreementError, StepError
 from .output import objection
 
 #: Set to anything, Python's traceback of what failed in the user's code is printed too.
@@ -36,6 +36,14 @@ def extra() -> str:
     return f'pip install "{here}[torch]"{where}'
 
 
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _silent(_line: str) -> None:
+    """No progress."""
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file to write; .gz compresses.")
@@ -48,6 +56,11 @@ def extra() -> str:
     "--most", type=click.IntRange(min=1), default=64, show_default=True, help="Ranks traced of a large mesh."
 )
 @click.option("--list-unsupported", is_flag=True, help="Name all that cannot be captured, and write nothing.")
+@click.option(
+    "--run", "really_run", is_flag=True, help="Run the step in real processes and compare all numbers."
+)
+@click.option("--steps", type=click.IntRange(min=1), help="Consecutive steps of --run.  [default: 3]")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the numbers of --run.  [default: 0]")
 @click.option("--traceback", is_flag=True, help="Show Python's traceback of what fails in FILE.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def main(
@@ -58,12 +71,17 @@ def main(
     jobs: int | None,
     most: int,
     list_unsupported: bool,
+    really_run: bool,
+    steps: int | None,
+    seed: int | None,
     traceback: bool,
     quiet: bool,
 ) -> None:
     """Capture the training step that FILE defines (see docs/capture.md) as a plan."""
     if out is None and not list_unsupported:
         raise click.UsageError("--out is needed, or --list-unsupported")
+    if (steps, seed) != (None, None) and not really_run:
+        raise click.UsageError("--steps and --seed are for --run")
     problem = None if out is None else objection(out, file, force)
     if problem is not None:
         raise click.UsageError(problem)
@@ -71,6 +89,7 @@ def main(
     with _interruptible():
         try:
             from .assemble import capture, obstacles
+            from .running import run, with_run
             from .userfile import load_definition
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "torch":
@@ -83,8 +102,12 @@ def main(
                 if found is not None:
                     _refuse(found, traceback, sys.stdout)
                 return
-            report = (lambda _line: None) if quiet else (lambda line: click.echo(line, err=True))
+            report: Callable[[str], None] = _silent if quiet else _say
             plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report)
+            if really_run:
+                compared = run(plan, definition, steps=3 if steps is None else steps, seed=seed or 0)
+                plan = with_run(plan, compared)
+                report(f"run: {compared}")
         except CaptureError as error:
             _refuse(error, traceback, sys.stderr)
         assert out is not None
@@ -107,6 +130,8 @@ def _refuse(error: CaptureError, traceback: bool, stream: Any) -> NoReturn:
     click.echo(f"tv-capture: {blocks}" if stream is sys.stderr else blocks, file=stream)
     if texts and not shown and any(p.instead is None for p in problems if isinstance(p, StepError)):
         click.echo("(--traceback shows where in Python it was raised)", file=stream)
+    if isinstance(error, DisagreementError):
+        sys.exit(1)
     sys.exit(5 if any(isinstance(p, DefinitionError) for p in problems) else 3)
 
 

@@ -228,3 +228,15 @@ class FingerprintError(CaptureError):
     """A job is not the one that a plan describes."""
 
     rule = "fingerprint"
+
+
+class RunError(CaptureError):
+    """The user's step cannot be run for real and compared with its plan."""
+
+    rule = "run"
+
+
+class DisagreementError(CaptureError):
+    """The user's step, run for real, does not compute what its plan says."""
+
+    rule = "disagreement"

@@ -1,0 +1,201 @@
+"""``tv-capture --run``: a plan is compared with what real processes compute, step after step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from click.testing import CliRunner
+from torch import nn
+
+from certificates.plan import Mesh, Plan, load
+from orchestrator.capture import Batch, Definition, capture
+from orchestrator.capture.cli import main
+from orchestrator.capture.errors import DisagreementError, RunError
+from orchestrator.capture.running import affordable, run
+
+FILE = """
+import torch, torch.distributed as dist
+from orchestrator.capture import Batch, Definition
+
+def step(model, optimizer, batch, parallel=False):
+    optimizer.zero_grad()
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    for p in model.parameters() if parallel else ():
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+    optimizer.step()
+    return {"loss": loss}
+
+definition = Definition(
+    name="ddp", mesh={"dp": 2}, build=lambda: torch.nn.Linear(4, 3), parallelize=lambda model, mesh: model,
+    optimizer=lambda params: torch.optim.AdamW(params), step=step,
+    parallel_step=lambda *given: step(*given, parallel=True),
+    batch={"x": Batch((4, 4), shard={"dp": 0})},
+    layouts={"weight": {}, "bias": {}}, mean_over={"loss": ("dp",)},
+)
+"""
+
+
+def single(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+    optimizer.zero_grad()
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    return {"loss": loss}
+
+
+def reduced(op: Any) -> Any:
+    """A data-parallel step that reduces its gradients with ``op()``."""
+
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        dist.all_reduce(model.weight.grad, op=op())
+        optimizer.step()
+        return {"loss": loss}
+
+    return step
+
+
+DDP = Definition(
+    name="ddp",
+    mesh={"dp": 2},
+    build=lambda: nn.Linear(4, 3, bias=False),
+    parallelize=lambda model, mesh: model,
+    optimizer=lambda params: torch.optim.AdamW(params),
+    step=single,
+    parallel_step=reduced(lambda: dist.ReduceOp.AVG),
+    batch={"x": Batch((4, 4), shard={"dp": 0})},
+    layouts={"weight": {}},
+    mean_over={"loss": ("dp",)},
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return capture(DDP, jobs=1)
+
+
+@pytest.mark.slow
+def test_all_numbers_of_a_plan_that_says_what_the_code_does_agree(plan: Plan) -> None:
+    compared = run(plan, DDP, steps=4, seed=3)
+    assert (compared.steps, compared.ranks, compared.seed, compared.precision) == (4, 2, 3, "float64")
+    # Loss, weight, two moments and a step count, and the gradient: on three devices.
+    assert compared.numbers >= 4 * 3 * (1 + 3 * 12 + 1) and compared.largest < 1e-12
+
+
+@pytest.mark.slow
+def test_a_factor_before_a_sum_is_run_though_gloo_has_none(plan: Plan) -> None:
+    half = dataclasses.replace(DDP, parallel_step=reduced(lambda: dist.ReduceOp.PREMUL_SUM(0.5)))
+    assert run(plan, half).largest < 1e-12
+
+
+@pytest.mark.slow
+def test_code_that_does_something_else_is_named_with_output_rank_step_and_numbers(plan: Plan) -> None:
+    summed = dataclasses.replace(DDP, parallel_step=reduced(lambda: dist.ReduceOp.SUM))
+    message = (
+        r"exp_avg.weight\[\d, \d\] is .* in the real run and .* after step 1 \(12 of 12 .*test_running.py:"
+    )
+    with pytest.raises(DisagreementError, match=message) as caught:
+        run(plan, summed)
+    assert caught.value.rank == 0 and caught.value.tensor == "opt.exp_avg.weight"
+
+
+@pytest.mark.slow
+def test_what_only_a_second_step_shows_is_found(plan: Plan) -> None:
+    """A gradient that is never zeroed; a counter in Python; a state the plan knows nothing of."""
+    calls: list[int] = []
+
+    def stale(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    def counting(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        calls.append(1)
+        return {"loss": single(model, optimizer, batch)["loss"] * (2 if len(calls) > 2 else 1)}
+
+    def growing(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        result = single(model, optimizer, batch)
+        optimizer.state[model.weight]["more"] = torch.zeros(2)
+        return result
+
+    for step, message in (
+        (stale, "after step 2"),
+        (counting, "loss.* after step 2"),
+        (growing, "the plan has none .*opt.more.weight"),
+    ):
+        with pytest.raises(DisagreementError, match=message):
+            run(plan, dataclasses.replace(DDP, step=step))
+
+
+@pytest.mark.slow
+def test_code_that_insists_on_float32_is_run_in_float32(plan: Plan) -> None:
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        loss = (batch["x"].float() @ model.weight.t().float()).to(model.weight.dtype).square().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    def narrow(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        assert model.weight.dtype == torch.float32
+        return single(model, optimizer, batch)
+
+    assert run(plan, dataclasses.replace(DDP, step=step)).precision == "float64 and float32"
+    assert run(plan, dataclasses.replace(DDP, step=narrow)).precision == "float32"
+
+
+@pytest.mark.slow
+def test_a_step_that_fails_shows_its_traceback_and_rank(plan: Plan) -> None:
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        if dist.get_rank() == 1:
+            raise ValueError("rank one has no such thing")
+        return reduced(lambda: dist.ReduceOp.AVG)(model, optimizer, batch)
+
+    with pytest.raises(RunError, match="rank one has no such thing") as caught:
+        run(plan, dataclasses.replace(DDP, parallel_step=step))
+    assert caught.value.rank == 1
+
+
+def test_what_is_too_large_is_a_sentence() -> None:
+    example = load(Path(__file__).resolve().parents[3] / "examples" / "llama3-8b-2l-tp2-fsdp2.json.gz")
+    with pytest.raises(RunError, match=r"its tensors have \d+ elements over all ranks, more than \d+"):
+        affordable(example)
+    with pytest.raises(RunError, match="512 ranks are more than the 16"):
+        affordable(dataclasses.replace(example, mesh=Mesh({"dp": 512})))
+
+
+@pytest.mark.slow
+def test_the_command_writes_into_the_plan_what_was_compared(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.py", tmp_path / "plan.json.gz"
+    file.write_text(FILE)
+    result = CliRunner().invoke(main, [str(file), "--out", str(out), "--run", "--steps", "2", "--seed", "5"])
+    assert result.exit_code == 0, result.output
+    said = str(load(out).provenance["run"])
+    assert said.startswith("2 consecutive steps, single device and 2 gloo ranks, seed 5: ")
+    assert said in result.output and "largest difference" in said and len(said) < 200
+
+
+@pytest.mark.slow
+def test_a_plan_that_differs_from_the_run_is_not_written(tmp_path: Path) -> None:
+    """What PyTorch does differs between tracing and running: no rule of capture can know of this one."""
+    file, out = tmp_path / "mine.py", tmp_path / "plan.json.gz"
+    lie = "loss = model(batch['x']).square().mean() * (2 if type(batch['x']) is torch.Tensor else 1)"
+    file.write_text(FILE.replace('loss = model(batch["x"]).square().mean()', lie))
+    result = CliRunner().invoke(main, [str(file), "--out", str(out), "--run"])
+    assert result.exit_code == 1 and "disagreement: " in result.output and not out.exists()
+
+
+def test_options_of_a_run_need_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE)
+    result = CliRunner().invoke(main, [str(file), "--out", str(tmp_path / "plan.json"), "--steps", "2"])
+    assert result.exit_code == 2 and "are for --run" in result.output
