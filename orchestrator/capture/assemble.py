@@ -24,6 +24,7 @@ from .definition import Definition
 from .errors import CaptureError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
+from .lowering.table import communicator
 from .processes import survey, trace_ranks
 from .tracing import SHIMS, Layout
 
@@ -88,7 +89,7 @@ def capture(
         for i, f in enumerate(fitted)
     )
     classes = tuple(split_classes(classes, mesh, definition.buckets))
-    used = sorted({axes for f in fitted for axes in f.program.groups})
+    used = sorted({key for f in fitted for key in f.program.groups})
     for cls in classes:
         extra = sorted(set(cls.program.outputs) - set(spec.outputs) - set(definition.buckets))
         if extra:
@@ -99,7 +100,7 @@ def capture(
     plan = Plan(
         definition.name,
         mesh,
-        {"_".join(axes): Group(axes, mesh.fibres(axes)) for axes in used},
+        {communicator(axes, n): Group(axes, mesh.fibres(axes)) for axes, n in used},
         sources.names,
         spec,
         classes,
@@ -133,7 +134,7 @@ def _cores() -> int:
 
 
 class _Numbering:
-    """Rendezvous numbers: equal collectives at equal positions of a group's order meet."""
+    """Rendezvous numbers: equal collectives at equal positions of a communicator's order meet."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[object, ...], int] = {}

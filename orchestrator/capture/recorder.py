@@ -7,9 +7,10 @@ Every storage it meets is kept alive, so that no two tensors of a trace share an
 
 from __future__ import annotations
 
+import itertools
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,10 @@ from types import FrameType
 from typing import Any
 
 import torch
+import typing_extensions
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
@@ -47,9 +50,17 @@ _REAL = (
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
 #: Frames of these are not the user's; those of models that are installed as packages are.
-_LIBRARIES = ("<", *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)))
+_LIBRARIES = (
+    "<",
+    *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)),
+    typing_extensions.__file__,  # PyTorch's deprecated functions are wrapped by it
+)
 #: Ops that say nothing about values.
 _SILENT = frozenset(("prim.device.default", "aten.record_stream.default"))
+#: Views whose schemas do not say so.
+_UNANNOTATED_VIEWS = frozenset(("aten._unsafe_view.default",))
+#: Namespaces whose ops name their process group.
+_FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +81,10 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class GroupRef:
-    """A process group, by its ranks in group order."""
+    """A communicator: its ranks in group order, and which of a rank's groups with these ranks it is."""
 
     ranks: tuple[int, ...]
+    ordinal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +99,9 @@ class ReduceRef:
 class Node:
     """One recorded op. ``op`` is ``namespace.name.overload``, or ``storage.resize`` for a freed storage.
 
-    An op with a complex operand or result has the prefix ``complex.``.
-    ``writes`` are the arguments that its schema says it changes.
+    An op with a complex operand or result has the prefix ``complex.``. ``dist.name`` is a call that reached a
+    process group (:mod:`.group`): results, operands, communicator, and what else the call says.
+    ``writes`` are the arguments that its schema says it changes; a ``view`` names elements of its operand.
     """
 
     op: str
@@ -97,6 +110,7 @@ class Node:
     outs: Any
     writes: tuple[TensorRef, ...]
     frame: Frame | None
+    view: bool = False
 
 
 def reference(tensor: torch.Tensor) -> TensorRef:
@@ -149,7 +163,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._alive: list[object] = []
         self._forward: dict[int, Frame] = {}
-        self.factor: float | None = None
+        self._works = itertools.count()
+        #: Works whose futures the Reducer of DistributedDataParallel holds, with the storages they write.
+        self.held: dict[int, frozenset[int]] = {}
+        self._buffers: dict[int, frozenset[int]] = {}
 
     def __torch_dispatch__(
         self,
@@ -166,13 +183,59 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         # Arguments are described before the op runs: it may change their storage or metadata.
         described = tree_map(self._describe, tuple(args))
         named = tree_map(self._describe, dict(kwargs or {}))
+        described, named = _with_groups(func, described, named)
         result = func(*args, **(kwargs or {}))
         outs = tree_map(self._describe, result)
         if any(isinstance(t, torch.Tensor) and t.is_complex() for t in tree_leaves((args, kwargs, result))):
             name = f"complex.{name}"
         written = _written(func, described, named)
-        self.nodes.append(Node(name, described, named, outs, written, self._frame()))
+        if self.held:
+            self._release(tree_leaves((described, named, outs)))
+        self.nodes.append(Node(name, described, named, outs, written, self._frame(), _is_view(func)))
         return result
+
+    def collective(self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...]) -> int:
+        """A call that reached a process group; the number is that of its work."""
+        outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
+        written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
+        number = next(self._works)
+        frame = self._frame()
+        if self.held:
+            self._release(tree_leaves((outs, ins)))
+        self._buffers[number] = frozenset(t.storage for t in written)
+        self.nodes.append(
+            Node(f"dist.{name}", (outs, ins, *arguments), {"work": number}, None, written, frame)
+        )
+        return number
+
+    def waited(self, number: int) -> None:
+        """The program has waited for a work."""
+        self.held.pop(number, None)
+        self.nodes.append(Node("dist.wait", (number,), {}, None, (), user_frame()))
+
+    @contextmanager
+    def after(self, numbers: Sequence[int]) -> Iterator[int]:
+        """What runs inside runs when these works are done; the number is that of a work that ends with it."""
+        number = next(self._works)
+        self.nodes.append(Node("dist.then", (number, tuple(numbers)), {}, None, (), user_frame()))
+        before = len(self.nodes)
+        yield number
+        inside = [t.storage for node in self.nodes[before:] for t in (*node.writes, *_refs(node.outs))]
+        self._buffers[number] = frozenset((*inside, *(s for n in numbers for s in self._buffers[n])))
+        self.nodes.append(Node("dist.then_end", (number,), {}, None, (), user_frame()))
+
+    def hold(self, number: int) -> None:
+        """The Reducer waits for this work before the backward pass is over, without any op."""
+        self.held[number] = self._buffers[number]
+
+    def _release(self, tensors: Sequence[Any]) -> None:
+        """Works held by the Reducer whose buffers it uses now, or all when the backward pass is over."""
+        over = torch._C._current_graph_task_id() == -1
+        if over or _inside_engine():
+            touched = {t.storage for t in tensors if isinstance(t, TensorRef)}
+            for number, storages in list(self.held.items()):
+                if over or touched & storages:
+                    self.waited(number)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         self._alive.append(storage)
@@ -185,7 +248,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(item, torch.dtype):
             return DTYPES.get(item, str(item))
         if isinstance(item, torch.ScriptObject):
-            return _unbox(item, self.factor)
+            return None
         return item
 
     def _frame(self) -> Frame | None:
@@ -208,49 +271,47 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tup
     return tuple(found)
 
 
-def _unbox(item: torch.ScriptObject, factor: float | None) -> Any:
-    kind = item._type().name()
-    if kind == "ProcessGroup":
-        group = torch.distributed.ProcessGroup.unbox(item)
-        return GroupRef(tuple(torch.distributed.get_process_group_ranks(group)))
-    if kind == "ReduceOp":
-        name = torch.distributed.ReduceOp.RedOpType(item.op()).name
-        return ReduceRef(name, factor if name == "PREMUL_SUM" else None)
-    return None
+def _refs(tree: Any) -> list[TensorRef]:
+    return [t for t in tree_leaves(tree) if isinstance(t, TensorRef)]
 
 
-def _factor(options: Any) -> float | None:
-    """The factor of a ``PREMUL_SUM``, which the dispatcher does not see; ``None`` for other reductions."""
-    kind, factor = options.reduceOp.__getstate__()
-    known = kind == torch.distributed.ReduceOp.PREMUL_SUM and isinstance(factor, int | float)
-    return float(factor) if known else None
+def _is_view(func: Any) -> bool:
+    """Do all results only name elements of an argument? Schemas of PyTorch's own ops say so."""
+    if func.namespace not in ("aten", "prim", "prims"):
+        return False
+    if str(func) in _UNANNOTATED_VIEWS:
+        return True
+    annotations = [r.alias_info for r in func._schema.returns]
+    return bool(annotations) and all(a is not None and not a.is_write for a in annotations)
 
 
-@contextmanager
-def _factors(recorder: Recorder) -> Iterator[None]:
-    """While a reduction runs, the recorder knows its factor."""
-    group = torch.distributed.ProcessGroup
-    names = ("allreduce", "_reduce_scatter_base", "reduce_scatter_single")
-    saved = {name: vars(group)[name] for name in names if name in vars(group)}  # descriptors, to be put back
+def _with_groups(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Functional collectives name their group: the name is replaced by what it means here."""
+    for i, argument in enumerate(func._schema.arguments if func.namespace in _FUNCTIONAL else ()):
+        if argument.name != "group_name":
+            continue
+        name = args[i] if i < len(args) else kwargs[argument.name]
+        group = _resolve_process_group(name) if isinstance(name, str) else name
+        ref = group if isinstance(group, GroupRef) else group.reference
+        if i < len(args):
+            args = (*args[:i], ref, *args[i + 1 :])
+        else:
+            kwargs = kwargs | {argument.name: ref}
+    return args, kwargs
 
-    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            options = next((a for a in (*args, *kwargs.values()) if hasattr(a, "reduceOp")), None)
-            recorder.factor = None if options is None else _factor(options)
-            try:
-                return method(*args, **kwargs)
-            finally:
-                recorder.factor = None
 
-        return call
-
-    for name in saved:
-        setattr(group, name, noting(getattr(group, name)))
-    try:
-        yield
-    finally:
-        for name, descriptor in saved.items():
-            setattr(group, name, descriptor)
+def _inside_engine() -> bool:
+    """Does the engine of the backward pass call from C++, with no line of the user in between?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_engine_run_backward":
+            return True
+        if is_users(frame.f_code.co_filename):
+            return False
+        frame = frame.f_back
+    return False
 
 
 @contextmanager
@@ -264,8 +325,18 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         return resize(storage, size)
 
     torch.UntypedStorage.resize_ = logged
+    _active.append(recorder)
     try:
-        with recorder, _factors(recorder):
+        with recorder:
             yield recorder
     finally:
+        _active.pop()
         torch.UntypedStorage.resize_ = resize
+
+
+def active() -> Recorder | None:
+    """The recorder that is at work."""
+    return _active[-1] if _active else None
+
+
+_active: list[Recorder] = []

@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from certificates.plan import Mesh
 
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
+from .group import process_group
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef, Recorder, TensorRef, recording, reference
 
@@ -58,19 +58,10 @@ def trace(definition: Definition, rank: int | None) -> RankTrace:
     A step that cannot be captured is a :class:`CaptureError` that names the rank.
     """
     try:
-        with _process_group(rank or 0, Mesh(definition.mesh).ranks):
+        with process_group(rank or 0, Mesh(definition.mesh).ranks):
             return _trace(definition, rank)
     except CaptureError as error:
         raise (error if rank is None else error.at_rank(rank)) from None
-
-
-@contextmanager
-def _process_group(rank: int, size: int) -> Iterator[None]:
-    dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _trace(definition: Definition, rank: int | None) -> RankTrace:
@@ -94,7 +85,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
     with _capturable_on_cpu(), _exact_norm_shares(), fake:
         step(model, optimizer, batch)
         optimizer.zero_grad(set_to_none=True)
-        lowering = Lowering(lambda group: _axes_of(mesh, rank, group))
+        lowering = Lowering(lambda group: _axes_of(mesh, rank, group), rank)
         states = _states(model, optimizer)
         layouts = _layouts(definition, states, rank)
         refs = {name: reference(_local(tensor)) for name, tensor in states.items()}

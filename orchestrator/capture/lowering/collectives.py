@@ -1,24 +1,24 @@
-"""Functional and in-place collectives of c10d. An average is a sum and an exact factor."""
+"""Collectives: functional ops, and calls that reached the process group. An average is a sum and a factor.
+
+A plan file has four collectives. Those with a root are written with them: every member hands its piece over,
+and takes the root's. Where PyTorch leaves a buffer undefined, reading it is an error.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
+from certificates.ir import TensorType
 
 from ..builder import Value
-from ..recorder import GroupRef, Node, ReduceRef
+from ..errors import GroupError
+from ..memory import Geometry
+from ..recorder import GroupRef, Node, ReduceRef, TensorRef
 from .table import Context, effects, lowers
 
 _KINDS = {"sum": "add", "avg": "add", "max": "max", "min": "min"}
-
-
-def _group(group: GroupRef | str) -> GroupRef:
-    """Functional collectives name their group, in-place ones pass it."""
-    if isinstance(group, GroupRef):
-        return group
-    return GroupRef(tuple(get_process_group_ranks(_resolve_process_group(group))))
 
 
 def _kind(c: Context, reduction: ReduceRef | str) -> tuple[str, bool]:
@@ -42,61 +42,248 @@ def _mean(c: Context, total: Value, group: GroupRef, average: bool) -> Value:
     return c.b.scale(total, Fraction(1, len(group.ranks))) if average else total
 
 
-@lowers("_c10d_functional.wait_tensor")
-def _wait(c: Context, x: Value) -> Value:
-    return x
+def _rows(c: Context, x: Value, size: int) -> Value:
+    """The operand with a first dimension that ``size`` ranks divide; memory order is what counts."""
+    if x.shape and x.shape[0] % size == 0:
+        return x
+    if x.type.size % size:
+        raise c.refuse(f"{x.type.size} elements for {size} ranks")
+    return c.b.reshape(x, (size, x.type.size // size))
+
+
+# --- functional ops and what all forms share --------------------------------------------------------------
 
 
 @lowers("_c10d_functional.all_reduce")
-def all_reduce(c: Context, x: Value, reduction: ReduceRef | str, group: GroupRef | str) -> Value:
+def all_reduce(c: Context, x: Value, reduction: ReduceRef | str, group: GroupRef) -> Value:
     x, reduction = _scaled(c, x, reduction)
     kind, average = _kind(c, reduction)
-    ranks = _group(group)
-    return _mean(c, c.collective("all_reduce", x, ranks, x.shape, kind=kind), ranks, average)
+    return _mean(c, c.collective("all_reduce", x, group, x.shape, kind=kind), group, average)
 
 
-@lowers("_c10d_functional.all_gather_into_tensor")
-def all_gather(c: Context, x: Value, _size: int, group: GroupRef | str) -> Value:
-    ranks = _group(group)
-    return c.collective("all_gather", x, ranks, (x.shape[0] * len(ranks.ranks), *x.shape[1:]), dim=0)
+@lowers("_c10d_functional.all_gather_into_tensor", "_c10d_functional.all_gather_into_tensor_out")
+def all_gather(c: Context, x: Value, _size: int, group: GroupRef, *, rooted: bool = False) -> Value:
+    x = x if x.shape else c.b.reshape(x, (1,))
+    shape = (x.shape[0] * len(group.ranks), *x.shape[1:])
+    return c.collective("all_gather", x, group, shape, rooted=rooted, dim=0)
 
 
-@lowers("_c10d_functional.reduce_scatter_tensor")
-def reduce_scatter(
-    c: Context, x: Value, reduction: ReduceRef | str, _size: int, group: GroupRef | str
-) -> Value:
+@lowers("_c10d_functional.reduce_scatter_tensor", "_c10d_functional.reduce_scatter_tensor_out")
+def reduce_scatter(c: Context, x: Value, reduction: ReduceRef | str, _size: int, group: GroupRef) -> Value:
     x, reduction = _scaled(c, x, reduction)
     kind, average = _kind(c, reduction)
     if kind != "add":
         raise c.refuse(f"reduce_scatter of {kind}")
-    ranks = _group(group)
-    shape = (x.shape[0] // len(ranks.ranks), *x.shape[1:])
-    return _mean(c, c.collective("reduce_scatter", x, ranks, shape, kind=kind, dim=0), ranks, average)
+    x = _rows(c, x, len(group.ranks))
+    shape = (x.shape[0] // len(group.ranks), *x.shape[1:])
+    return _mean(c, c.collective("reduce_scatter", x, group, shape, kind=kind, dim=0), group, average)
 
 
 @lowers("_c10d_functional.all_to_all_single")
-def _all_to_all(c: Context, x: Value, out_sizes: Any, in_sizes: Any, group: GroupRef | str) -> Value:
-    if len({*out_sizes, *in_sizes}) != 1:
+def all_to_all(
+    c: Context, x: Value, out_sizes: Sequence[int], in_sizes: Sequence[int], group: GroupRef
+) -> Value:
+    if len({*out_sizes, *in_sizes}) > 1:
         raise c.refuse("all_to_all with unequal pieces")
-    return c.collective("all_to_all", x, _group(group), x.shape, split_dim=0, concat_dim=0)
+    x = _rows(c, x, len(group.ranks))
+    return c.collective("all_to_all", x, group, x.shape, split_dim=0, concat_dim=0)
 
 
-@effects("c10d.allreduce_.default")
-def _all_reduce_in_place(driver: Any, node: Node) -> None:
-    tensors, group, reduction = node.args[:3]
-    for tensor in tensors:
-        driver.write(tensor, all_reduce(driver.context, driver.read(tensor), reduction, group))
+@lowers("_dtensor.shard_dim_alltoall")
+def _shard_dim(c: Context, x: Value, gather_dim: int, shard_dim: int, group: GroupRef) -> Value:
+    shape = list(x.shape)
+    shape[gather_dim] *= len(group.ranks)
+    shape[shard_dim] //= len(group.ranks)
+    return c.collective("all_to_all", x, group, shape, split_dim=shard_dim, concat_dim=gather_dim)
 
 
-@effects("c10d._allgather_base_.default")
-def _all_gather_base(driver: Any, node: Node) -> None:
-    target, source, group = node.args[:3]
-    gathered = all_gather(driver.context, driver.read(source), 0, group)
-    driver.write(target, driver.context.b.reshape(gathered, target.geometry.size))
+@lowers("_c10d_functional.broadcast")
+def broadcast(c: Context, x: Value, root: int, group: GroupRef) -> Value:
+    """Every member's tensor is gathered, and the root's taken."""
+    if len(group.ranks) == 1:
+        return x
+    gathered = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group, rooted=True)
+    return c.b.reshape(c.b.narrow(gathered, 0, root, 1), x.shape)
 
 
-@effects("c10d._reduce_scatter_base_.default")
-def _reduce_scatter_base(driver: Any, node: Node) -> None:
-    target, source, group, reduction = node.args[:4]
-    pieces = reduce_scatter(driver.context, driver.read(source), reduction, 0, group)
-    driver.write(target, driver.context.b.reshape(pieces, target.geometry.size))
+@lowers("_c10d_functional.all_reduce_coalesced")
+def _all_reduces(c: Context, xs: Sequence[Value], reduction: str, group: GroupRef) -> list[Value]:
+    return [all_reduce(c, x, reduction, group) for x in xs]
+
+
+@lowers("_c10d_functional.all_gather_into_tensor_coalesced")
+def _all_gathers(c: Context, xs: Sequence[Value], size: int, group: GroupRef) -> list[Value]:
+    return [all_gather(c, x, size, group) for x in xs]
+
+
+@lowers("_c10d_functional.reduce_scatter_tensor_coalesced")
+def _reduce_scatters(
+    c: Context, xs: Sequence[Value], reduction: str, size: int, group: GroupRef
+) -> list[Value]:
+    return [reduce_scatter(c, x, reduction, size, group) for x in xs]
+
+
+@effects("_c10d_functional.wait_tensor.default")
+def _wait_tensor(driver: Any, node: Node) -> None:
+    if node.outs.storage != node.args[0].storage:
+        driver.write(node.outs, driver.read(node.args[0]))
+
+
+# --- calls that reached the process group: (results, operands, communicator, ...) -------------------------
+
+
+@effects("dist.wait", "dist.then", "dist.then_end", "dist.barrier")
+def _order(driver: Any, node: Node) -> None:
+    """Order only, see :mod:`..waits`."""
+
+
+@effects("dist.send", "dist.recv")
+def _point_to_point(driver: Any, node: Node) -> None:
+    name = node.op.removeprefix("dist.")
+    raise GroupError(
+        f"a {name} between two ranks has no place in a plan file; only collectives have", op=node.op
+    )
+
+
+@effects("dist.all_reduce")
+def _all_reduce_event(driver: Any, node: Node) -> None:
+    tensors, _, group, reduction = node.args
+    for ref in map(_image, tensors):
+        driver.write(ref, all_reduce(driver.context, driver.read(ref), reduction, group))
+
+
+@effects("dist.broadcast")
+def _broadcast_event(driver: Any, node: Node) -> None:
+    tensors, _, group, root = node.args
+    for ref in map(_image, tensors):
+        driver.write(ref, broadcast(driver.context, driver.read(ref), root, group))
+
+
+@effects("dist.reduce")
+def _reduce_event(driver: Any, node: Node) -> None:
+    """The root has the sum; what the others are left with is undefined."""
+    tensors, _, group, reduction, root = node.args
+    c = driver.context
+    x, reduction = _scaled(c, driver.read(_image(tensors[0])), reduction)
+    kind, average = _kind(c, reduction)
+    total = _mean(c, c.collective("all_reduce", x, group, x.shape, rooted=True, kind=kind), group, average)
+    for ref in map(_image, tensors):
+        driver.write(ref, total if c.is_member(group, root) else driver.undefined(ref))
+
+
+@effects("dist.all_gather_single")
+def _all_gather_single_event(driver: Any, node: Node) -> None:
+    outs, ins, group = node.args
+    for out, source in zip(outs, ins, strict=True):
+        gathered = all_gather(driver.context, driver.read(_packed(source)), 0, group)
+        driver.write(_packed(out), driver.context.b.reshape(gathered, out.geometry.size))
+
+
+@effects("dist.all_gather")
+def _all_gather_event(driver: Any, node: Node) -> None:
+    outs, ins, group = node.args
+    for line, source in zip(outs, ins, strict=True):
+        _write_pieces(driver, line, _gathered(driver, source, line, group))
+
+
+@effects("dist.gather")
+def _gather_event(driver: Any, node: Node) -> None:
+    outs, ins, group, _root = node.args
+    for i, source in enumerate(ins):
+        gathered = _gathered(driver, source, outs[i] if outs else [], group, rooted=True)
+        if outs:
+            _write_pieces(driver, outs[i], gathered)
+
+
+@effects("dist.scatter")
+def _scatter_event(driver: Any, node: Node) -> None:
+    """All members send their lists, those that have none zeros, and keep what the root sent."""
+    (out,), ins, group, root = node.args
+    c, size = driver.context, len(node.args[2].ranks)
+    shape = out.geometry.size
+    pieces = _joined(driver, ins[0], shape) if ins else c.b.constant(0, TensorType(out.dtype, (size, *shape)))
+    if size > 1:
+        pieces = c.collective(
+            "all_to_all", pieces, group, pieces.shape, rooted=True, split_dim=0, concat_dim=0
+        )
+    driver.write(_packed(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
+
+
+@effects("dist.reduce_scatter_single")
+def _reduce_scatter_single_event(driver: Any, node: Node) -> None:
+    outs, ins, group, reduction = node.args
+    for out, source in zip(outs, ins, strict=True):
+        piece = reduce_scatter(driver.context, driver.read(_packed(source)), reduction, 0, group)
+        driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
+
+
+@effects("dist.reduce_scatter")
+def _reduce_scatter_event(driver: Any, node: Node) -> None:
+    outs, ins, group, reduction = node.args
+    for out, line in zip(outs, ins, strict=True):
+        joined = _joined(driver, line, out.geometry.size)
+        piece = reduce_scatter(driver.context, joined, reduction, 0, group)
+        driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
+
+
+@effects("dist.all_to_all_single")
+def _all_to_all_single_event(driver: Any, node: Node) -> None:
+    (out,), (source,), group, out_sizes, in_sizes = node.args
+    moved = all_to_all(driver.context, driver.read(_packed(source)), out_sizes, in_sizes, group)
+    driver.write(_packed(out), driver.context.b.reshape(moved, out.geometry.size))
+
+
+@effects("dist.all_to_all")
+def _all_to_all_event(driver: Any, node: Node) -> None:
+    outs, ins, group = node.args
+    _write_pieces(
+        driver, outs, all_to_all(driver.context, _joined(driver, ins, ins[0].geometry.size), (), (), group)
+    )
+
+
+def _image(ref: TensorRef) -> TensorRef:
+    """The tensor as it lies in memory, which is what a collective combines."""
+    geometry = ref.geometry
+    if not geometry.dense:
+        raise GroupError("a collective on a tensor with gaps or overlaps; make it contiguous")
+    order = [*(d for d in range(len(geometry.size)) if d not in geometry.moving), *geometry.moving]
+    size, stride = ([of[d] for d in order] for of in (geometry.size, geometry.stride))
+    return TensorRef(
+        ref.storage, ref.dtype, Geometry.of(size, stride, geometry.offset), ref.literal, ref.conjugate
+    )
+
+
+def _packed(ref: TensorRef) -> TensorRef:
+    """A tensor that is contiguous, as its rows are handed to ranks."""
+    if ref.geometry != Geometry.contiguous(ref.geometry.size, ref.geometry.offset):
+        raise GroupError("a collective that moves rows of a tensor that is not contiguous")
+    return ref
+
+
+def _gathered(
+    driver: Any, source: TensorRef, line: Sequence[TensorRef], group: GroupRef, *, rooted: bool = False
+) -> Value:
+    """The pieces of all members along a first dimension."""
+    shape = source.geometry.size
+    if any(ref.geometry.size != shape for ref in line):
+        raise GroupError(
+            f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in (source, *line)})}"
+        )
+    x = driver.read(_packed(source))
+    return all_gather(driver.context, driver.context.b.reshape(x, (1, *shape)), 0, group, rooted=rooted)
+
+
+def _joined(driver: Any, line: Sequence[TensorRef], shape: tuple[int, ...]) -> Value:
+    """A list of equal pieces along a first dimension."""
+    if any(ref.geometry.size != shape for ref in line):
+        raise GroupError(f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in line})}")
+    b = driver.context.b
+    return b.concatenate([b.reshape(driver.read(_packed(ref)), (1, *shape)) for ref in line], 0)  # type: ignore[no-any-return]
+
+
+def _write_pieces(driver: Any, line: Sequence[TensorRef], pieces: Value) -> None:
+    b = driver.context.b
+    for i, ref in enumerate(line):
+        if ref.geometry.size != pieces.shape[1:]:
+            raise GroupError(f"a piece of shape {list(pieces.shape[1:])} for {list(ref.geometry.size)}")
+        driver.write(_packed(ref), b.reshape(b.narrow(pieces, 0, i, 1), ref.geometry.size))

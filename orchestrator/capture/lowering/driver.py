@@ -14,6 +14,7 @@ from ..errors import (
     AliasingError,
     CaptureError,
     ClosureError,
+    GroupError,
     LoweringError,
     UnsupportedOpError,
     gathered,
@@ -26,6 +27,9 @@ from .complex import conjugate
 from .foreach import single_ops
 from .table import EFFECTS, Context, find
 
+#: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
+_COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
+
 
 @dataclass(frozen=True)
 class RankProgram:
@@ -34,18 +38,19 @@ class RankProgram:
     inputs: Mapping[str, TensorType]
     drafts: tuple[Draft, ...]
     outputs: Mapping[str, str]
-    #: Axes of every process group in use.
-    groups: tuple[tuple[str, ...], ...]
+    #: Axes and ordinal of every communicator in use.
+    groups: tuple[tuple[tuple[str, ...], int], ...]
 
 
 class Lowering:
     """One trace. Register inputs, :meth:`run` the nodes, :meth:`finish` with the output tensors."""
 
-    def __init__(self, group_axes: Callable[[GroupRef], tuple[str, ...]]) -> None:
+    def __init__(self, group_axes: Callable[[GroupRef], tuple[str, ...]], rank: int | None = None) -> None:
         self.builder = Builder()
         self.memory = Memory(self.builder, self._missing)
-        self.context = Context(self.builder, group_axes)
+        self.context = Context(self.builder, group_axes, rank=rank)
         self._problems: list[CaptureError] = []
+        self._fatal: list[CaptureError] = []
         self._reading: TensorRef | None = None
         self._fresh = 0
 
@@ -80,6 +85,12 @@ class Lowering:
             raise AliasingError("a write through a lazily conjugated tensor")
         self.memory.write(ref.storage, ref.dtype, ref.geometry, value)
 
+    def undefined(self, ref: TensorRef) -> Value:
+        """What a collective leaves in a buffer whose contents PyTorch does not define."""
+        message = f"the step reads a buffer that {self.context.op} left undefined on this rank"
+        error = GroupError(message, op=self.context.op)
+        return self._problem(error, TensorType(ref.dtype, ref.geometry.size))
+
     def run(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             self.builder.frame = node.frame
@@ -92,6 +103,8 @@ class Lowering:
             except CaptureError as error:
                 error.op = error.op or node.op
                 self._poison(node, error)
+                if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
+                    self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here
 
     def _step(self, node: Node) -> None:
         effect = EFFECTS.get(node.op)
@@ -105,8 +118,8 @@ class Lowering:
             return
         outs = _tensors(node.outs)
         sources = {t.storage for t in _tensors(node.args)}
-        if outs and not node.writes and {t.storage for t in outs} <= sources:
-            return  # a view: its geometry over the storage says everything
+        if node.view and outs and {t.storage for t in outs} <= sources:
+            return  # its geometry over the storage says everything
         rule = find(node.op)
         if rule is None:
             raise UnsupportedOpError(node.op, instead=instead_of(node.op))
@@ -186,16 +199,14 @@ class Lowering:
         for name, ref in outputs.items():
             self.context.op = f"output {name}"
             results[name] = self.read(ref)
-        live: set[str] = set()
-        stack = [v.name for v in results.values()]
-        while stack:
-            name = stack.pop()
-            if name not in live:
-                live.add(name)
-                draft = self.builder.drafts.get(name)
-                stack.extend(draft.ins if draft else ())
+        live = self._reached([v.name for v in results.values()])
+        for name in self.context.rooted:
+            needed = self._reached([name])
+            if not any(self.builder.drafts[n].name == "refused" for n in needed & self.builder.drafts.keys()):
+                live |= needed
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
         problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"]
+        problems = self._fatal + problems
         if problems:
             raise gathered(dict.fromkeys(problems))
         inputs: dict[str, TensorType] = {}
@@ -211,8 +222,20 @@ class Lowering:
             inputs,
             tuple(renamed(d, names) for d in drafts),
             {n: names.get(v.name, v.name) for n, v in results.items()},
-            tuple(sorted({axes for axes in self.context.groups})),
+            tuple(sorted(self.context.groups)),
         )
+
+    def _reached(self, names: Sequence[str]) -> set[str]:
+        """These values and all that they are made of."""
+        found: set[str] = set()
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            if name not in found:
+                found.add(name)
+                draft = self.builder.drafts.get(name)
+                stack.extend(draft.ins if draft else ())
+        return found
 
 
 def _tensors(tree: object) -> list[TensorRef]:

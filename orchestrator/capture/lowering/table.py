@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from certificates.ir import TensorType
 
@@ -32,14 +32,17 @@ LOWERINGS: dict[str, Rule] = {}
 EFFECTS: dict[str, Effect] = {}
 
 
-def lowers(*names: str, ignores: Collection[str] = ()) -> Callable[[Lower], Lower]:
+_L = TypeVar("_L", bound=Lower)
+
+
+def lowers(*names: str, ignores: Collection[str] = ()) -> Callable[[_L], _L]:
     """Register a lowering for op names without overload, or with it where overloads differ.
 
     It must take every argument of the op's schema except those that it ``ignores`` by name: see
     :mod:`.arguments`.
     """
 
-    def register(function: Lower) -> Lower:
+    def register(function: _L) -> _L:
         LOWERINGS.update(dict.fromkeys(names, Rule(function, frozenset(ignores))))
         return function
 
@@ -83,8 +86,12 @@ class Context:
     attention: dict[tuple[str, str], Attention] = field(default_factory=dict)
     #: One-hot and row factor of a cross-entropy gradient, see :mod:`.losses`.
     one_hot_rows: dict[str, tuple[Value, Value]] = field(default_factory=dict)
-    #: Distinct groups by axes, and how many collectives each has seen.
-    groups: dict[tuple[str, ...], int] = field(default_factory=dict)
+    #: Communicators by axes and ordinal, and how many collectives each has seen.
+    groups: dict[tuple[tuple[str, ...], int], int] = field(default_factory=dict)
+    #: Results of collectives that every member must take part in, whoever uses the result.
+    rooted: list[str] = field(default_factory=list)
+    #: The rank that is traced; ``None`` for the single device.
+    rank: int | None = None
 
     def value(self, x: Operand, dtype: str) -> Value:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""
@@ -106,16 +113,42 @@ class Context:
     def refuse(self, message: str) -> LoweringError:
         return LoweringError(message, op=self.op)
 
-    def collective(self, name: str, x: Value, group: GroupRef, shape: Sequence[int], **attrs: Any) -> Value:
-        """A collective over ``group``; over a single rank it is the identity. ``seq`` counts per group."""
+    def is_member(self, group: GroupRef, place: int) -> bool:
+        """Is the traced rank the member at ``place`` of the group?"""
+        return group.ranks[place] == self.rank
+
+    def collective(
+        self,
+        name: str,
+        x: Value,
+        group: GroupRef,
+        shape: Sequence[int],
+        *,
+        rooted: bool = False,
+        **attrs: Any,
+    ) -> Value:
+        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator.
+
+        The result of a ``rooted`` one may be used on some members only; all of them keep it.
+        """
         axes = self.group_axes(group)
         if len(group.ranks) == 1:
             return x
         if not axes:
             raise GroupError(f"group {list(group.ranks)} is no fibre of mesh axes", op=self.op)
-        seq = self.groups[axes] = self.groups.get(axes, -1) + 1
+        key = axes, group.ordinal
+        seq = self.groups[key] = self.groups.get(key, -1) + 1
         result = TensorType(x.dtype, tuple(shape))
-        return self.b.emit(name, (x,), result, shared=False, group="_".join(axes), seq=seq, **attrs)
+        named = communicator(axes, group.ordinal)
+        value = self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
+        if rooted:
+            self.rooted.append(value.name)
+        return value
+
+
+def communicator(axes: Sequence[str], ordinal: int) -> str:
+    """The plan's name of a group; a further communicator over the same members has a number."""
+    return "_".join(axes) + (f".{ordinal}" if ordinal else "")
 
 
 _SORTS = ("Bool", "Int", "Real")

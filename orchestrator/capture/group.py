@@ -1,0 +1,228 @@
+"""The process group of a trace: every collective and point-to-point call reaches it and becomes a node.
+
+It stands in place of a backend. ``torch.distributed``, FSDP and the C++ Reducer of DistributedDataParallel
+call its methods; each becomes one :class:`~.recorder.Node` ``dist.*`` of the recorder that is at work, with
+communicator, buffers, reduction and the number of its :class:`~.work.Work`. Functional collectives are ops
+that the recorder sees.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from .errors import GroupError
+from .recorder import GroupRef, ReduceRef, active, user_frame
+from .work import Work
+
+#: The name under which PyTorch knows the backend.
+BACKEND = "traced"
+#: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
+_made: list[Traced] = []
+
+
+class Traced(dist.ProcessGroup):  # type: ignore[misc]
+    """One communicator. Its methods have the names and arguments that PyTorch calls."""
+
+    def __init__(self, rank: int, size: int, ranks: Sequence[int], name: str) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._name = rank, size, name
+        self.ranks = tuple(ranks) or tuple(range(size))
+        self._batch: list[int] | None = None  # works of a coalesced batch that was not launched yet
+        self.ordinal = sum(g.ranks == self.ranks for g in _made)
+        _made.append(self)
+
+    # --- what PyTorch asks a group -------------------------------------------------------------------------
+
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._rank
+
+    getSize, getRank = size, rank
+
+    def name(self) -> str:
+        return BACKEND
+
+    getBackendName = name
+
+    @property
+    def group_name(self) -> str:
+        return str(dist.distributed_c10d._world.pg_names.get(self, self._name))
+
+    @property
+    def reference(self) -> GroupRef:
+        """Members in order, and which of this rank's communicators over the same members it is.
+
+        All ranks make their groups in one order, so the ordinal names the same communicator on every member.
+        """
+        return GroupRef(self.ranks, self.ordinal)
+
+    def shutdown(self) -> None:
+        """Nothing to close."""
+
+    def abort(self) -> None:
+        """Nothing to close."""
+
+    # --- collectives ---------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Work:
+        tensors = _list(tensors)
+        return self._event("all_reduce", tensors, tensors, _reduction(opts))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        return self._event("all_reduce", tensors, tensors, _reduction(opts))
+
+    def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Work:
+        tensors = _list(tensors)
+        return self._event("broadcast", tensors, tensors, _root(opts))
+
+    def allgather(self, outs: Any, ins: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("all_gather", outs, ins)
+
+    def all_gather_single(self, out: Any, source: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("all_gather_single", [out], [source])
+
+    def all_gather_single_coalesced(self, outs: Any, ins: Any, opts: Any = None) -> Work:
+        return self._event("all_gather_single", outs, ins)
+
+    def allgather_coalesced(self, outs: Any, ins: Any, opts: Any = None) -> Work:
+        """Here the outer list has one entry per rank."""
+        return self._event("all_gather", [list(lines) for lines in zip(*outs, strict=True)], ins)
+
+    def reduce_scatter(self, outs: Any, ins: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("reduce_scatter", outs, ins, _reduction(opts))
+
+    def reduce_scatter_single(self, out: Any, source: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("reduce_scatter_single", [out], [source], _reduction(opts))
+
+    def reduce_scatter_single_coalesced(self, outs: Any, ins: Any, opts: Any = None) -> Work:
+        return self._event("reduce_scatter_single", outs, ins, _reduction(opts))
+
+    def alltoall(self, outs: Any, ins: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("all_to_all", outs, ins)
+
+    def all_to_all_single(
+        self, out: Any, source: Any, to: Any, sizes: Any, opts: Any = None, *_: Any
+    ) -> Work:
+        return self._event("all_to_all_single", [out], [source], tuple(to), tuple(sizes))
+
+    def scatter(self, outs: Any, ins: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("scatter", outs, ins, _root(opts))
+
+    def gather(self, outs: Any, ins: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("gather", outs, ins, _root(opts))
+
+    def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Work:
+        return self._event("reduce", tensors, tensors, _reduction(opts), _root(opts))
+
+    def barrier(self, opts: Any = None, *_: Any, **__: Any) -> Work:
+        return self._event("barrier", [], [])
+
+    def send(self, tensors: Any, to: int, tag: int = 0, *_: Any) -> Work:
+        return self._event("send", [], tensors, to, tag)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0, *_: Any) -> Work:
+        return self._event("recv", tensors, [], source, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0, *_: Any) -> Work:
+        return self._event("recv", tensors, [], None, tag)
+
+    _allgather_base, _reduce_scatter_base, alltoall_base = (
+        all_gather_single,
+        reduce_scatter_single,
+        all_to_all_single,
+    )
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._batch = []
+
+    def _end_coalescing(self, device: Any = None) -> Work:
+        """The works of a batch end together, with the one that is returned here."""
+        numbers, self._batch = self._batch or [], None
+        return Work(numbers, [])
+
+    def _event(self, name: str, outs: Any, ins: Any, *arguments: Any) -> Work:
+        tensors = [t for t in tree_leaves((outs, ins)) if isinstance(t, torch.Tensor)]
+        if not all(isinstance(t, FakeTensor) for t in tensors):
+            called = caller(sys._getframe(2)) or name
+            raise GroupError(
+                f"torch.distributed.{called} on a real tensor: no trace knows what other ranks contribute",
+                frame=user_frame(),
+                instead="compute it from the definition's sizes, or make it an input",
+            )
+        number = None
+        recorder = active()
+        if recorder is not None:
+            number = recorder.collective(name, outs, ins, (self.reference, *arguments))
+        tree_map_only(FakeTensor, forget_constant, outs)
+        work = Work([] if number is None else [number], [t for t in tree_leaves(outs) if t is not None])
+        if self._batch is not None:
+            self._batch += work.numbers
+            work.numbers = []
+        return work
+
+
+def forget_constant(tensor: FakeTensor) -> None:
+    """A fake tensor made by ``torch.tensor(3)`` remembers 3; once a collective wrote it, no more."""
+    if tensor.constant is not None:
+        tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+
+
+def caller(frame: FrameType | None) -> str | None:
+    """The function of ``torch.distributed`` that the user called to get here."""
+    name = None
+    while frame is not None and frame.f_code.co_filename.startswith(_DISTRIBUTED):
+        name = frame.f_code.co_name if not frame.f_code.co_name.startswith("_") else name
+        frame = frame.f_back
+    return None if name == "wrapper" else name
+
+
+_DISTRIBUTED = dist.distributed_c10d.__file__.rsplit("/", 1)[0] + "/"
+
+
+def _list(tensors: Any) -> list[torch.Tensor]:
+    return list(tensors) if isinstance(tensors, list | tuple) else [tensors]
+
+
+def _root(opts: Any) -> int:
+    return int(opts if isinstance(opts, int) else opts.rootRank)
+
+
+def _reduction(opts: Any) -> ReduceRef:
+    """The reduction and the factor of a ``PREMUL_SUM``, which only the options tell."""
+    op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+    kind, factor = op.__getstate__() if isinstance(op, dist.ReduceOp) else (op, None)
+    name = dist.ReduceOp.RedOpType(kind).name
+    return ReduceRef(name, float(factor) if isinstance(factor, int | float) else None)
+
+
+def _create(options: Any, _: Any) -> Traced:
+    return Traced(
+        options.group_rank, options.group_size, options.global_ranks_in_group, str(options.group_id)
+    )
+
+
+@contextmanager
+def process_group(rank: int, size: int) -> Iterator[None]:
+    """The world of one rank; every group made inside is a :class:`Traced` one."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    _made.clear()
+    dist.init_process_group(BACKEND, rank=rank, world_size=size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,99 @@
+"""Handles of asynchronous collectives: waiting is recorded, whichever way a program waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work as _Work
+
+from .recorder import active
+
+
+def waited(numbers: Sequence[int]) -> None:
+    """The program knows from here on that these collectives are done."""
+    recorder = active()
+    if recorder is not None:
+        for number in numbers:
+            recorder.waited(number)
+
+
+class Work(_Work):
+    """The handle of one collective, or of a batch; ``numbers`` are those of the recorder."""
+
+    def __init__(self, numbers: Sequence[int], results: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.numbers, self._results = list(numbers), results
+
+    def wait(self, timeout: Any = None) -> bool:
+        waited(self.numbers)
+        return True
+
+    def synchronize(self) -> None:
+        waited(self.numbers)
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        """A program that sees this has waited."""
+        waited(self.numbers)
+        return True
+
+    is_success = is_completed
+
+    def result(self) -> list[torch.Tensor]:
+        return self._results
+
+    def get_future(self) -> Future:
+        future = Future(self.numbers, self._results)
+        # The Reducer of DistributedDataParallel asks from C++: no Python frame lies between.
+        if sys._getframe(1).f_code.co_name == "_engine_run_backward":
+            future.held_by_reducer()
+        return future
+
+    def source_rank(self) -> int:
+        return -1
+
+    _source_rank = source_rank
+
+
+class Future(torch.futures.Future):  # type: ignore[misc]
+    """What is computed from the results of collectives; complete at once, but that must be waited for."""
+
+    def __init__(self, numbers: Sequence[int], value: Any) -> None:
+        super().__init__()
+        self.numbers = list(numbers)
+        self.set_result(value)
+
+    def wait(self) -> Any:
+        waited(self.numbers)
+        return super().wait()
+
+    def value(self) -> Any:
+        waited(self.numbers)
+        return super().value()
+
+    def done(self) -> bool:
+        waited(self.numbers)
+        return True
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """The callback runs when the collectives are done; who waits for it knows what it wrote."""
+        recorder = active()
+        if recorder is None:
+            return Future([], callback(self))
+        with recorder.after(self.numbers) as number:
+            value = callback(Future([], super().value()))
+        return Future([number], value)
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        self.then(callback)
+
+    def held_by_reducer(self) -> None:
+        """The Reducer waits for it before it finishes the backward pass, without Python noticing."""
+        recorder = active()
+        if recorder is not None:
+            for number in self.numbers:
+                recorder.hold(number)

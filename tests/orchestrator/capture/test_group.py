@@ -1,0 +1,212 @@
+"""Every collective that a step calls is in its plan, does there what gloo does, or is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from orchestrator.capture.errors import CaptureError
+
+from .world import agrees_with_gloo, talked
+
+pytestmark = pytest.mark.slow
+
+
+def rooted(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+    """Collectives with a root, over the world and over a fibre."""
+    tp = model.mesh.get_group("tp")
+    here, there = x.clone(), x * 2
+    dist.broadcast(here, 2)
+    dist.broadcast(there, group=tp, group_src=1)
+    piece = torch.empty(2, 3)
+    dist.scatter(piece, [x + i for i in range(4)] if dist.get_rank() == 1 else None, src=1)
+    total = x.clone()
+    dist.reduce(total, 3)
+    lines = [torch.empty(2, 3) for _ in range(4)] if dist.get_rank() == 2 else None
+    dist.gather(x * 3, lines, dst=2)
+    told = torch.stack(lines or [x] * 4) if dist.get_rank() in (2,) else x.new_zeros(4, 2, 3)
+    return {
+        "here": here,
+        "there": there,
+        "piece": piece,
+        "total": total if dist.get_rank() == 3 else torch.zeros(2, 3),
+        "told": told,
+    }
+
+
+def lists(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+    """List forms, coalesced forms, and a communicator of its own."""
+    gathered = [torch.empty(2, 3) for _ in range(4)]
+    dist.all_gather(gathered, x, group=model.again)
+    swapped = torch.empty(4, 3)
+    dist.all_to_all_single(swapped, torch.cat([x, x * 2]))
+    with dist._coalescing_manager():
+        both = [x.clone(), x * 5]
+        for t in both:
+            dist.all_reduce(t)
+    scalar = x.sum()
+    every = torch.empty(4)
+    dist.all_gather_into_tensor(every, scalar.reshape(1))
+    low = x.clone()
+    dist.all_reduce(low, dist.ReduceOp.MIN)
+    turned = (x * 7).t()
+    dist.all_reduce(turned)
+    dist.barrier()
+    named = functional.broadcast(x, 1, dist.group.WORLD) + 0
+    return {
+        "gathered": torch.stack(gathered),
+        "swapped": swapped,
+        "both": torch.stack(both),
+        "every": every,
+        "low": low,
+        "turned": turned.contiguous(),
+        "named": named,
+    }
+
+
+@pytest.mark.parametrize("talk", [rooted, lists])
+def test_collectives_do_what_gloo_does(talk: Any, tmp_path: Path) -> None:
+    agrees_with_gloo(talk, tmp_path)
+
+
+def test_lists_of_pieces_that_gloo_has_not(tmp_path: Path) -> None:
+    """A sum handed out in pieces, and pieces that change hands, written with what gloo has."""
+
+    def pieces(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        mine, rank = [x * i for i in range(4)], dist.get_rank()
+        if dist.get_backend() == "gloo":
+            everyone = [torch.empty(4, 2, 3) for _ in range(4)]
+            dist.all_gather(everyone, torch.stack(mine))
+            summed, got = sum(e[rank] for e in everyone), torch.stack([e[rank] for e in everyone])
+        else:
+            summed, line = torch.empty(2, 3), [torch.empty(2, 3) for _ in range(4)]
+            dist.reduce_scatter(summed, mine)
+            dist.all_to_all(line, mine)
+            got = torch.stack(line)
+        return {"summed": torch.as_tensor(summed), "got": got}
+
+    plan = agrees_with_gloo(pieces, tmp_path)
+    assert {"reduce_scatter", "all_to_all"} <= {op.name for op in plan.classes[0].program.ops}
+
+
+def refused(talk: Any, message: str, kind: type[CaptureError] = CaptureError) -> None:
+    with pytest.raises(kind, match=message):
+        talked(talk)
+
+
+def test_a_broadcast_over_shards_is_in_the_plan() -> None:
+    """It was taken for a view: the plan said that every rank keeps its own rows."""
+
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        x = x.clone()
+        dist.broadcast(x, 0)
+        return {"x": x}
+
+    plan = talked(talk)
+    assert [op.name for op in plan.classes[0].program.ops if "group" in op.attrs] == ["all_gather"]
+
+
+def test_what_reduce_leaves_on_other_ranks_is_undefined() -> None:
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        x = x.clone()
+        dist.reduce(x, 0)
+        return {"x": x}
+
+    refused(talk, r"dist\.reduce left undefined on this rank.*rank")
+
+
+@pytest.mark.parametrize(
+    ("talk", "message"),
+    [
+        (lambda x, m: {"y": x} if dist.send(x, 1) is None else {}, "send between two ranks"),
+        (lambda x, m: {"y": x} if dist.recv(x, 1) else {}, "recv between two ranks"),
+        (lambda x, m: {"y": x} if dist.isend(x, 1).wait() else {}, "send between two ranks"),
+        (
+            lambda x, m: (
+                {"y": x} if [w.wait() for w in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1)])] else {}
+            ),
+            "send between two ranks",
+        ),
+        (
+            lambda x, m: (
+                {"y": x} if dist.all_gather([x.new_zeros(i + 1, 3) for i in range(4)], x) is None else {}
+            ),
+            "pieces of different shapes",
+        ),
+    ],
+)
+def test_calls_without_a_place_are_refused_by_name(talk: Any, message: str) -> None:
+    refused(talk, message)
+
+
+def test_an_object_collective_is_refused_by_name() -> None:
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        found: list[Any] = [None] * 4
+        dist.all_gather_object(found, dist.get_rank())
+        return {"x": x * len(found)}
+
+    refused(talk, r"object")
+
+
+def test_a_raw_op_of_c10d_is_refused() -> None:
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        y = x.clone()
+        torch.ops.c10d.broadcast_([y], dist.group.WORLD.boxed(), 0, 0, False, -1)
+        return {"y": x}
+
+    refused(talk, r"c10d\.broadcast_")
+
+
+def test_a_count_is_not_what_it_was_before_the_collective() -> None:
+    """A fake tensor made by torch.tensor(3) remembers 3; the sum over the ranks is 12."""
+
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        count = torch.tensor(3)
+        dist.all_reduce(count)
+        return {"y": x / count.item()}
+
+    refused(talk, r"count\.item\(\)|DataDependent")
+
+
+def test_a_number_from_outside_is_no_operand() -> None:
+    outside = torch.tensor(3.0)
+
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        dist.all_reduce(outside)
+        return {"y": x / outside.item()}
+
+    refused(talk, "all_reduce on a real tensor")
+
+
+def test_communicators_over_the_same_ranks_are_told_apart(tmp_path: Path) -> None:
+    """Ranks use two of them in different orders; in one merged order they would meet wrongly."""
+
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        a, b = x.clone(), x * 2
+        first, second = (a, None), (b, model.again)
+        if dist.get_rank() % 2:
+            first, second = second, first
+        works = [dist.all_reduce(t, group=g, async_op=True) for t, g in (first, second)]
+        for work in works:
+            work.wait()
+        return {"a": a, "b": b}
+
+    plan = agrees_with_gloo(talk, tmp_path)
+    assert set(plan.groups) == {"dp_tp", "dp_tp.1"}
+
+
+def test_one_communicator_in_different_orders_is_what_runs(tmp_path: Path) -> None:
+    """The sums mix up; the plan says so too."""
+
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        a, b = x.clone(), x * 2
+        for t in (b, a) if dist.get_rank() % 2 else (a, b):
+            dist.all_reduce(t)
+        return {"a": a, "b": b}
+
+    agrees_with_gloo(talk, tmp_path)
