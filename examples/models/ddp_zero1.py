@@ -80,6 +80,7 @@ def train_step(
     loss = F.mse_loss(model(batch["x"]), batch["y"])
     loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

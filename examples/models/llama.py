@@ -208,6 +208,7 @@ def train_step(
         loss = F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())
         loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 
@@ -215,9 +216,8 @@ def train_step(
 class Training:
     """What a step does besides one backward pass and AdamW, in the manner of torchtitan's trainer.
 
-    Gradients of ``microbatches`` are accumulated. Each loss is a sum over the valid tokens, divided by the
-    number of valid tokens of all microbatches and ranks; without ``padding`` all are valid. ``max_norm``
-    clips the global norm of the gradient. With ``whole`` the specification has one batch of all microbatches.
+    Each of ``microbatches`` losses is a sum over the valid tokens, divided by the number of valid tokens of
+    all; without ``padding`` all are valid. ``whole``: the specification has one batch of all microbatches.
     """
 
     microbatches: int = 1
@@ -260,9 +260,9 @@ def full_step(
 ) -> dict[str, Tensor]:
     """Batch tensors are [microbatch, sequence, position]; results are the loss and the gradient's norm."""
     data: DeviceMesh | None = getattr(model, "data_mesh", None)
+    optimizer.zero_grad()
     labels = batch["labels"]
-    if "valid" in batch:
-        labels = torch.where(batch["valid"], labels, IGNORED)
+    labels = torch.where(batch["valid"], labels, IGNORED) if "valid" in batch else labels
     count = (labels != IGNORED).sum()
     if data is not None:
         count = all_reduce(count, "sum", data)

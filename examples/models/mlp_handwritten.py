@@ -123,6 +123,7 @@ def train_step(
     loss = F.mse_loss(model(batch["x"]), batch["y"])
     loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 
@@ -138,6 +139,7 @@ def parallel_step(
             dist.all_reduce(parameter.grad, group=group)
             parameter.grad /= group.size()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

@@ -84,10 +84,10 @@ def definition(
         loss.backward()
         norm = dist_utils.clip_grad_norm_(list(model.parameters()), training.max_norm, foreach=True)
         optimizer.step()
-        loss = loss.detach()
+        optimizer.zero_grad()
         if dims is not None:
-            loss = dist_utils.dist_sum_tensor(loss, dims.get_mesh("loss"))
-        return {"loss": loss, "grad_norm": norm}
+            loss = dist_utils.dist_sum_tensor(loss.detach(), dims.get_mesh("loss"))
+        return {"loss": loss.detach(), "grad_norm": norm}
 
     rows = Batch((shards * replicas, length), torch.int64, dict.fromkeys(data, 0), (0, vocab))
     depth = "" if layers == 126 else f"-{layers}l"

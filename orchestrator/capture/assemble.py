@@ -23,10 +23,11 @@ from .builder import Frame
 from .definition import Definition
 from .errors import CaptureError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
+from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .processes import survey, trace_ranks
-from .tracing import SHIMS, Layout
+from .shims import SHIMS
 
 
 class _Sources:

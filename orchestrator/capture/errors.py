@@ -184,6 +184,12 @@ class ClosureError(CaptureError):
     rule = "closure"
 
 
+class StateError(CaptureError):
+    """Something that survives a step is no state, or two consecutive steps are not one program."""
+
+    rule = "state"
+
+
 class AliasingError(CaptureError):
     """A view or a partial write that has no expression over the storage's contents."""
 

@@ -19,8 +19,9 @@ from certificates.plan import Mesh
 
 from .builder import Draft
 from .errors import ClassError, FitError
+from .layouts import Layout
 from .lowering import RankProgram
-from .tracing import Layout, RankTrace
+from .tracing import RankTrace
 
 #: Axes up to this size are traced at every coordinate, as long as few enough ranks are traced.
 SMALL = 8

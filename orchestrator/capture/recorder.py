@@ -62,6 +62,9 @@ _UNANNOTATED_VIEWS = frozenset(("aten._unsafe_view.default",))
 #: Namespaces whose ops name their process group.
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
+#: Numbers of works; a step may wait for one that an earlier step began.
+_WORKS = itertools.count()
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
@@ -163,7 +166,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._alive: list[object] = []
         self._forward: dict[int, Frame] = {}
-        self._works = itertools.count()
         #: Works whose futures the Reducer of DistributedDataParallel holds, with the storages they write.
         self.held: dict[int, frozenset[int]] = {}
         self._buffers: dict[int, frozenset[int]] = {}
@@ -198,7 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """A call that reached a process group; the number is that of its work."""
         outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
         written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
-        number = next(self._works)
+        number = next(_WORKS)
         frame = self._frame()
         if self.held:
             self._release(tree_leaves((outs, ins)))
@@ -216,7 +218,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     @contextmanager
     def after(self, numbers: Sequence[int]) -> Iterator[int]:
         """What runs inside runs when these works are done; the number is that of a work that ends with it."""
-        number = next(self._works)
+        number = next(_WORKS)
         self.nodes.append(Node("dist.then", (number, tuple(numbers)), {}, None, (), user_frame()))
         before = len(self.nodes)
         yield number

@@ -69,6 +69,7 @@ def accumulate(
                 if last:
                     grad /= group.size()
     optimizer.step()
+    optimizer.zero_grad()
     total = losses[-1] if mistake == "loss of the last microbatch" else torch.stack(losses).sum() / count
     return {"loss": total}
 
@@ -130,6 +131,7 @@ def normalise(
         if mistake == "mean of local means":
             total = total / group.size()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": total}
 
 

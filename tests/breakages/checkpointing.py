@@ -100,6 +100,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> 
         dist.all_reduce(parameter.grad, group=model.dp)
         parameter.grad /= model.dp.size()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

@@ -68,6 +68,7 @@ def step(
     with torch.no_grad():
         reduce_buckets(model, mistake)
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

@@ -172,4 +172,5 @@ def mse_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches)
     loss = F.mse_loss(model(batch["x"]), batch["y"])
     loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}

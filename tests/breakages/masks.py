@@ -97,6 +97,7 @@ def step(
                 if not (mistake == "gradient not reduced over the sequence" and group is model.cp):
                     dist.all_reduce(parameter.grad, group=group)
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

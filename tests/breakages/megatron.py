@@ -225,6 +225,7 @@ def single_step(
     loss.backward()
     norm = {"grad_norm": nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)} if clipped else {}
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss, **norm}
 
 
@@ -244,6 +245,7 @@ def step(
             norm = {"grad_norm": squares(model, mistake).sqrt()}
             clip(model, norm["grad_norm"], mistake)
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss, **norm}
 
 

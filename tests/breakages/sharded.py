@@ -51,6 +51,7 @@ def hybrid_step(
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad.to_local(), group=model.replicas)
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

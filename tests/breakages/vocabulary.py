@@ -135,6 +135,7 @@ def single_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
     loss = F.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["labels"].flatten())
     loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 
@@ -142,6 +143,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> 
     loss = model(batch["tokens"], batch["labels"])
     loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
     return {"loss": loss}
 
 

@@ -115,6 +115,7 @@ def step(flat: nn.Module, adam: torch.optim.Optimizer, batch: Batches, mistake: 
         mine.mask = decay_mask(flat, mistake)
         mine.local_grad = bucket[start : start + flat.chunk]
         adam.step()
+        adam.zero_grad()
         whole = torch.empty_like(bucket)
         dist.all_gather_into_tensor(whole, mine.detach(), group=flat.group)
         if mistake == "others' chunks not gathered":

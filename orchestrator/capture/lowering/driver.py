@@ -19,7 +19,7 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..memory import Geometry, Memory
+from ..memory import Memory
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
 from .arguments import bind
@@ -54,18 +54,12 @@ class Lowering:
         self._reading: TensorRef | None = None
         self._fresh = 0
 
-    def add_input(
-        self,
-        name: str,
-        ref: TensorRef,
-        shape: Sequence[int] | None = None,
-        bounds: tuple[int, int] | None = None,
-    ) -> None:
-        """A state or batch tensor; ``shape`` is that of its whole storage where padding surrounds it.
+    def add_input(self, name: str, ref: TensorRef, bounds: tuple[int, int] | None = None) -> None:
+        """A state or batch tensor, of which the trace knows the contents by ``name``.
 
         ``bounds`` is the declared half-open range of an integer input.
         """
-        place = ref.geometry if shape is None else Geometry.contiguous(shape)
+        place = ref.geometry
         if not place.dense or self.memory.holds(ref.storage, place):
             raise AliasingError("its elements overlap, or are shared with another input", tensor=name)
         value = self.builder.input(name, TensorType(ref.dtype, place.size))
@@ -189,21 +183,30 @@ class Lowering:
         error = ClosureError(message, tensor=where, op=self.context.op, instead=OUTSIDE)
         return self._problem(error, type_)
 
-    def finish(self, outputs: Mapping[str, TensorRef], wanted: Sequence[str] = ()) -> RankProgram:
+    def finish(
+        self, outputs: Mapping[str, TensorRef], carried: Mapping[str, TensorRef] | None = None
+    ) -> RankProgram:
         """Read the outputs, drop dead code, number values anew; live problems are raised.
 
         Inputs that are no longer read stay (they are state or batch) unless they are uninitialised memory.
+        What is ``carried`` from step to step is an output if the input of its name is read, else neither.
         """
         self.builder.frame = None
         results: dict[str, Value] = {}
-        for name, ref in outputs.items():
-            self.context.op = f"output {name}"
-            results[name] = self.read(ref)
-        live = self._reached([v.name for v in results.values()])
-        for name in self.context.rooted:
-            needed = self._reached([name])
-            if not any(self.builder.drafts[n].name == "refused" for n in needed & self.builder.drafts.keys()):
-                live |= needed
+        live: set[str] = set()
+        carried = carried or {}
+        waiting = dict(outputs)
+        while waiting:
+            for name, ref in waiting.items():
+                self.context.op = f"output {name}"
+                results[name] = self.read(ref)
+            live |= self._reached([results[name].name for name in waiting])
+            for name in self.context.rooted:
+                needed = self._reached([name])
+                drafted = needed & self.builder.drafts.keys()
+                if not any(self.builder.drafts[n].name == "refused" for n in drafted):
+                    live |= needed
+            waiting = {n: ref for n, ref in carried.items() if n in live and n not in results}
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
         problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"]
         problems = self._fatal + problems
@@ -216,6 +219,8 @@ class Lowering:
                 if name not in live:
                     continue
                 names[name] = f"uninitialised.{sum(n.startswith('uninitialised.') for n in inputs)}"
+            if name in carried and name not in live:
+                continue
             inputs[names.get(name, name)] = type_
         names |= {d.out: f"%{i}" for i, d in enumerate(drafts)}
         return RankProgram(

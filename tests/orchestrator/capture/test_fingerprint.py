@@ -80,6 +80,7 @@ def test_a_collective_that_two_ranks_leave_out(
         loss = (model(batch["x"]) - batch["y"]).square().mean()
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         return {"loss": loss}
 
     def change(rank: int, same: Definition) -> Definition:

@@ -120,6 +120,7 @@ def _tiny(**changes: Any) -> Definition:
         loss = model(batch["x"]).square().mean()
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         return {"loss": loss}
 
     base = Definition(
@@ -170,6 +171,7 @@ def test_a_step_that_reads_a_stale_gradient_is_refused() -> None:
         loss.backward()
         kept.append(model.weight.grad)
         optimizer.step()
+        optimizer.zero_grad()
         return {"loss": loss}
 
     with pytest.raises(CaptureError, match=r"closure: .*tensor f32\[4,4\]"):
@@ -205,6 +207,7 @@ def test_gradient_clipping_is_captured() -> None:
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        optimizer.zero_grad()
         return {"loss": loss, "norm": norm}
 
     plan = capture(_tiny(step=step), jobs=1)
@@ -241,6 +244,7 @@ def _reduced(function: Any) -> Definition:
         loss.backward()
         model.weight.grad = function(model.weight.grad)
         optimizer.step()
+        optimizer.zero_grad()
         return {"loss": loss}
 
     return _tiny(parallel_step=parallel)

@@ -1,0 +1,98 @@
+"""How a rank's tensors lie on the mesh: read off DTensors, declared for plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+
+from .definition import Definition
+from .errors import LayoutError
+from .recorder import TensorRef
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a local tensor lies on the mesh: axis -> tensor dimension, and the axes from major to minor."""
+
+    shards: Mapping[str, int]
+    order: tuple[str, ...]
+    local: tuple[int, ...]
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def padded_shape(local: torch.Tensor, ref: TensorRef) -> tuple[int, ...] | None:
+    """Shape of the whole storage where FSDP keeps the rows of a shard in a longer, padded buffer."""
+    held = local.untyped_storage().nbytes() // local.element_size()
+    if held == local.numel() or ref.geometry.offset or not ref.geometry.dense or not local.dim():
+        return None
+    row = local.numel() // local.shape[0]
+    return None if held % row or not local.is_contiguous() else (held // row, *local.shape[1:])
+
+
+def whole_storage(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
+    """The storage under ``ref``, seen with ``shape``."""
+    return TensorRef(ref.storage, ref.dtype, ref.geometry.contiguous(shape))
+
+
+def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tensor) -> Layout:
+    """The layout of a state that belongs to ``owner``; a plain tensor without a declared one is an error."""
+    kind = name.partition(".")[0]
+    shard = local_tensor(tensor).detach()
+    local = tuple((torch.view_as_real(shard) if shard.is_complex() else shard).shape)
+    if isinstance(tensor, DTensor):
+        shards, order = _dtensor_layout(name, tensor)
+        return Layout(shards, order, local)
+    declared = (definition.layouts or {}).get(owner)
+    if kind == "opt" and tensor.dim() == 0:
+        return Layout({}, (), local)
+    if declared is None and kind != "buffers":
+        raise LayoutError(
+            "a plain tensor without a declared layout; see Definition.layouts",
+            tensor=name,
+            instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds all of it',
+        )
+    declared = declared or {}
+    unknown = set(declared) - set(definition.mesh)
+    if unknown:
+        raise LayoutError(
+            f"layout names the axes {sorted(unknown)}, which the mesh does not have", tensor=name
+        )
+    return Layout(dict(declared), tuple(declared), local)
+
+
+def _dtensor_layout(name: str, tensor: DTensor) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Axes and their order from placements; a strided shard is minor to the axes it was applied over."""
+    axes = tensor.device_mesh.mesh_dim_names
+    if axes is None:
+        raise LayoutError("its device mesh has unnamed axes", tensor=name)
+    shards: dict[str, int] = {}
+    order: list[str] = []
+    # Read from the last mesh axis to the first: a plain shard is major to what follows it on its dimension,
+    # a strided one minor to the axes whose sizes multiply to its split factor.
+    for axis, placement in reversed(list(zip(axes, tensor.placements, strict=True))):
+        if isinstance(placement, Replicate):
+            continue
+        if not isinstance(placement, Shard | _StridedShard):
+            raise LayoutError(f"placement {placement} of a state tensor", tensor=name)
+        dim = placement.dim
+        at = next((i for i, other in enumerate(order) if shards[other] == dim), len(order))
+        if isinstance(placement, _StridedShard):
+            split = placement.split_factor
+            while split > 1:
+                if at >= len(order) or shards[order[at]] != dim:
+                    raise LayoutError(f"placement {placement} over no matching axes", tensor=name)
+                split, rest = divmod(split, tensor.device_mesh[order[at]].size())
+                if rest:
+                    raise LayoutError(f"placement {placement} splits an axis", tensor=name)
+                at += 1
+        shards[axis] = dim
+        order.insert(at, axis)
+    return shards, tuple(order)

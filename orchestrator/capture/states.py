@@ -1,0 +1,152 @@
+"""What a training step finds and leaves: tensors by plan name, read through whatever holds them at the time.
+
+A state is not an object: ``self.buffer = …``, ``state["m"] = …`` and ``p.data = …`` bind a name to another
+tensor without any op. So a :class:`Snapshot` is taken before and after a step, and two of them are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+
+from .definition import Definition
+from .errors import CaptureError, DefinitionError, LayoutError, StateError, gathered
+from .layouts import Layout, layout_of, local_tensor, padded_shape, whole_storage
+from .recorder import TensorRef, reference
+
+#: A gradient is a state only if a step reads what the step before it left.
+GRADIENTS = "grads"
+#: The learning rate; it is a state only if the step changes it.
+HYPER = "hyper"
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor at one moment; ``held`` keeps its storage alive, so that identities stay unique."""
+
+    ref: TensorRef
+    layout: Layout | None
+    held: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Every state by plan name."""
+
+    states: Mapping[str, State]
+
+    def aliases(self) -> dict[str, str]:
+        """Each name with the first name that lies in the same storage."""
+        first: dict[int, str] = {}
+        return {name: first.setdefault(s.ref.storage, name) for name, s in self.states.items()}
+
+
+def snapshot(
+    definition: Definition, model: nn.Module, optimizer: torch.optim.Optimizer, parallel: bool
+) -> Snapshot:
+    """Parameters, optimizer state, buffers, gradients and learning rates as they are bound now."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    states: dict[str, State] = {}
+    problems: list[CaptureError] = []
+    for name, owner, tensor in (
+        *(("params", name, parameter) for parameter, name in names.items()),
+        *_optimizer_states(optimizer, names),
+        *(("buffers", name, buffer) for name, buffer in model.named_buffers()),
+        *(("grads", name, p.grad) for p, name in names.items() if p.grad is not None),
+        *_learning_rates(optimizer),
+    ):
+        full = f"{name}.{owner}" if owner else name
+        try:
+            if full in states:
+                raise StateError("two tensors have this name", tensor=full)
+            states[full] = _state(definition, full, owner, tensor, parallel)
+        except CaptureError as error:
+            problems.append(error)
+    if problems:
+        raise gathered(problems)
+    return Snapshot(states)
+
+
+def kind(name: str) -> str:
+    """``params``, ``opt``, ``buffers``, ``grads`` or ``hyper``."""
+    return name.partition(".")[0]
+
+
+def _state(definition: Definition, name: str, owner: str, tensor: torch.Tensor, parallel: bool) -> State:
+    local = local_tensor(tensor)
+    if not isinstance(local, FakeTensor):
+        raise DefinitionError("is a real tensor; make it from the model's tensors", tensor=name)
+    if 0 in local.shape:
+        raise LayoutError("this rank owns none of its rows; use fewer ranks or more rows", tensor=name)
+    held = local.detach()
+    ref = reference(held)
+    # Only FSDP pads; a gradient may be the first of many in one storage.
+    shape = padded_shape(held, ref) if isinstance(tensor, DTensor) and kind(name) != GRADIENTS else None
+    layout = layout_of(definition, name, owner, tensor) if parallel and kind(name) != HYPER else None
+    return State(ref if shape is None else whole_storage(ref, shape), layout, held)
+
+
+def _optimizer_states(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    for owner, entries in optimizer.state.items():
+        tensors = list(_tensors("opt" if isinstance(owner, torch.Tensor) else f"opt.{owner}", entries))
+        if isinstance(owner, torch.Tensor) and owner not in names and tensors:
+            raise StateError(
+                f"the optimizer keeps {', '.join(key for key, _ in tensors)} for a tensor of shape "
+                f"{list(owner.shape)} that is no parameter of the model"
+            )
+        for key, value in tensors:
+            yield key, names[owner] if isinstance(owner, torch.Tensor) else "", value
+
+
+def _tensors(prefix: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in nested mappings and lists, with the keys that lead to them."""
+    if isinstance(value, torch.Tensor):
+        yield prefix, value
+    elif isinstance(value, Mapping | list | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _tensors(f"{prefix}.{key}", item)
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:
+    for i, group in enumerate(optimizer.param_groups):
+        if isinstance(group.get("lr"), FakeTensor):
+            yield f"{HYPER}.lr" if i == 0 else f"{HYPER}.lr.{i}", "", group["lr"]
+
+
+def unsettled(before: Snapshot, after: Snapshot) -> StateError | None:
+    """The first state that a step makes, drops, shapes anew or lets share other memory."""
+    old, new = before.states, after.states
+    for name in (*(n for n in new if n not in old), *(n for n in old if n not in new)):
+        when = "only after" if name in new else "only before"
+        message = f"exists {when} a step: what one leaves must be what the next one reads"
+        return StateError(message, tensor=name)
+    for name, was in old.items():
+        now = new[name]
+        if (was.ref.geometry, was.ref.dtype) != (now.ref.geometry, now.ref.dtype):
+            return StateError(
+                f"a step finds it as {_described(was)} and leaves it as {_described(now)}", tensor=name
+            )
+        if was.layout != now.layout:
+            return StateError("a step changes its layout on the mesh", tensor=name)
+    shared, now_shared = before.aliases(), after.aliases()
+    for name in old:
+        if shared[name] != now_shared[name]:
+            return StateError(
+                f"a step changes whose memory it shares: that of {shared[name]}, then of {now_shared[name]}",
+                tensor=name,
+            )
+    return None
+
+
+def _described(state: State) -> str:
+    held = state.held
+    return (
+        f"{state.ref.dtype}{list(held.shape)} with strides {list(held.stride())} at {held.storage_offset()}"
+    )

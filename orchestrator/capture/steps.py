@@ -1,0 +1,202 @@
+"""Two consecutive steps of the user's, nothing forced in between, that have to be one program.
+
+The first steps make what is made lazily (optimizer state, FSDP's and DDP's buffers); they are dropped. Then a
+step is recorded with the states before and after it, and the next one likewise: what one leaves, the other
+reads. A counter in Python, a cache that is filled or a schedule makes two programs, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .builder import Draft, Frame
+from .errors import DefinitionError, StateError
+from .layouts import local_tensor
+from .lowering import RankProgram
+from .recorder import Node, Recorder, TensorRef, recording, reference
+from .states import Snapshot, unsettled
+
+#: Steps that may pass before the states of two consecutive ones are the same.
+WARM_UPS = 5
+#: Recorded calls whose arguments are numbers of works.
+_ABOUT_WORKS = ("dist.wait", "dist.then", "dist.then_end")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One step: ops, states before and after, batch and results. The recorder keeps storages alive."""
+
+    recorder: Recorder
+    before: Snapshot
+    after: Snapshot
+    batch: Mapping[str, TensorRef]
+    results: Mapping[str, TensorRef]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.recorder.nodes
+
+
+@dataclass(frozen=True)
+class Job:
+    """How to make a batch, run a step on it and look at the states."""
+
+    batch: Callable[[], Mapping[str, torch.Tensor]]
+    step: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+    look: Callable[[], Snapshot]
+
+    def record(self, before: Snapshot) -> Recorded:
+        batch = self.batch()  # anew: a loader gives each step its own tensors
+        given = {name: reference(tensor) for name, tensor in batch.items()}
+        with recording(Recorder()) as recorder:
+            results = self.step(batch)
+        if not isinstance(results, Mapping) or not all(isinstance(t, torch.Tensor) for t in results.values()):
+            raise DefinitionError("a step returns its outputs as a mapping from names to tensors")
+        # Detached, a result is a tensor of its own: a later step cannot rebind it.
+        found = {name: reference(local_tensor(tensor.detach())) for name, tensor in results.items()}
+        return Recorded(recorder, before, self.look(), given, found)
+
+
+def record(job: Job, rebuilds: bool) -> tuple[Recorded, Recorded, int]:
+    """Two consecutive settled steps, and how many went before them.
+
+    ``rebuilds``: the model changes its program by itself in its first steps, as DDP's buckets do; then steps
+    are dropped until two are alike, at most :data:`WARM_UPS`.
+    """
+    job.step(job.batch())
+    last: Recorded | None = None
+    at = job.look()
+    for dropped in range(1, WARM_UPS + 2):
+        step = job.record(at)
+        at = step.after
+        change = unsettled(step.before, step.after)
+        if change is None and last is not None:
+            if not rebuilds or same(last, step) or dropped > WARM_UPS:
+                return last, step, dropped - 1
+        elif last is not None and change is not None:
+            raise change
+        if change is not None and dropped > WARM_UPS:
+            change.message += f"; it does not settle in {WARM_UPS + 1} steps"
+            raise change
+        last = step if change is None else None
+    raise AssertionError("unreachable")
+
+
+def same(first: Recorded, second: Recorded) -> bool:
+    """Are two steps one stream of ops, up to the identities of storages?"""
+    matching = _Matching()
+    return (
+        matching.states(first.before, second.before)
+        and matching.equal(first.batch, second.batch)
+        and len(first.nodes) == len(second.nodes)
+        and all(map(matching.nodes, first.nodes, second.nodes))
+        and matching.equal(first.results, second.results)
+        and matching.states(first.after, second.after)
+    )
+
+
+class _Matching:
+    """A bijection between the storages of two steps that grows as they are compared."""
+
+    def __init__(self) -> None:
+        self._there: dict[int, int] = {}
+        self._back: dict[int, int] = {}
+        self._works_there: dict[object, object] = {}
+
+    def storage(self, a: int, b: int) -> bool:
+        return self._there.setdefault(a, b) == b and self._back.setdefault(b, a) == a
+
+    def states(self, a: Snapshot, b: Snapshot) -> bool:
+        return a.states.keys() == b.states.keys() and all(
+            self.equal(state.ref, b.states[name].ref) for name, state in a.states.items()
+        )
+
+    def nodes(self, a: Node, b: Node) -> bool:
+        if a.op != b.op:
+            return False
+        if a.op == "storage.resize":
+            return self.storage(a.args[0], b.args[0])
+        if a.op.startswith("dist.") and not self._works(a, b):
+            return False
+        if a.op in _ABOUT_WORKS:
+            return True
+        return (
+            self.equal(a.args, b.args)
+            and (a.op.startswith("dist.") or self.equal(a.kwargs, b.kwargs))
+            and self.equal(a.outs, b.outs)
+            and self.equal(a.writes, b.writes)
+        )
+
+    def _works(self, a: Node, b: Node) -> bool:
+        """Works are numbered anew in every step."""
+        numbers = [
+            tree_leaves((n.args if n.op in _ABOUT_WORKS else (), sorted(n.kwargs.items()))) for n in (a, b)
+        ]
+        return len(numbers[0]) == len(numbers[1]) and all(
+            self._works_there.setdefault(m, n) == n for m, n in zip(*numbers, strict=True)
+        )
+
+    def equal(self, a: Any, b: Any) -> bool:
+        if isinstance(a, TensorRef):
+            return (
+                isinstance(b, TensorRef)
+                and self.storage(a.storage, b.storage)
+                and (a.geometry, a.dtype, a.literal, a.conjugate, a.complex)
+                == (b.geometry, b.dtype, b.literal, b.conjugate, b.complex)
+            )
+        if isinstance(a, tuple | list):
+            return isinstance(b, tuple | list) and len(a) == len(b) and all(map(self.equal, a, b))
+        if isinstance(a, Mapping):
+            return (
+                isinstance(b, Mapping)
+                and a.keys() == b.keys()
+                and all(self.equal(value, b[key]) for key, value in a.items())
+            )
+        return type(a) is type(b) and bool(a == b)
+
+
+def one_program(first: Recorded, second: Recorded, lower: Callable[[Recorded], RankProgram]) -> RankProgram:
+    """The program of both steps; a difference that reaches an output is an error that names the first op."""
+    program = lower(first)
+    if same(first, second):
+        return program
+    again = lower(second)
+    for a, b in zip(program.drafts, again.drafts, strict=False):
+        if _content(a) != _content(b):
+            raise StateError(
+                f"the second step runs {_described(b)} where the first ran {_described(a)}",
+                frame=b.frame,
+                instead="a batch entry, a buffer or optimizer state for what may differ between steps",
+            )
+    for longer, which in ((program, "first"), (again, "second")):
+        extra = longer.drafts[min(len(program.drafts), len(again.drafts)) :]
+        if extra:
+            raise StateError(
+                f"only the {which} of two steps runs {_described(extra[0])}", frame=extra[0].frame
+            )
+    for name in {**program.outputs, **again.outputs}:
+        if program.outputs.get(name) != again.outputs.get(name):
+            raise StateError("two consecutive steps give it from different ops", tensor=name)
+    if dict(program.inputs) != dict(again.inputs) or program.groups != again.groups:
+        raise StateError("two consecutive steps read different inputs")
+    return program
+
+
+def _content(draft: Draft) -> tuple[object, ...]:
+    return draft.out, draft.name, draft.ins, draft.type, draft.attrs
+
+
+def _described(draft: Draft) -> str:
+    attrs = "".join(f" {key}={value}" for key, value in draft.attrs)
+    return f"{draft.name}{attrs} at {place(draft.frame)}"
+
+
+def place(frame: Frame | None) -> str:
+    """``file.py:line`` of the user's code."""
+    return "no line of yours" if frame is None else f"{Path(frame[0]).name}:{frame[1]}"
