@@ -202,6 +202,12 @@ class GroupError(CaptureError):
     rule = "group"
 
 
+class WaitError(CaptureError):
+    """A buffer of an asynchronous collective is used before the program waited for it."""
+
+    rule = "wait"
+
+
 class FitError(CaptureError):
     """Ranks of one class differ in a scalar that no affine form of the mesh coordinates describes."""
 

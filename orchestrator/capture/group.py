@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .errors import GroupError
 from .recorder import GroupRef, ReduceRef, active, user_frame
-from .work import Work
+from .work import Work, futures_are_ours
 
 #: The name under which PyTorch knows the backend.
 BACKEND = "traced"
@@ -223,6 +223,7 @@ def process_group(rank: int, size: int) -> Iterator[None]:
     _made.clear()
     dist.init_process_group(BACKEND, rank=rank, world_size=size, store=FakeStore())
     try:
-        yield
+        with futures_are_ours():
+            yield
     finally:
         dist.destroy_process_group()

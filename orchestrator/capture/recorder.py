@@ -223,12 +223,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         before = len(self.nodes)
         yield number
         inside = [t.storage for node in self.nodes[before:] for t in (*node.writes, *_refs(node.outs))]
-        self._buffers[number] = frozenset((*inside, *(s for n in numbers for s in self._buffers[n])))
+        self._buffers[number] = frozenset((*inside, *(s for n in numbers for s in self._buffers.get(n, ()))))
         self.nodes.append(Node("dist.then_end", (number,), {}, None, (), user_frame()))
 
     def hold(self, number: int) -> None:
         """The Reducer waits for this work before the backward pass is over, without any op."""
-        self.held[number] = self._buffers[number]
+        self.held[number] = self._buffers.get(number, frozenset())
 
     def _release(self, tensors: Sequence[Any]) -> None:
         """Works held by the Reducer whose buffers it uses now, or all when the backward pass is over."""
@@ -331,6 +331,8 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     try:
         with recorder:
             yield recorder
+        for number in list(recorder.held):  # the backward pass is over
+            recorder.waited(number)
     finally:
         _active.pop()
         torch.UntypedStorage.resize_ = resize

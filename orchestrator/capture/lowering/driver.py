@@ -22,6 +22,7 @@ from ..errors import (
 from ..memory import Memory
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
+from ..waits import Waits
 from .arguments import bind
 from .complex import conjugate
 from .foreach import single_ops
@@ -51,6 +52,7 @@ class Lowering:
         self.context = Context(self.builder, group_axes, rank=rank)
         self._problems: list[CaptureError] = []
         self._fatal: list[CaptureError] = []
+        self._waits = Waits()
         self._reading: TensorRef | None = None
         self._fresh = 0
 
@@ -89,6 +91,7 @@ class Lowering:
         for node in nodes:
             self.builder.frame = node.frame
             self.context.op = node.op
+            self._fatal += self._waits.see(node)
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
@@ -199,6 +202,7 @@ class Lowering:
         while waiting:
             for name, ref in waiting.items():
                 self.context.op = f"output {name}"
+                self._fatal += self._waits.read(name, ref)
                 results[name] = self.read(ref)
             live |= self._reached([results[name].name for name in waiting])
             for name in self.context.rooted:
