@@ -22,6 +22,7 @@ from pathlib import Path
 from .affine import Affine, Range
 from .affine import digits as digits
 from .calls import call_from_json, call_to_json, calls, check_calls
+from .circles import check_circles
 from .determined import check_determined
 from .errors import FormatError
 from .ir import (
@@ -475,6 +476,12 @@ def check_plan(plan: Plan) -> None:
             n: {"specification": f.specification} | {f"class {c}": p for c, p in f.classes.items()}
             for n, f in plan.functions.items()
         },
+    )
+    check_circles(
+        {c.name: (c.box, c.program) for c in plan.classes},
+        {n: f.classes for n, f in plan.functions.items()},
+        {n: g.ranks for n, g in plan.groups.items()},
+        mesh.axes,
     )
     checked: set[object] = set()
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):

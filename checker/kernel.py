@@ -17,7 +17,8 @@
                       conclusion of a lemma at a call where the facts that it rests on are proved
 12 text               every obligation file is, byte for byte, what its record says
 13 process groups     a process group that is used is a mesh factorisation, order included
-14 rendezvous         collectives and reduced tensors join rank classes that tile the reduced axes
+14 rendezvous         collectives and reduced tensors join rank classes that tile the reduced axes; no value
+                      rests on itself, however classes meet
 15 inputs             the input relation can be satisfied: no element is given twice
 16 outputs            relations cover every element of both sides' outputs, at every rank
 17 solvers            the policy's number of solvers refuted every file a verdict rests on, none disagreed
@@ -31,22 +32,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .acyclic import check_acyclic
 from .affine import evident
 from .algebra import Algebra
 from .calls import Call, seen, tensors
 from .errors import Rejected, Undecided
+from .infinite import infinities
 from .layout import Layout
 from .model import LITERALS, Model
 from .normalise import Normaliser
-from .reader import Plan, Program, Relation
+from .reader import Plan, Relation
 from .records import CallStage, ElementHyp, Fact, Hyp, LayoutStage, Lemma, Manifest, Proof, Stage, Tensor
 from .relations import check_once, check_outputs, relation_facts
 from .terms import file_text, plain
 from .widths import check_widths
 
 _SEAL = object()
-MOVES = frozenset(("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate", "gather",
-                   "all_gather", "all_to_all", "select", "maximum", "minimum", "convert"))
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,10 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
     for name in sorted(members.keys() - manifest.members.keys() - {"manifest.json"}):
         raise Rejected(1, f"{name} is not listed in the manifest")
-    model, assumptions = Model(plan), _infinities(plan, "")
+    check_acyclic(plan)
+    model, assumptions = Model(plan), infinities(plan, "")
     for name, body in plan.functions.items():
-        assumptions += _infinities(body, f"function {name}, ")
+        assumptions += infinities(body, f"function {name}, ")
     check_once(plan.inputs, 15)
     padding = check_outputs(plan)
     declared = [relation_facts(plan, r, "inputs") for r in plan.inputs]
@@ -291,51 +293,6 @@ def _normal(defs: Mapping[Any, Any], left: Any, right: Any) -> bool:
         return Normaliser(defs).equal(left, right)
     except (Undecided, RecursionError):
         return False
-
-
-# Infinite literals (obligation 2) ---------------------------------------------------------------------------
-
-
-def _infinities(plan: Plan, prefix: str) -> list[str]:
-    """Obligation 2 for all programs; a collective passes infinities on to every class that takes part."""
-    meets: dict[int, int] = {}
-    before = -1
-    while before != len(meets):
-        before = len(meets)
-        notes = _infinite(f"{prefix}specification", plan.spec, meets)
-        for cls in plan.classes.values():
-            notes += _infinite(f"{prefix}class {cls.name}", cls.program, meets)
-    return notes
-
-
-def _infinite(name: str, program: Program, meets: dict[int, int]) -> list[str]:
-    """Follows infinite literals to `exponential`; gives the assumptions that no row is masked."""
-    sign: dict[str, int] = {}
-    notes = []
-    for op in program.ops:
-        found = [sign.get(o, 0) for o in op.operands]
-        if "seq" in op.attrs:
-            seq = op.attrs["seq"]
-            found = [meets.setdefault(seq, found[0]) if found[0] else meets.get(seq, 0)]
-        if op.name == "constant" and op.attrs["value"] in ("inf", "-inf"):
-            sign[op.result] = -1 if op.attrs["value"] == "-inf" else 1
-        if not any(found):
-            continue
-        one = next(s for s in found if s)
-        kind = op.attrs.get("kind", "")
-        if op.name in MOVES and all(s in (0, one) for s in found):
-            sign[op.result] = one
-        elif op.name in ("reduce", "all_reduce") and (kind, one) in (("max", -1), ("min", 1)):
-            notes.append(f"{name}: no row that {op.result} ({op.name} {kind}) reduces is completely masked")
-        elif op.name == "negate" or (op.name in ("add", "subtract") and not all(found)):
-            sign[op.result] = -one if op.name == "negate" or (op.name == "subtract" and found[1]) else one
-        elif op.name != "exponential" or one > 0:
-            raise Rejected(2, f"an infinite literal reaches {op.name}, which is outside the model",
-                           f"{name}, op {op.result}")
-    for output, value in program.outputs.items():
-        if value in sign:
-            raise Rejected(2, f"output {output} may be infinite", name)
-    return notes
 
 
 # The verdict (obligation 17) --------------------------------------------------------------------------------

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from checker import kernel
 from checker.algebra import Algebra
+from checker.errors import Malformed, Rejected, Undecided
 from checker.model import Model
 from checker.reader import read_plan
 from checker.records import read_manifest, read_proof
@@ -292,3 +295,27 @@ def one_case(premises: list[Any], *, spec: Any, local: Any = None, mesh: int = 1
     algebra = Algebra(Model(read_plan(dump(plan))), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
     check_widths(algebra, "stage 0")
     return algebra
+
+
+def forged(bundle: Bundle) -> Bundle:
+    """The bundle with the obligation files that its records call for, numbered in order of first use."""
+    files: dict[str, str] = {}
+
+    def write(texts: Any, name: str, text: bytes, where: str) -> bool:
+        texts.files.setdefault(name, text)
+        return True
+
+    data = bundle.members()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel._Texts, "compare", write)
+        try:
+            examined = kernel.examine(read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
+                                      read_proof(data["proof.json"]), data)
+            files = {name: text.decode() for name, text in examined.files.items()}
+        except (Malformed, Undecided):
+            return bundle
+        except Rejected as error:
+            if error.number != 12:
+                return bundle
+    bundle.files = files or bundle.files
+    return bundle

@@ -242,7 +242,8 @@ MALFORMED: list[tuple[Callable[[Bundle], Any], str]] = [
     (lambda b: b.plan["functions"]["f0"]["classes"].clear(), "member c0 is missing"),
     (lambda b: b.plan["functions"]["f0"]["specification"]["ops"].append([["%900"], "call", [], "f0", 0]),
      "unknown function"),
-    (lambda b: b.plan.__setitem__("functions", []), "an object is expected"),
+    (lambda b: b.plan.__setitem__("functions", ["f0"]), "an object is expected"),
+    (lambda b: b.plan.__setitem__("functions", {}), "an optional member is empty"),
 ]
 
 

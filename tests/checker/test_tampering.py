@@ -38,7 +38,7 @@ from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, row_parallel, shards
+from samples import Bundle, dump, forged, row_parallel, shards
 
 BAD, ACCEPTED, SAT, OPEN = "malformed", "accepted", "refuted by the solver", "no verdict"
 Random = random.Random
@@ -103,30 +103,6 @@ def outcome(data: dict[str, bytes]) -> tuple[str | int, str]:
     if all(o.verdict == "PROVED" for o in verified.outputs):
         return ACCEPTED, ""
     return SAT if any(a != "unsat" for a in answers.values()) else OPEN, verified.outputs[0].reason
-
-
-def forged(bundle: Bundle) -> Bundle:
-    """The bundle with the obligation files that its records call for, numbered in order of first use."""
-    files: dict[str, str] = {}
-
-    def write(texts: Any, name: str, text: bytes, where: str) -> bool:
-        texts.files.setdefault(name, text)
-        return True
-
-    data = bundle.members()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel._Texts, "compare", write)
-        try:
-            examined = kernel.examine(read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
-                                      read_proof(data["proof.json"]), data)
-            files = {name: text.decode() for name, text in examined.files.items()}
-        except (Malformed, Undecided):
-            return bundle
-        except Rejected as error:
-            if error.number != 12:
-                return bundle
-    bundle.files = files or bundle.files
-    return bundle
 
 
 # Operators --------------------------------------------------------------------------------------------------

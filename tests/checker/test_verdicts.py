@@ -14,6 +14,7 @@ import pytest
 
 from checker import kernel
 from checker.errors import Rejected, Undecided
+from checker.infinite import infinities
 from checker.model import Model
 from checker.reader import read_plan
 from checker.records import Fact, read_manifest, read_proof
@@ -238,7 +239,7 @@ def notes(*ops: Any, value: str = "-inf", local: Any = None) -> list[str]:
             )
         )
     )
-    return kernel._infinities(plan, "")
+    return infinities(plan, "")
 
 
 def unary(name: str, x: str, k: int = 1) -> Any:
@@ -344,10 +345,10 @@ def test_an_infinite_literal_crosses_a_collective() -> None:
             )
         )
         if name == "exponential":
-            assert kernel._infinities(plan, "") == []
+            assert infinities(plan, "") == []
         else:
             with pytest.raises(Rejected, match=r"^obligation 2 .* at class c0, op %3: .* reaches multiply"):
-                kernel._infinities(plan, "")
+                infinities(plan, "")
 
 
 def test_a_masked_row_of_a_rank_is_assumed_away() -> None:
