@@ -7,13 +7,14 @@ tensor without any op. So a :class:`Snapshot` is taken before and after a step, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
+from .counters import Numbers
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, StateError, gathered
 from .layouts import Layout, layout_of, local_tensor, padded_shape, whole_storage
@@ -36,9 +37,10 @@ class State:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Every state by plan name."""
+    """Every state by plan name, and every number in Python that a step may count with."""
 
     states: Mapping[str, State]
+    numbers: Numbers = field(default_factory=dict)
 
     def aliases(self) -> dict[str, str]:
         """Each name with the first name that lies in the same storage."""
@@ -46,9 +48,9 @@ class Snapshot:
         return {name: first.setdefault(s.ref.storage, name) for name, s in self.states.items()}
 
 
-def snapshot(
+def states_of(
     definition: Definition, model: nn.Module, optimizer: torch.optim.Optimizer, parallel: bool
-) -> Snapshot:
+) -> dict[str, State]:
     """Parameters, optimizer state, buffers, gradients and learning rates as they are bound now."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     states: dict[str, State] = {}
@@ -69,7 +71,7 @@ def snapshot(
             problems.append(error)
     if problems:
         raise gathered(problems)
-    return Snapshot(states)
+    return states
 
 
 def kind(name: str) -> str:

@@ -7,7 +7,7 @@ reads. A counter in Python, a cache that is filled or a schedule makes two progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .builder import Draft, Frame
-from .errors import DefinitionError, StateError
+from .counters import counted
+from .errors import CaptureError, DefinitionError, StateError, gathered
 from .layouts import local_tensor
 from .lowering import RankProgram
 from .recorder import Node, Recorder, TensorRef, recording, reference
 from .states import Snapshot, unsettled
+from .unrecorded import real_writes, watching
 
 #: Steps that may pass before the states of two consecutive ones are the same.
 WARM_UPS = 5
@@ -54,8 +56,11 @@ class Job:
     def record(self, before: Snapshot) -> Recorded:
         batch = self.batch()  # anew: a loader gives each step its own tensors
         given = {name: reference(tensor) for name, tensor in batch.items()}
-        with recording(Recorder()) as recorder:
+        with watching(), recording(Recorder()) as recorder:
             results = self.step(batch)
+        written = list(real_writes(recorder.nodes))
+        if written:
+            raise gathered(written)
         if not isinstance(results, Mapping) or not all(isinstance(t, torch.Tensor) for t in results.values()):
             raise DefinitionError("a step returns its outputs as a mapping from names to tensors")
         # Detached, a result is a tensor of its own: a later step cannot rebind it.
@@ -69,7 +74,8 @@ def record(job: Job, rebuilds: bool) -> tuple[Recorded, Recorded, int]:
     ``rebuilds``: the model changes its program by itself in its first steps, as DDP's buckets do; then steps
     are dropped until two are alike, at most :data:`WARM_UPS`.
     """
-    job.step(job.batch())
+    with watching():
+        job.step(job.batch())
     last: Recorded | None = None
     at = job.look()
     for dropped in range(1, WARM_UPS + 2):
@@ -162,30 +168,39 @@ class _Matching:
 
 
 def one_program(first: Recorded, second: Recorded, lower: Callable[[Recorded], RankProgram]) -> RankProgram:
-    """The program of both steps; a difference that reaches an output is an error that names the first op."""
+    """The program of both steps; what two steps show that later ones do otherwise is an error."""
     program = lower(first)
-    if same(first, second):
-        return program
-    again = lower(second)
-    for a, b in zip(program.drafts, again.drafts, strict=False):
+    problems: list[CaptureError] = []
+    if not same(first, second):
+        problems += _differences(program, lower(second))
+    count = counted(first.before.numbers, first.after.numbers)
+    count = count or counted(second.before.numbers, second.after.numbers)
+    problems += [] if count is None else [count]
+    if problems:
+        raise gathered(problems)
+    return program
+
+
+def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError]:
+    """The first difference of two programs that reaches an output."""
+    for a, b in zip(first.drafts, second.drafts, strict=False):
         if _content(a) != _content(b):
-            raise StateError(
+            yield StateError(
                 f"the second step runs {_described(b)} where the first ran {_described(a)}",
                 frame=b.frame,
                 instead="a batch entry, a buffer or optimizer state for what may differ between steps",
             )
-    for longer, which in ((program, "first"), (again, "second")):
-        extra = longer.drafts[min(len(program.drafts), len(again.drafts)) :]
-        if extra:
-            raise StateError(
-                f"only the {which} of two steps runs {_described(extra[0])}", frame=extra[0].frame
-            )
-    for name in {**program.outputs, **again.outputs}:
-        if program.outputs.get(name) != again.outputs.get(name):
-            raise StateError("two consecutive steps give it from different ops", tensor=name)
-    if dict(program.inputs) != dict(again.inputs) or program.groups != again.groups:
-        raise StateError("two consecutive steps read different inputs")
-    return program
+            return
+    for longer, which in ((first, "first"), (second, "second")):
+        for extra in longer.drafts[min(len(first.drafts), len(second.drafts)) :]:
+            yield StateError(f"only the {which} of two steps runs {_described(extra)}", frame=extra.frame)
+            return
+    for name in {**first.outputs, **second.outputs}:
+        if first.outputs.get(name) != second.outputs.get(name):
+            yield StateError("two consecutive steps give it from different ops", tensor=name)
+            return
+    if dict(first.inputs) != dict(second.inputs) or first.groups != second.groups:
+        yield StateError("two consecutive steps read different inputs")
 
 
 def _content(draft: Draft) -> tuple[object, ...]:

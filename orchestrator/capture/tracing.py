@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from certificates.plan import Mesh
 
+from .counters import numbers
 from .definition import Definition
 from .environment import alone, as_rank
 from .errors import AliasingError, CaptureError, DefinitionError
@@ -22,7 +23,7 @@ from .layouts import Layout
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef
 from .shims import capturable_on_cpu, exact_norm_shares, symbolic_hyperparameters
-from .states import GRADIENTS, HYPER, kind, snapshot
+from .states import GRADIENTS, HYPER, Snapshot, kind, states_of
 from .steps import Job, Recorded, one_program, record
 
 
@@ -65,7 +66,9 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
             for name, item in definition.batch.items()
         },
         step=lambda batch: step(model, optimizer, batch),
-        look=lambda: snapshot(definition, model, optimizer, rank is not None),
+        look=lambda: Snapshot(
+            states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
+        ),
     )
     with capturable_on_cpu(), exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=_rebuilds(model))

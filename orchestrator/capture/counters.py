@@ -1,0 +1,116 @@
+"""Numbers in Python that a step changes: counters, schedules, flags.
+
+Two steps of one program say nothing of the tenth if `if self.calls % 10 == 0` decides there. So what a step
+may count with is looked at before and after it: attributes of modules and optimizer, the options of the
+optimizer, its state, and what the step's functions hold in globals and closures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from .errors import StateError
+from .recorder import is_users
+
+#: Containers and objects inside one another are followed so far.
+_DEPTH = 3
+#: Larger containers are tables, not counters.
+_LARGE = 1000
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+_OPAQUE = (torch.Tensor, ModuleType, type, nn.Module, torch.optim.Optimizer)
+Numbers = Mapping[str, object]
+
+
+def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Numbers:
+    """Every number, text or flag that the step can reach, by the expression that leads to it."""
+    walk = _Walk()
+    for name, module in model.named_modules():
+        if not type(module).__module__.startswith("torch.nn.parallel"):  # DDP counts for itself
+            for key, value in vars(module).items():
+                if not key.startswith("_") or key in _HOOKS:
+                    walk.into(f"model.{name}.{key}" if name else f"model.{key}", value)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for i, group in enumerate(optimizer.param_groups):
+        walk.into(f"optimizer.param_groups[{i}]", {k: v for k, v in group.items() if k != "params"})
+    for owner, entries in optimizer.state.items():
+        at = names.get(owner, "?") if isinstance(owner, torch.Tensor) else str(owner)
+        walk.into(f"optimizer.state[{at}]", entries)
+    for key, value in vars(optimizer).items():
+        if not key.startswith("_") and key not in ("state", "param_groups", "defaults"):
+            walk.into(f"optimizer.{key}", value)
+    walk.into("step", step)
+    while isinstance(step, functools.partial):
+        step = step.func
+    files = {kind.__module__ for item in (*model.modules(), optimizer) for kind in type(item).__mro__}
+    scopes = {name: vars(sys.modules[name]) for name in sorted(files) if _users(name)}
+    scopes.setdefault("", getattr(step, "__globals__", {}))
+    for variables in scopes.values():
+        for key, value in variables.items():
+            if not key.startswith("__"):
+                walk.into(key, value)
+    return walk.found
+
+
+def _users(module: str) -> bool:
+    return is_users(getattr(sys.modules.get(module), "__file__", None) or "<")
+
+
+class _Walk:
+    """Follows containers, closures and objects of the user's classes."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, object] = {}
+        self._seen: set[int] = set()
+
+    def into(self, path: str, value: object, depth: int = _DEPTH) -> None:
+        if value is None or isinstance(value, bool | int | float | str):
+            self.found[path] = value
+        elif depth and id(value) not in self._seen and not isinstance(value, _OPAQUE):
+            self._seen.add(id(value))
+            for inner, item in _parts(path, value):
+                self.into(inner, item, depth - 1)
+
+
+def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        if len(value) <= _LARGE:
+            yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        if len(value) <= _LARGE:
+            yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield path, value.func
+        yield f"{path}.args", value.args
+        yield f"{path}.keywords", value.keywords
+    elif isinstance(value, MethodType):
+        yield path, value.__self__
+        yield path, value.__func__
+    elif isinstance(value, FunctionType):
+        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # not bound yet
+                yield key, cell.cell_contents
+    elif hasattr(value, "__dict__") and (isinstance(value, LRScheduler) or _users(type(value).__module__)):
+        yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
+
+
+def counted(before: Numbers, after: Numbers) -> StateError | None:
+    """The first number that a step changes."""
+    for path in (*before, *(p for p in after if p not in before)):
+        was, now = before.get(path), after.get(path)
+        if path in before and path in after and was != now and not (was != was and now != now):
+            return StateError(
+                f"the step changes {path}, which is no tensor, from {was!r} to {now!r}: a later step may do "
+                "something else",
+                instead="a buffer or optimizer state (a tensor) for what is counted, or count outside the "
+                "step; the learning rate is an input (hyper.lr), so step a scheduler outside",
+            )
+    return None

@@ -1,0 +1,123 @@
+"""What a dispatch mode does not see, found while a step is recorded: each is an error with the user's line.
+
+Raw writes to a storage, addresses handed out to numpy, DLPack or ctypes, ops of other threads than the one
+that is traced, and writes to real tensors, of which a trace has no contents.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from .errors import CaptureError, StateError
+from .recorder import Node, is_users, user_frame
+
+#: Methods that write to a storage, or hand out its address, without an op.
+_RAW_WRITES = {
+    torch.UntypedStorage: ("__setitem__", "copy_", "fill_"),
+    torch.TypedStorage: ("__setitem__", "copy_", "fill_"),
+}
+_ADDRESSES = {
+    torch.Tensor: ("data_ptr", "__dlpack__"),
+    torch.UntypedStorage: ("data_ptr",),
+    torch.TypedStorage: ("data_ptr",),
+    torch.utils.dlpack: ("to_dlpack",),
+}
+_IN_PLACE = "an op on the tensor itself: tensor.copy_(…), tensor.fill_(…), tensor[…] = …"
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """While a step is recorded, what the recorder would not see is refused."""
+    problems: list[CaptureError] = []
+
+    def refuse(error: CaptureError) -> None:
+        problems.append(error)  # user code may swallow exceptions, and a thread's are lost
+        raise error
+
+    with ExitStack() as patches:
+        for kinds, message in (
+            (_RAW_WRITES, "writes to a storage behind the tensors that lie in it"),
+            (_ADDRESSES, "asks for the memory of a tensor, of which a trace has none"),
+        ):
+            for kind, names in kinds.items():
+                for name in names:
+                    says = f"{kind.__name__}.{name} {message}"
+                    patches.enter_context(_replaced(kind, name, _refusing(says, refuse)))
+        patches.enter_context(_replaced(FakeTensorMode, "dispatch", _one_thread(refuse)))
+        yield
+    if problems:
+        raise problems[0]
+
+
+def _refusing(says: str, refuse: Callable[[CaptureError], None]) -> Callable[[Any], Any]:
+    def patch(original: Any) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # PyTorch itself compares addresses and views storages as numpy; only the user's calls count.
+            if is_users(sys._getframe(1).f_code.co_filename) and _is_fake(self):
+                refuse(StateError(says, frame=user_frame(), instead=_IN_PLACE))
+            return original(self, *args, **kwargs)
+
+        return method
+
+    return patch
+
+
+def _is_fake(item: Any) -> bool:
+    if isinstance(item, torch.Tensor):
+        return isinstance(getattr(item, "_local_tensor", item), FakeTensor)
+    return bool(item.device.type == "meta")
+
+
+def _one_thread(refuse: Callable[[CaptureError], None]) -> Callable[[Any], Any]:
+    traced = threading.get_ident()
+
+    def patch(original: Any) -> Any:
+        def dispatch(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != traced:
+                refuse(
+                    StateError(
+                        "another thread works on tensors of the step, in no order that is known",
+                        op=str(func),
+                        frame=user_frame(),
+                        instead="the same work inside the step",
+                    )
+                )
+            return original(self, func, *args, **kwargs)
+
+        return dispatch
+
+    return patch
+
+
+@contextmanager
+def _replaced(kind: Any, name: str, patch: Callable[[Any], Any]) -> Iterator[None]:
+    """``kind.name`` patched; what was inherited is inherited again afterwards."""
+    own = vars(kind).get(name)
+    setattr(kind, name, patch(getattr(kind, name)))
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, own)
+
+
+def real_writes(nodes: list[Node]) -> Iterator[StateError]:
+    """Ops that write to a real tensor: one that was made outside the step and is no state."""
+    for node in nodes:
+        if any(ref.literal is not None for ref in node.writes):
+            yield StateError(
+                "the step writes to a tensor that is no parameter, buffer, gradient or optimizer state",
+                op=node.op,
+                frame=node.frame,
+                instead="a buffer of the model (register_buffer): the next step finds it as this one left it",
+            )

@@ -1,0 +1,213 @@
+"""What a dispatch mode does not see is refused: raw memory, threads, real tensors, counters in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from orchestrator.capture import Batch, Definition
+from orchestrator.capture.errors import CaptureError, StateError
+from orchestrator.capture.tracing import trace
+
+Model, Optimizer = nn.Module, torch.optim.Optimizer
+Results = Mapping[str, Tensor]
+CALLS = torch.zeros(())
+STEPS = {"done": 0}
+HERE = r"test_unrecorded\.py:\d+ in "
+
+
+def train(model: Model, optimizer: Optimizer, batch: Results) -> dict[str, Tensor]:
+    loss = F.mse_loss(model(batch["x"]), batch["y"])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss}
+
+
+def after(more: Callable[[Any, Any], object]) -> Any:
+    """A step that does ``more`` with model and optimizer at its end."""
+
+    def step(model: Model, optimizer: Optimizer, batch: Results) -> dict[str, Tensor]:
+        results = train(model, optimizer, batch)
+        more(model, optimizer)
+        return results
+
+    return step
+
+
+def definition(step: Any = train, **changes: Any) -> Definition:
+    rows = Batch((4, 3))
+    fields: dict[str, Any] = {
+        "build": lambda: nn.Linear(3, 3),
+        "optimizer": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        **changes,
+    }
+    return Definition(
+        name="unrecorded",
+        mesh={"dp": 2},
+        parallelize=lambda model, mesh: model,
+        step=step,
+        batch={"x": rows, "y": rows},
+        **fields,
+    )
+
+
+def refused(made: Definition, message: str, kind: type[CaptureError] = StateError) -> None:
+    with pytest.raises(kind) as caught:
+        trace(made, None)
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+# --- raw memory -------------------------------------------------------------------------------------------
+
+
+def decayed_in_memory(model: Any, _: Any) -> None:
+    model.weight.untyped_storage().fill_(0)
+
+
+def copied_in_memory(model: Any, _: Any) -> None:
+    model.weight.untyped_storage().copy_(model.weight.detach().clone().untyped_storage())
+
+
+def one_byte(model: Any, _: Any) -> None:
+    model.weight.untyped_storage()[0] = 1
+
+
+def through_ctypes(model: Any, _: Any) -> None:
+    ctypes.memset(model.weight.data_ptr(), 0, 0)
+
+
+def swallowed(model: Any, _: Any) -> None:
+    with contextlib.suppress(Exception):
+        model.weight.untyped_storage().fill_(0)
+
+
+@pytest.mark.parametrize("more", [decayed_in_memory, copied_in_memory, one_byte, swallowed])
+def test_a_raw_write_to_a_storage_is_refused(more: Any) -> None:
+    refused(definition(after(more)), r"writes to a storage behind the tensors[\s\S]*" + HERE + more.__name__)
+
+
+def through_dlpack(model: Any, _: Any) -> None:
+    torch.utils.dlpack.to_dlpack(model.weight.detach())
+
+
+@pytest.mark.parametrize("more", [through_ctypes, through_dlpack])
+def test_the_address_of_a_tensor_is_refused(more: Any) -> None:
+    """In a trace all addresses are 0: weights told apart by them would all be the same."""
+    refused(definition(after(more)), r"asks for the memory of a tensor[\s\S]*" + HERE + more.__name__)
+
+
+# --- other threads ----------------------------------------------------------------------------------------
+
+
+def test_a_helper_thread_that_writes_weights_is_refused() -> None:
+    def decay(model: Any) -> None:
+        with torch.no_grad():
+            model.weight.mul_(0.99)
+
+    def helped(model: Any, _: Any) -> None:
+        thread = threading.Thread(target=decay, args=(model,))
+        thread.start()
+        thread.join()
+
+    threading.excepthook, hook = lambda _args: None, threading.excepthook
+    try:
+        refused(definition(after(helped)), r"another thread works on tensors of the step[\s\S]*in decay")
+    finally:
+        threading.excepthook = hook
+
+
+# --- real tensors -----------------------------------------------------------------------------------------
+
+
+def test_a_global_tensor_that_the_step_writes_is_refused() -> None:
+    def warmed(model: Model, optimizer: Optimizer, batch: Results) -> dict[str, Tensor]:
+        CALLS.add_(1)
+        return train(model, optimizer, {"x": batch["x"] * CALLS.clamp(max=10.0), "y": batch["y"]})
+
+    refused(definition(warmed), r"writes to a tensor that is no parameter, buffer[\s\S]*" + HERE + "warmed")
+
+
+def test_a_global_tensor_that_is_only_read_is_a_literal() -> None:
+    scale = torch.tensor(0.5)
+
+    def scaled(model: Model, optimizer: Optimizer, batch: Results) -> dict[str, Tensor]:
+        return train(model, optimizer, {"x": batch["x"] * scale, "y": batch["y"]})
+
+    assert trace(definition(scaled), None).program.outputs
+
+
+# --- numbers in Python ------------------------------------------------------------------------------------
+
+
+class Lookahead(torch.optim.SGD):
+    """Pulls the weights back every tenth step: two steps show nothing of that."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.count = getattr(self, "count", 0) + 1
+        if self.count % 10 == 0:
+            for p in self.param_groups[0]["params"]:
+                p.data.mul_(0.5)
+
+
+class Counting(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) * (0.5 if self.calls % 100 == 0 else 1.0)
+
+
+def stepped_in_state(model: Any, optimizer: Any) -> None:
+    state = optimizer.state[model.weight]
+    state["step"] = state.get("step", 0) + 1
+
+
+def counted_globally(_: Any, __: Any) -> None:
+    STEPS["done"] += 1
+
+
+def scheduled(params: Any) -> Any:
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    optimizer.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)
+    return optimizer
+
+
+def nonlocal_counter() -> Any:
+    calls = 0
+
+    def more(_: Any, __: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    return after(more)
+
+
+@pytest.mark.parametrize(
+    ("made", "path"),
+    [
+        (definition(optimizer=lambda params: Lookahead(params, lr=0.1)), r"optimizer\.count"),
+        (definition(build=Counting), r"model\.calls"),
+        (definition(after(stepped_in_state)), r"optimizer\.state\[weight\]\['step'\]"),
+        (definition(after(counted_globally)), r"STEPS\['done'\]"),
+        (
+            definition(after(lambda _, optimizer: optimizer.scheduler.step()), optimizer=scheduled),
+            r"scheduler\.last_epoch",
+        ),
+        (definition(nonlocal_counter()), "calls"),
+    ],
+)
+def test_a_counter_in_python_is_named(made: Definition, path: str) -> None:
+    refused(made, rf"the step changes \S*{path}, which is no tensor, from \d+ to \d+")
