@@ -1,0 +1,92 @@
+"""The loops: programs from seeds, what became of them, and a file for each disagreement."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import definitions, functions
+from .runs import Pool
+
+
+@dataclass
+class Tally:
+    """What became of the programs; ``differing`` has the sources of shrunk disagreements."""
+
+    programs: Counter[str] = field(default_factory=Counter)
+    outputs: int = 0
+    refused: int = 0
+    rules: Counter[str] = field(default_factory=Counter)
+    differing: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        self.programs.update(other.programs)
+        self.outputs += other.outputs
+        self.refused += other.refused
+        self.rules.update(other.rules)
+        self.differing += other.differing
+        self.seconds += other.seconds
+
+    def table(self) -> str:
+        total = self.programs.total()
+        counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.programs.items()))
+        share = self.refused / max(1, self.outputs + self.refused)
+        lines = [
+            f"{total} programs in {self.seconds:.0f} s: {counts}",
+            f"{self.outputs} outputs compared, {self.refused} refused ({share:.1%})",
+            *(f"  {n:6d} {rule}" for rule, n in self.rules.most_common(12)),
+        ]
+        for name, detail in self.differing:
+            lines.append(f"DIFFERS {name}: {detail}")
+        return "\n".join(lines)
+
+
+def programs(seeds: Iterable[int], folder: Path | None = None) -> Tally:
+    """Level 1: one program per seed; a file in ``folder`` for each shrunk disagreement."""
+    tally, start = Tally(), time.monotonic()
+    for seed in seeds:
+        function = functions.write(seed)
+        outcome = functions.check(function)
+        tally.programs[outcome.kind] += 1
+        tally.outputs += outcome.outputs
+        tally.refused += outcome.refused
+        tally.rules.update(outcome.rules)
+        if outcome.kind != "differs":
+            continue
+        least = functions.shrunk(function)
+        name = f"program_{seed}.py"
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(least.source(), encoding="utf-8")
+        detail = "; ".join(least.statements) + " -- " + functions.check(least).detail
+        tally.differing.append((name, detail[:600]))
+    tally.seconds = time.monotonic() - start
+    return tally
+
+
+def runs(seeds: Iterable[int], folder: Path | None = None, shrink: bool = True) -> Tally:
+    """Level 2: one training step per seed, in processes."""
+    tally, start = Tally(), time.monotonic()
+    with Pool() as pool:
+        for seed in seeds:
+            definition = definitions.write(seed)
+            outcome = pool.check(definition)
+            tally.programs[outcome.kind] += 1
+            tally.outputs += outcome.outputs
+            tally.refused += outcome.refused
+            tally.rules.update(outcome.rules)
+            if outcome.kind != "differs":
+                continue
+            least = pool.shrunk(definition) if shrink else definition
+            name = f"run_{seed}.py"
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(least.source(), encoding="utf-8")
+            detail = f"{least.way}, {least.reduction}, {least.before}, {least.after}, {least.extras}: "
+            tally.differing.append((name, detail + pool.check(least).detail[:600]))
+    tally.seconds = time.monotonic() - start
+    return tally

@@ -1,0 +1,82 @@
+"""Whole definitions: captured, run by gloo processes that stay alive, every number compared."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from certificates.functions import inline
+from orchestrator.capture import capture
+from orchestrator.capture import definition as protocol
+from orchestrator.capture.errors import CaptureError, DefinitionError, DisagreementError, RunError
+from orchestrator.capture.running import compare
+from orchestrator.capture.userfile import load_definition
+from orchestrator.capture.workers import Workers
+
+from .definitions import Definition, smaller
+from .functions import Outcome
+
+STEPS = 3
+
+
+def _load(path: object) -> protocol.Definition:
+    return load_definition(Path(str(path)))
+
+
+class Pool:
+    """Workers by number of ranks; those that a program left in a mess are replaced."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, Workers] = {}
+        self._folder = tempfile.TemporaryDirectory()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for workers in self._workers.values():
+            workers.__exit__(None, None, None)
+        self._folder.cleanup()
+
+    def check(self, definition: Definition) -> Outcome:
+        """Capture, run, compare. A plan without a run to compare with is ``invalid``."""
+        path = Path(self._folder.name) / f"fuzz_{definition.seed}.py"
+        path.write_text(definition.source(), encoding="utf-8")
+        try:
+            loaded = _load(path)
+            plan = inline(capture(loaded, jobs=2, root=path.parent))
+        except DefinitionError as error:
+            return Outcome("invalid", str(error), rules=("definition",))
+        except CaptureError as error:
+            return Outcome("refused", str(error), refused=1, rules=(_rule(error),))
+        ranks = plan.mesh.ranks
+        if ranks not in self._workers:
+            self._workers[ranks] = Workers(ranks, _load).__enter__()
+        try:
+            found = compare(plan, self._workers[ranks], path, steps=STEPS, seed=definition.seed)
+        except (RunError, DisagreementError) as error:
+            self._workers.pop(ranks).__exit__(None, None, None)
+            kind = "differs" if isinstance(error, DisagreementError) else "invalid"
+            return Outcome(kind, str(error), 1, rules=("run",) if kind == "invalid" else ())
+        if found.precision != "float64":
+            return Outcome("differs", f"largest difference {found.largest}", found.numbers)
+        return Outcome("agrees", "", found.numbers)
+
+    def shrunk(self, definition: Definition) -> Definition:
+        changed = True
+        while changed:
+            changed = False
+            for candidate in smaller(definition):
+                if self.check(candidate).kind == "differs":
+                    definition, changed = candidate, True
+                    break
+        return definition
+
+
+def _rule(error: CaptureError) -> str:
+    failed = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception)[^\n]{0,80})", error.message, re.MULTILINE)
+    return " ".join([error.rule, error.op or "", error.message.split("\n")[0][:60], *failed[-1:]])

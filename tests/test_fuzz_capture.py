@@ -1,0 +1,69 @@
+"""A seeded slice of the fuzzer of the capture (bench/fuzz_capture.py), and its teeth."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("needs the extra torch", allow_module_level=True)
+
+from orchestrator.capture.lowering import Lowering
+from tests.fuzz_capture import definitions, functions, run
+
+if TYPE_CHECKING:
+    from orchestrator.capture.recorder import Node
+
+
+def test_captured_programs_compute_what_pytorch_computes() -> None:
+    tally = run.programs(range(40))
+    assert tally.differing == []
+    assert tally.programs["agrees"] >= 36 and tally.refused < 0.3 * (tally.refused + tally.outputs)
+
+
+@pytest.mark.slow
+def test_more_captured_programs_compute_what_pytorch_computes() -> None:
+    tally = run.programs(range(100_000, 100_200))
+    assert tally.differing == []
+    assert tally.programs["agrees"] >= 180
+
+
+@pytest.mark.slow
+def test_captured_steps_compute_what_processes_compute() -> None:
+    tally = run.runs(range(12))
+    assert tally.differing == []
+    assert tally.programs["agrees"] >= 6, tally.table()
+
+
+@pytest.mark.parametrize("lost", ["aten.add_.Tensor", "aten.mul.Tensor", "aten.copy_.default"])
+def test_an_op_that_capture_forgets_is_noticed_and_shrunk(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(Lowering):
+        def _step(self, node: Node) -> None:
+            if node.op != lost:
+                super()._step(node)
+            elif not node.writes:
+                self.write(node.outs, self.read(node.args[0]))
+
+    monkeypatch.setattr(functions, "Lowering", Forgetful)
+    for seed in range(60):
+        function = functions.write(seed)
+        if functions.check(function).kind == "differs":
+            least = functions.shrunk(function)
+            assert (
+                len(least.statements) < len(function.statements) and functions.check(least).kind == "differs"
+            )
+            return
+    raise AssertionError("60 programs noticed nothing")
+
+
+def test_a_saved_program_is_a_file_that_says_what_differs(capsys: Any) -> None:
+    function = functions.write(3)
+    exec(compile(function.source(), "saved.py", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.startswith("agrees")
+
+
+def test_programs_depend_on_nothing_but_their_seed() -> None:
+    assert functions.write(5) == functions.write(5) and functions.write(5) != functions.write(6)
+    assert definitions.write(5).source() == definitions.write(5).source()
