@@ -133,7 +133,7 @@ def definition(dim: int = 5, hidden: int = 7, ranks: int = 4, zero: int = 1) -> 
         step=train_step,
         parallel_step=functools.partial(parallel_step, zero=bool(zero)),
         batch={"x": batch, "y": batch},
-        layouts={name: {} for name in (*names, "chunk_of_parameters")},
+        layouts={name: {} for name in (*names, *["chunk_of_parameters"][: bool(zero)])},
         buckets=buckets if zero else {},
         mean_over={"loss": ("dp",)},
     )

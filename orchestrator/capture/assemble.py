@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sysconfig
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +21,9 @@ from ..emit import provable
 from ..outline import outline
 from .buckets import relations, split_classes
 from .builder import Frame
+from .checks import check, check_names
 from .definition import Definition
-from .errors import CaptureError, LayoutError, gathered
+from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .layouts import Layout
 from .lowering import RankProgram
@@ -64,6 +66,7 @@ def capture(
     ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. Any
     step that cannot be captured exactly is a :class:`CaptureError`.
     """
+    check(definition)
     workers = jobs or _cores()
     mesh = Mesh(dict(definition.mesh))
 
@@ -75,15 +78,20 @@ def capture(
             yield traced
 
     grid = Grid(mesh, tracer, most)
+    found: list[Sample] = []
     try:
-        (specification,) = tracer([None])
-        assert specification.program is not None
+        found += tracer([None])
         grid.fill()
     except CaptureError as error:
-        raise gathered([error, *survey(definition, _ends(mesh, grid), workers)]) from error
+        rest = survey(definition, _ends(mesh, grid), workers)
+        raise gathered([error, *rest, *_misnamed(definition, [*found, *grid.traces.values()])]) from error
+    problems = _misnamed(definition, [*found, *grid.traces.values()])
+    if problems:
+        raise gathered(problems)
+    assert found[0].program is not None
     fitted = grid.classes()
     sources = _Sources(root or Path.cwd())
-    spec = _program(specification.program, sources)
+    spec = _program(found[0].program, sources)
     numbering = _Numbering()
     classes = tuple(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering))
@@ -94,10 +102,12 @@ def capture(
     for cls in classes:
         extra = sorted(set(cls.program.outputs) - set(spec.outputs) - set(definition.buckets))
         if extra:
-            raise LayoutError(
-                f"class {cls.name} changes a state that the single-device step does not have", tensor=extra[0]
-            )
+            raise gathered(_surplus(name) for name in extra).at(definition.frame)
     related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
+    try:
+        related_inputs, related_outputs = related.inputs(), related.outputs()
+    except CaptureError as error:
+        raise error.at(definition.frame) from error
     plan = Plan(
         definition.name,
         mesh,
@@ -105,8 +115,8 @@ def capture(
         sources.names,
         spec,
         classes,
-        related.inputs(),
-        related.outputs(),
+        related_inputs,
+        related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
         _provenance(definition, mesh, fitted),
     )
@@ -117,6 +127,13 @@ def capture(
     return outline(plan, provable)
 
 
+def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[CaptureError]:
+    """Names in the definition that the traced single device, if it is among the samples, does not know."""
+    single = next((s.program for s in samples if s.rank is None), None)
+    states = {name for sample in samples for name in sample.layouts}
+    return [] if single is None else check_names(definition, single, states)
+
+
 def _ends(mesh: Mesh, grid: Grid) -> list[int]:
     """The first and the last rank, as far as they were not traced yet."""
     traced = {sample.rank for sample in grid.traces.values()}
@@ -125,6 +142,10 @@ def _ends(mesh: Mesh, grid: Grid) -> list[int]:
 
 def obstacles(definition: Definition, jobs: int | None = None) -> CaptureError | None:
     """All that stands against a capture on the single device, the first and the last rank."""
+    try:
+        check(definition)
+    except CaptureError as error:
+        return error
     ranks = [None, *sorted({0, Mesh(dict(definition.mesh)).ranks - 1})]
     found = survey(definition, ranks, jobs or _cores())
     return gathered(found) if found else None
@@ -132,6 +153,30 @@ def obstacles(definition: Definition, jobs: int | None = None) -> CaptureError |
 
 def _cores() -> int:
     return min(4, os.cpu_count() or 1)
+
+
+def _surplus(name: str) -> CaptureError:
+    if name.partition(".")[0] in ("params", "buffers", "opt"):
+        return LayoutError("ranks change a state that the single-device step does not have", tensor=name)
+    return DefinitionError(
+        "ranks return an output that the single-device step does not have",
+        tensor=name,
+        instead="the same names from step and parallel_step",
+    )
+
+
+def _each(makers: Iterable[Callable[[], Relation]]) -> list[Relation]:
+    """All relations; what stands against any of them is raised at once."""
+    made: list[Relation] = []
+    problems: list[CaptureError] = []
+    for make in makers:
+        try:
+            made.append(make())
+        except CaptureError as error:
+            problems.append(error)
+    if problems:
+        raise gathered(problems)
+    return made
 
 
 class _Numbering:
@@ -196,17 +241,23 @@ class _Relations:
         self._traces = traces
 
     def inputs(self) -> tuple[Relation, ...]:
-        states = [self._state(n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)]
+        makers = [
+            functools.partial(self._state, n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)
+        ]
+        states = _each(makers)
         types = [[c.program.inputs[b] for c in self._classes] for b in self._definition.buckets]
         return (*states, *self._buckets(types))
 
     def outputs(self) -> tuple[Relation, ...]:
         types = self._spec.types()
-        states = [
-            self._state(name, types[value].shape) if name in self._spec.inputs else self._result(name)
+        makers = [
+            functools.partial(self._state, name, types[value].shape)
+            if name in self._spec.inputs
+            else functools.partial(self._result, name)
             for name, value in self._spec.outputs.items()
             if self._same(name)
         ]
+        states = _each(makers)
         programs = [c.program for c in self._classes]
         held = [[p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets]
         return (*states, *self._buckets(held))
@@ -267,6 +318,13 @@ class _Relations:
                 )
 
     def _result(self, name: str) -> Relation:
+        missing = [c.name for c in self._classes if name not in c.program.outputs]
+        if missing:
+            raise DefinitionError(
+                f"the step of class {missing[0]} does not return it, the single-device step does",
+                tensor=name,
+                instead="the same names from step and parallel_step",
+            )
         axes = self._definition.mean_over.get(name, ())
         ranks = Fraction(1)
         for axis in axes:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 #: file, line, function of the user's Python.
 Frame = tuple[str, int, str]
-#: Lines listed after the first of a problem that occurs at several.
-_LINES_SHOWN = 12
+#: So many names, ranks or lines of one problem are listed.
+_SHOWN = 12
 
 
 class CaptureError(Exception):
@@ -106,10 +106,10 @@ def _block(same: Sequence[CaptureError]) -> str:
     tensors = dict.fromkeys(e.tensor for e in same if e.tensor)
     ranks = sorted({e.rank for e in same if e.rank is not None})
     where = [
-        *([f"{_plural('tensor', len(tensors))} {', '.join(tensors)}"] if tensors else []),
+        *([f"{_plural('tensor', len(tensors))} {_some(tensors)}"] if tensors else []),
         *([f"op {first.op}"] if first.op is not None else []),
         *(["single device"] if any(e.single for e in same) else []),
-        *([f"{_plural('rank', len(ranks))} {', '.join(map(str, ranks))}"] if ranks else []),
+        *([f"{_plural('rank', len(ranks))} {_some(map(str, ranks))}"] if ranks else []),
     ]
     lines = [f"{first.rule}: {first.message}" + (f" ({', '.join(where)})" if where else "")]
     frames = sorted({e.frame for e in same if e.frame is not None})
@@ -122,15 +122,21 @@ def _block(same: Sequence[CaptureError]) -> str:
     return "\n".join(lines)
 
 
+def _some(names: Iterable[str]) -> str:
+    """The first of a list, and how many more there are."""
+    listed = list(names)
+    more = len(listed) - _SHOWN
+    return ", ".join(listed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
 def _listed(first: Frame, more: Sequence[Frame]) -> str:
     """``lines 4, 7, other.py:3``: a line of the first's file is its number only."""
-    names = [str(f[1]) if f[0] == first[0] else f"{_name(f)}:{f[1]}" for f in more[:_LINES_SHOWN]]
-    rest = ", …" if len(more) > _LINES_SHOWN else ""
-    return f"{_plural('line', len(more))} {', '.join(names)}{rest}"
+    names = [str(f[1]) if f[0] == first[0] else f"{_name(f)}:{f[1]}" for f in more]
+    return f"{_plural('line', len(more))} {_some(names)}"
 
 
 def _name(frame: Frame) -> str:

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkProcess
 import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
+from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, gathered
 from .fitting import Sample, summarise
@@ -100,7 +101,7 @@ def _child(definition: Definition, rank: int | None, known: Container[str], conn
     torch.set_num_threads(1)
     try:
         with quiet(), no_compiled_code():
-            result: Sample | CaptureError = summarise(trace(definition, rank), known)
+            result: Sample | CaptureError = summarise(trace(checked(definition), rank), known)
     except (Exception, SystemExit) as error:
         result = _of_rank(refused(error).at(definition.frame), rank)
     connection.send(result)
@@ -115,6 +116,9 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*FakeTensor")
+        # It would be captured as if it did nothing, which it does not where the job runs.
+        warnings.filterwarnings("error", message=".*GradScaler is enabled, but CUDA is not available")
         logger.setLevel(logging.CRITICAL + 1)
         try:
             yield

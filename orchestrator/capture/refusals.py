@@ -37,7 +37,10 @@ class CompiledCode(Exception):
 
 @dataclass(frozen=True)
 class Refusal:
-    """One row: what a user's code does (``what``), what is said about it, and what to write instead."""
+    """One row: what a user's code does (``what``), what is said about it, and what to write instead.
+
+    Without words of its own a row says the exception's message.
+    """
 
     what: str
     when: Callable[[BaseException, Places], bool]
@@ -169,6 +172,27 @@ REFUSALS: tuple[Refusal, ...] = (
         "an op has no rule for the shape of its result, so that it cannot be traced",
         "torch.library.register_fake for it, or the ops of PyTorch that it stands for",
     ),
+    Refusal(
+        "an axis that the mesh does not have",
+        _saying("mesh_dim_name"),
+        "",
+        "the name of an axis of Definition.mesh",
+    ),
+    Refusal(
+        "a key that a mapping does not have",
+        _of(KeyError),
+        "",
+        "a key that it has; the step's batch has the names of Definition.batch",
+    ),
+    Refusal(
+        "shapes that do not fit",
+        _saying(
+            *("must match", "reduction dim", "invalid for input of size", "cannot be multiplied"),
+            *("size mismatch", "expected size", "Expected size", "inconsistent tensor size", "not divisible"),
+        ),
+        "",
+        "shapes that fit: a rank is given the batch of Definition.batch divided over the axes of its `shard`",
+    ),
 )
 
 
@@ -181,13 +205,13 @@ class MissingOp:
     instead: str
 
 
-#: By the name of the op alone; the first row with a name that the op begins with is taken.
+#: By the name of the op alone; ``rand`` stands for ``rand_like`` and ``rand_`` too.
 OPS: tuple[MissingOp, ...] = (
     MissingOp(
         "random numbers (dropout, `rand`, `normal_`, …)",
         (
-            *("bernoulli", "native_dropout", "dropout", "rand", "normal", "uniform", "multinomial"),
-            *("exponential", "geometric", "cauchy", "log_normal", "random", "alpha_dropout"),
+            *("bernoulli", "native_dropout", "rand", "randn", "randint", "randperm", "normal", "uniform"),
+            *("multinomial", "exponential", "geometric", "cauchy", "log_normal", "random", "rrelu"),
         ),
         "the mask or noise as an entry of the batch, sharded as it is drawn; or model.eval() and p=0",
     ),
@@ -201,6 +225,11 @@ OPS: tuple[MissingOp, ...] = (
         ("send", "recv", "isend", "irecv"),
         "collectives; plans have no messages between two ranks",
     ),
+    MissingOp(
+        "tensors that PyTorch copies without an op (`copy.deepcopy` of a module in the step)",
+        ("t", "transpose", "view", "expand", "permute", "detach", "alias", "slice", "select", "unsqueeze"),
+        "a copy made by ops (tensor.clone()), or a second module that build makes",
+    ),
 )
 
 _OTHER = "the formula in ops that have a lowering (orchestrator/capture/lowering/)"
@@ -209,7 +238,7 @@ _OTHER = "the formula in ops that have a lowering (orchestrator/capture/lowering
 def instead_of(op: str) -> str:
     """What to write instead of an op without a lowering, from its recorded name."""
     name = op.split(".")[1] if "." in op else op
-    row = next((r for r in OPS if name.startswith(r.ops)), None)
+    row = next((r for r in OPS if any(name == op or name.startswith(f"{op}_") for op in r.ops)), None)
     return _OTHER if row is None else row.instead
 
 
@@ -227,7 +256,7 @@ def refused(error: BaseException) -> CaptureError:
         return error.at(frame_of(error))
     places = [(f.filename, f.name) for f in traceback.extract_tb(error.__traceback__)]
     row = next((r for r in REFUSALS if r.when(error, places)), None)
-    says = sentence(error) if row is None else row.says
+    says = sentence(error) if row is None or not row.says else row.says
     text = "".join(traceback.format_exception(error))
     return StepError(
         says, traceback=text, frame=frame_of(error), instead=None if row is None else row.instead
