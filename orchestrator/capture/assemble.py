@@ -315,6 +315,7 @@ class _Relations:
                     f"holds shape {list(traced.layouts[name].local)} where its layout implies {local}",
                     tensor=name,
                     rank=traced.rank,
+                    instead="a layout that says how parallelize cuts it: {axis: dimension}, major axis first",
                 )
 
     def _result(self, name: str) -> Relation:

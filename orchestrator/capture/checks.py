@@ -6,6 +6,7 @@ Each is told at the line of the user's file where the field is given, or where t
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,21 +52,38 @@ def check_names(
     results = [n for n in specification.outputs if n not in specification.inputs]
     for name in definition.mean_over:
         if name not in results:
-            message = f"mean_over names {name!r}, which the step does not return; it returns {_all(results)}"
-            found.append(DefinitionError(message, frame=field_line(definition, "mean_over")))
+            frame = field_line(definition, "mean_over")
+            message = f"mean_over names {name!r}, which the step does not return"
+            found.append(DefinitionError(message, frame=frame, instead=_choice(name, results)))
     known = {_parameter(n) for n in (*specification.inputs, *states, *definition.buckets)} - {""}
     for name in definition.layouts or {}:
         if name not in known:
-            message = f"layouts names {name!r}, which is no parameter or buffer; there are {_all(known)}"
-            found.append(LayoutError(message, frame=field_line(definition, "layouts")))
+            message = f"layouts names {name!r}, which is no parameter or buffer"
+            frame = field_line(definition, "layouts")
+            found.append(LayoutError(message, frame=frame, instead=_choice(name, known)))
+    return [*found, *_bucket_names(definition, specification, set(states))]
+
+
+def _bucket_names(
+    definition: Definition, specification: RankProgram, states: set[str]
+) -> Iterator[CaptureError]:
+    frame = field_line(definition, "buckets")
     for bucket, parts in definition.buckets.items():
+        if states and bucket not in states:
+            message = f"buckets names {bucket!r}, which no rank has"
+            yield DefinitionError(message, frame=frame, instead=_choice(bucket, states))
         for name in parts.tensors:
             if name not in specification.inputs:
-                message = f"holds {name!r}, which is no tensor of the single-device step; there are "
-                message += _all(n for n in specification.inputs if n.startswith(name.partition(".")[0] + "."))
-                frame = field_line(definition, "buckets")
-                found.append(DefinitionError(message, tensor=bucket, frame=frame))
-    return found
+                message = f"holds {name!r}, which is no tensor of the single-device step"
+                instead = _choice(name, specification.inputs)
+                yield DefinitionError(message, tensor=bucket, frame=frame, instead=instead)
+
+
+def _choice(name: str, names: Iterable[str]) -> str:
+    """The names to choose from, the likely ones first."""
+    listed = sorted(names)
+    near = difflib.get_close_matches(name, listed, n=3)
+    return _all([*near, *(n for n in listed if n not in near)])
 
 
 def _parameter(name: str) -> str:
@@ -77,7 +95,7 @@ def _parameter(name: str) -> str:
 
 
 def _all(names: Iterable[str]) -> str:
-    listed = sorted(names)
+    listed = list(names)
     return ", ".join(listed[:12]) + (", …" if len(listed) > 12 else "") if listed else "none"
 
 

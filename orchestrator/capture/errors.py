@@ -215,9 +215,19 @@ class WaitError(CaptureError):
 
 
 class FitError(CaptureError):
-    """Ranks of one class differ in a scalar that no affine form of the mesh coordinates describes."""
+    """Ranks of one class differ in a scalar that no affine form of the mesh coordinates describes.
+
+    ``scalar`` is its number in the program.
+    """
 
     rule = "fit"
+
+    def __init__(self, message: str, scalar: int) -> None:
+        super().__init__(
+            message,
+            instead="slices and sizes that are linear in the coordinates, or --most to trace more ranks",
+        )
+        self.scalar = scalar
 
 
 class ClassError(CaptureError):

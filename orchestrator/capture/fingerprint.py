@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,8 +26,10 @@ from certificates.plan import Plan, digest, dumps, load
 
 from ..outline import in_order
 from .assemble import rank_program
+from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, FingerprintError
+from .refusals import guarded, refused
 from .tracing import trace
 
 #: What a rank reports instead of a position: it runs the plan; it could not be traced.
@@ -190,11 +191,10 @@ def _child(definition: Definition, rank: int, connection: Connection) -> None:
     torch.set_num_threads(1)
     kept = _leave_process_groups()
     try:
-        result: Program | CaptureError = rank_program(trace(definition, rank).program)
-    except CaptureError as error:
-        result = error
-    except Exception:
-        result = CaptureError(f"the step failed:\n{traceback.format_exc()}", rank=rank)
+        with guarded():
+            result: Program | CaptureError = rank_program(trace(checked(definition), rank).program)
+    except (Exception, SystemExit) as error:
+        result = refused(error).at(definition.frame).at_rank(rank)
     connection.send(result)
     connection.close()
     assert kept is not None

@@ -18,7 +18,7 @@ from certificates.ir import Attr
 from certificates.plan import Mesh
 
 from .builder import Draft
-from .errors import ClassError, FitError
+from .errors import ClassError, FitError, Frame
 from .layouts import Layout
 from .lowering import RankProgram
 from .tracing import RankTrace
@@ -231,13 +231,20 @@ class Grid:
                 None,
             )
             if axis is None:
-                raise error
+                error.at(_frame_of(self._programs[kinds[0]], error.scalar))
+                raise
             lo, hi = ranges[axis]
             halves = ((lo, (lo + hi) // 2), ((lo + hi) // 2, hi))
             return [c for half in halves for c in self._fit([*ranges[:axis], half, *ranges[axis + 1 :]])]
         program = self._programs[kinds[0]]
         box = dict(zip(self._axes, ranges, strict=True))
         return [FittedClass(box, program, forms, tuple(sorted(self._rank(p) for p in inside)))]
+
+
+def _frame_of(program: RankProgram, number: int) -> Frame | None:
+    """The user's line of the op that has a scalar."""
+    frames = (draft.frame for draft in program.drafts for _ in _split(draft)[1])
+    return next(itertools.islice(frames, number, None), None)
 
 
 def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scalars]) -> tuple[Affine, ...]:
@@ -263,10 +270,12 @@ def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scal
                 continue
             rise, run = table[step][number] - base, step[axis] - corner[axis]
             if rise % run:
-                raise FitError(f"scalar {number} rises by {rise} over {run} steps of axis {axes[axis]}")
+                message = f"scalar {number} rises by {rise} over {run} steps of axis {axes[axis]}"
+                raise FitError(message, number)
             traced = {p[axis] for p in table}
             if rise and len(traced) < 3 and len(traced) < ranges[axis][1] - ranges[axis][0]:
-                raise FitError(f"scalar {number} along {axes[axis]} is known at two coordinates only")
+                message = f"scalar {number} along {axes[axis]} is known at two coordinates only"
+                raise FitError(message, number)
             slopes[axes[axis]] = rise // run
         at_corner = dict(zip(axes, corner, strict=True))
         form = Affine.of(base - sum(n * at_corner[a] for a, n in slopes.items()), slopes)
@@ -274,6 +283,7 @@ def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scal
             predicted = form.evaluate(dict(zip(axes, point, strict=True)))
             if predicted != values[number]:
                 at = ", ".join(f"{a}={x}" for a, x in zip(axes, point, strict=True))
-                raise FitError(f"scalar {number} is {values[number]} at {at}, but {form} gives {predicted}")
+                message = f"scalar {number} is {values[number]} at {at}, but {form} gives {predicted}"
+                raise FitError(message, number)
         forms.append(form)
     return tuple(forms)

@@ -19,7 +19,7 @@ from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, gathered
 from .fitting import Sample, summarise
-from .refusals import no_compiled_code, refused
+from .refusals import guarded, refused
 from .tracing import trace
 
 
@@ -100,7 +100,7 @@ def _child(definition: Definition, rank: int | None, known: Container[str], conn
     gc.disable()  # a trace keeps all that it makes; collections only walk through it
     torch.set_num_threads(1)
     try:
-        with quiet(), no_compiled_code():
+        with quiet(repeated=rank not in (None, 0)), guarded():
             result: Sample | CaptureError = summarise(trace(checked(definition), rank), known)
     except (Exception, SystemExit) as error:
         result = _of_rank(refused(error).at(definition.frame), rank)
@@ -109,16 +109,19 @@ def _child(definition: Definition, rank: int | None, known: Container[str], conn
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """PyTorch's own words on deprecations and on wrong shapes are no news: the errors say it better."""
+def quiet(repeated: bool = False) -> Iterator[None]:
+    """PyTorch's words on deprecations, fake tensors and wrong shapes are no news: the errors say it better.
+
+    Where the trace is ``repeated``, other processes have passed on the other warnings.
+    """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     with warnings.catch_warnings():
+        if repeated:
+            warnings.simplefilter("ignore")
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*FakeTensor")
-        # It would be captured as if it did nothing, which it does not where the job runs.
-        warnings.filterwarnings("error", message=".*GradScaler is enabled, but CUDA is not available")
         logger.setLevel(logging.CRITICAL + 1)
         try:
             yield

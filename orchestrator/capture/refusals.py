@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch._dynamo.eval_frame as dynamo
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -31,8 +35,12 @@ OUTSIDE = (
 )
 
 
-class CompiledCode(Exception):
+class _Compiled(Exception):
     """Compiled code is called while a step is traced."""
+
+
+class _Scaling(Exception):
+    """An enabled GradScaler is used while a step is traced."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +80,13 @@ def _inside(file: str, *functions: str) -> Callable[[BaseException, Places], boo
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "a compiled module or function (`torch.compile`)",
-        _of(CompiledCode),
+        _of(_Compiled),
         "the step calls code that torch.compile has compiled; what that runs, the compiler decides",
         "the eager module or function: build without torch.compile (model._orig_mod is the module inside)",
     ),
     Refusal(
         "`GradScaler`",
-        _inside("torch/amp/grad_scaler.py"),
+        lambda e, p: isinstance(e, _Scaling) or _inside("torch/amp/grad_scaler.py")(e, p),
         "GradScaler skips a step if it finds an infinity: the step depends on values, which a trace has not",
         "the step without a scaler, in bfloat16 or float32; or loss.backward() and optimizer.step() directly",
     ),
@@ -185,6 +193,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "a key that it has; the step's batch has the names of Definition.batch",
     ),
     Refusal(
+        "a loss that no parameter reaches",
+        _saying("does not require grad"),
+        "",
+        "a loss of trainable parameters: requires_grad, and no detach() or no_grad() on the way",
+    ),
+    Refusal(
         "shapes that do not fit",
         _saying(
             *("must match", "reduction dim", "invalid for input of size", "cannot be multiplied"),
@@ -274,17 +288,58 @@ def sentence(error: BaseException) -> str:
 
 
 @contextmanager
-def no_compiled_code() -> Iterator[None]:
-    """Calls of compiled code raise: under a trace they would silently run something else than they do."""
-    original = dynamo._callback_from_stance
+def scalers_noted() -> Iterator[None]:
+    """A GradScaler remembers that it is meant to scale: without CUDA it would disable itself, and vanish."""
+    kind: Any = torch.amp.GradScaler
+    original = kind.__init__
+    parameters = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        bound = parameters.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        self.wanted = bound.arguments["enabled"]
+
+    kind.__init__ = init
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*GradScaler is enabled, but CUDA is not available")
+            yield
+    finally:
+        kind.__init__ = original
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """What would silently run something else under a trace than it does in a job raises when it is called.
+
+    These are compiled code, which runs as if it were not, and scalers.
+    """
+    original, kind = dynamo._callback_from_stance, torch.amp.GradScaler
+    methods = {name: getattr(kind, name) for name in ("scale", "step", "unscale_")}
 
     def callback(given: Any) -> Any:
         if given not in (None, False):
-            raise CompiledCode
+            raise _Compiled
         return original(given)
 
+    def scaling(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self, "wanted", self.is_enabled()):
+                raise _Scaling
+            return method(self, *args, **kwargs)
+
+        return call
+
     dynamo._callback_from_stance = callback
+    for name, method in methods.items():
+        setattr(kind, name, scaling(method))
     try:
-        yield
+        with scalers_noted():
+            yield
     finally:
         dynamo._callback_from_stance = original
+        for name, method in methods.items():
+            setattr(kind, name, method)

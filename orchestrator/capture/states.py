@@ -82,7 +82,11 @@ def kind(name: str) -> str:
 def _state(definition: Definition, name: str, owner: str, tensor: torch.Tensor, parallel: bool) -> State:
     local = local_tensor(tensor)
     if not isinstance(local, FakeTensor):
-        raise DefinitionError("is a real tensor; make it from the model's tensors", tensor=name)
+        raise DefinitionError(
+            "is a real tensor; make it from the model's tensors",
+            tensor=name,
+            instead="build=lambda: Model(), a new model in each call; x.new_zeros(…) in parallelize",
+        )
     if 0 in local.shape:
         raise LayoutError("this rank owns none of its rows; use fewer ranks or more rows", tensor=name)
     held = local.detach()

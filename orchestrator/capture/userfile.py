@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, Frame
-from .refusals import frame_of, refused, sentence
+from .refusals import frame_of, refused, scalers_noted, sentence
 
 _PROTOCOL = "definition = Definition(…), or a function that returns one (docs/capture.md)"
 
@@ -29,7 +29,8 @@ def load_definition(path: Path, settings: Mapping[str, int | str] | None = None)
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        spec.loader.exec_module(module)
+        with scalers_noted():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
     if not hasattr(module, "definition"):
@@ -39,7 +40,8 @@ def load_definition(path: Path, settings: Mapping[str, int | str] | None = None)
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            found = found(**(settings or {}))
+            with scalers_noted():
+                found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error
         what = "the function `definition` returns"
