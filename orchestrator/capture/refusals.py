@@ -235,11 +235,6 @@ OPS: tuple[MissingOp, ...] = (
         "the order or the chosen rows as an integer entry of the batch, with bounds",
     ),
     MissingOp(
-        "point-to-point messages (`send`, `recv`)",
-        ("send", "recv", "isend", "irecv"),
-        "collectives; plans have no messages between two ranks",
-    ),
-    MissingOp(
         "tensors that PyTorch copies without an op (`copy.deepcopy` of a module in the step)",
         ("t", "transpose", "view", "expand", "permute", "detach", "alias", "slice", "select", "unsqueeze"),
         "a copy made by ops (tensor.clone()), or a second module that build makes",
