@@ -156,7 +156,7 @@ def _cores() -> int:
 
 
 def _surplus(name: str) -> CaptureError:
-    if name.partition(".")[0] in ("params", "buffers", "opt"):
+    if name.partition(".")[0] in ("params", "grads", "buffers", "opt"):
         return LayoutError("ranks change a state that the single-device step does not have", tensor=name)
     return DefinitionError(
         "ranks return an output that the single-device step does not have",

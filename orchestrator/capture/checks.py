@@ -31,7 +31,7 @@ FUNCTIONS: Mapping[str, tuple[tuple[str, ...], type, str]] = {
     "parallel_step": (("model", "optimizer", "batch"), Mapping, '{"loss": loss}'),
 }
 #: First parts of the names of states and inputs: no output of a step may have them.
-_TAKEN = ("params", "opt", "buffers", "batch", "hyper", "uninitialised")
+_TAKEN = ("params", "grads", "opt", "buffers", "batch", "hyper", "uninitialised")
 
 
 def check(definition: Definition) -> None:
@@ -91,7 +91,7 @@ def _parameter(name: str) -> str:
     kind, _, rest = name.partition(".")
     if kind == "opt":
         return rest.partition(".")[2]
-    return rest if kind in ("params", "buffers") else ""
+    return rest if kind in ("params", "grads", "buffers") else ""
 
 
 def _all(names: Iterable[str]) -> str:
@@ -299,7 +299,7 @@ def _results(field: str, results: Mapping[Any, Any], frame: Frame | None) -> Ite
             yield DefinitionError(message, frame=frame, instead="another name, such as loss")
         if not isinstance(value, torch.Tensor):
             yield DefinitionError(
-                f"a step returns {_described(value)} as {name!r}, not a mapping from names to tensors",
+                f"a step returns {_described(value)} as {name!r}, not a tensor",
                 frame=frame,
                 instead=f'"{name}": the tensor itself (without .item() or float()), or leave it out',
             )

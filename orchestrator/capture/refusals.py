@@ -148,6 +148,7 @@ REFUSALS: tuple[Refusal, ...] = (
                     "compiled with CUDA",
                     "dummy base class",
                     "NVIDIA",
+                    "_cuda_",
                     "No CUDA",
                     "Invalid device",
                 )
