@@ -6,6 +6,7 @@ import functools
 import os
 import sysconfig
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
+from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .shims import SHIMS
 
@@ -118,7 +120,7 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted),
+        _provenance(definition, mesh, fitted, related.untraced()),
     )
     try:
         check_plan(plan)
@@ -282,14 +284,55 @@ class _Relations:
         if kind == "batch":
             shards = self._definition.batch[rest].shard
             return self._relate(name, shape, shards, tuple(shards))
-        layouts = [t.layouts[name] for t in self._traces if name in t.layouts]
+        layouts = {t.rank: t.layouts[name] for t in self._traces if t.rank is not None and name in t.layouts}
         if not layouts:
             return self._relate(name, shape, {}, ())
-        first = layouts[0]
-        if any((x.shards, x.order) != (first.shards, first.order) for x in layouts):
+        first = next(iter(layouts.values()))
+        if any((x.shards, x.order) != (first.shards, first.order) for x in layouts.values()):
             raise LayoutError("ranks lay it out differently", tensor=name)
-        self._check_local(name, shape, first)
-        return self._relate(name, shape, first.shards, first.order)
+        source = first.source(name)
+        cuts = {rank: layout.cut for rank, layout in layouts.items() if layout.cut is not None}
+        agree(name, cuts)
+        if first.shards is not None:
+            placement = Placement(first.shards, first.order)
+            self._check_local(name, shape, placement)
+            if source == name:
+                compare(name, shape, placement, self._mesh, cuts)
+        else:
+            self._need_cuts(name, layouts)
+            derived = derive(source, shape, self._mesh, cuts)
+            if derived is None:
+                return replace(pieces(source, self._mesh, self._classes, cuts), spec=name, plan=name)
+            placement = derived
+        return self._relate(name, shape, placement.shards, placement.order)
+
+    def _need_cuts(self, name: str, layouts: Mapping[int, Layout]) -> None:
+        problems: list[CaptureError] = []
+        for rank, layout in layouts.items():
+            if not layout.traced:
+                cut = layout.cut
+                why = "" if cut is None else f": it {cut.why}"
+                problems.append(
+                    LayoutError(
+                        f"a plain tensor without a declared layout; see Definition.layouts{why}",
+                        tensor=name,
+                        rank=rank,
+                        frame=None if cut is None else cut.frame,
+                        instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds '
+                        "all of it; or cut it out of the model's own tensor",
+                    )
+                )
+        if problems:
+            raise gathered(problems)
+
+    def untraced(self) -> list[str]:
+        """Parameters and buffers whose relation rests on a declaration, at any rank."""
+        return [
+            name
+            for name in (*self._spec.inputs, *self._definition.buckets)
+            if name.startswith(("params.", "buffers."))
+            and not all(name in t.layouts and t.layouts[name].traced for t in self._traces)
+        ]
 
     def _relate(
         self, name: str, shape: tuple[int, ...], shards: Mapping[str, int], order: tuple[str, ...]
@@ -301,15 +344,11 @@ class _Relations:
         except FormatError as error:
             raise LayoutError(str(error), tensor=name) from error
 
-    def _check_local(self, name: str, shape: tuple[int, ...], layout: Layout) -> None:
+    def _check_local(self, name: str, shape: tuple[int, ...], placement: Placement) -> None:
         """The shape of every traced shard is the one its layout implies."""
         for traced in self._traces:
             assert traced.rank is not None
-            at, local = self._mesh.coordinates(traced.rank), list(shape)
-            for axis in layout.order:
-                dim = layout.shards[axis]
-                lo, hi = placed.shard_range(local[dim], self._mesh.axes[axis], at[axis])
-                local[dim] = hi - lo
+            local = [size for _, size in placement.box(shape, self._mesh, traced.rank)]
             if tuple(local) != traced.layouts[name].local:
                 raise LayoutError(
                     f"holds shape {list(traced.layouts[name].local)} where its layout implies {local}",
@@ -336,7 +375,9 @@ class _Relations:
         return placed.relate(name, shape, placements, self._mesh, self._classes, coef=ranks)
 
 
-def _provenance(definition: Definition, mesh: Mesh, fitted: Iterable[FittedClass]) -> dict[str, object]:
+def _provenance(
+    definition: Definition, mesh: Mesh, fitted: Iterable[FittedClass], untraced: Sequence[str]
+) -> dict[str, object]:
     traced = sorted({rank for f in fitted for rank in f.traced})
     return {
         "torch": torch.__version__,
@@ -344,4 +385,5 @@ def _provenance(definition: Definition, mesh: Mesh, fitted: Iterable[FittedClass
         "interpolated_ranks": str(mesh.ranks - len(traced)),
         "shims": list(SHIMS),
         **{key: str(value) for key, value in definition.provenance.items()},
+        **({"declared, not traced": list(untraced)} if untraced else {}),
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
+from .cutting import Cut
 from .definition import Definition
 from .errors import LayoutError
 from .recorder import TensorRef
@@ -16,11 +17,31 @@ from .recorder import TensorRef
 
 @dataclass(frozen=True)
 class Layout:
-    """How a local tensor lies on the mesh: axis -> tensor dimension, and the axes from major to minor."""
+    """How a local tensor lies on the mesh: axis -> tensor dimension, and the axes from major to minor.
 
-    shards: Mapping[str, int]
+    ``shards`` is ``None`` where nobody says so. ``owner`` is the parameter or buffer that it belongs to,
+    ``cut`` how that was made if this tensor has its shape.
+    """
+
+    shards: Mapping[str, int] | None
     order: tuple[str, ...]
     local: tuple[int, ...]
+    owner: str
+    cut: Cut | None = None
+
+    @property
+    def traced(self) -> bool:
+        """Is it known of which elements of the single device's tensors it consists?"""
+        return self.cut is not None and self.cut.parts is not None
+
+    def source(self, name: str) -> str:
+        """The tensor that was cut: optimizer state and gradients follow their parameter."""
+        return name if name.startswith(("params.", "buffers.")) else f"params.{self.owner}"
+
+    def cut_as(self, name: str, cuts: Mapping[str, Cut]) -> Layout:
+        """With the cut of what it belongs to."""
+        cut = cuts.get(self.source(name))
+        return replace(self, cut=cut) if cut is not None and cut.shape == self.local else self
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,29 +64,22 @@ def whole_storage(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
 
 
 def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tensor) -> Layout:
-    """The layout of a state that belongs to ``owner``; a plain tensor without a declared one is an error."""
+    """The layout of a state that belongs to ``owner``, as its DTensor or the definition says."""
     kind = name.partition(".")[0]
     shard = local_tensor(tensor).detach()
     local = tuple((torch.view_as_real(shard) if shard.is_complex() else shard).shape)
     if isinstance(tensor, DTensor):
         shards, order = _dtensor_layout(name, tensor)
-        return Layout(shards, order, local)
-    declared = (definition.layouts or {}).get(owner)
+        return Layout(shards, order, local, owner)
     if kind == "opt" and tensor.dim() == 0:
-        return Layout({}, (), local)
-    if declared is None and kind != "buffers":
-        raise LayoutError(
-            "a plain tensor without a declared layout; see Definition.layouts",
-            tensor=name,
-            instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds all of it',
-        )
-    declared = declared or {}
-    unknown = set(declared) - set(definition.mesh)
+        return Layout({}, (), local, owner)
+    declared = (definition.layouts or {}).get(owner)
+    unknown = set(declared or {}) - set(definition.mesh)
     if unknown:
         raise LayoutError(
             f"layout names the axes {sorted(unknown)}, which the mesh does not have", tensor=name
         )
-    return Layout(dict(declared), tuple(declared), local)
+    return Layout(None if declared is None else dict(declared), tuple(declared or {}), local, owner)
 
 
 def _dtensor_layout(name: str, tensor: DTensor) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from certificates.plan import Mesh
 
 from .counters import numbers
+from .cutting import Cut, parallelized
 from .definition import Definition
 from .environment import alone, as_rank
 from .errors import AliasingError, CaptureError, DefinitionError
@@ -54,8 +55,9 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
     with fake:
         model = definition.build()
     step = definition.step
+    cuts: Mapping[str, Cut] = {}
     if rank is not None:
-        model = _parallel(definition, mesh, model)
+        model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
     optimizer = definition.optimizer(model.parameters())
     with fake:
@@ -74,14 +76,21 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
         first, second, _ = record(job, rebuilds=_rebuilds(model))
     program = one_program(first, second, lambda recorded: _lower(definition, rank, recorded))
     states = first.before.states.items()
-    layouts = {name: s.layout for name, s in states if s.layout is not None and name in program.inputs}
+    layouts = {
+        name: s.layout.cut_as(name, cuts)
+        for name, s in states
+        if s.layout is not None and name in program.inputs
+    }
     return RankTrace(rank, program, layouts)
 
 
-def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> nn.Module:
-    """The model of this rank. Outside the fake mode: a device mesh computes with real tensors."""
+def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:
+    """The model of this rank, and how it was cut.
+
+    Outside the fake mode: a device mesh computes with real tensors.
+    """
     device_mesh = dist.init_device_mesh("cpu", tuple(mesh.axes.values()), mesh_dim_names=tuple(mesh.axes))
-    return definition.parallelize(model, device_mesh)
+    return parallelized(definition.parallelize, model, device_mesh)
 
 
 def _rebuilds(model: nn.Module) -> bool:

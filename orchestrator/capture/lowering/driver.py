@@ -85,7 +85,7 @@ class Lowering:
         """What a collective leaves in a buffer whose contents PyTorch does not define."""
         message = f"the step reads a buffer that {self.context.op} left undefined on this rank"
         error = GroupError(message, op=self.context.op)
-        return self._problem(error, TensorType(ref.dtype, ref.geometry.size))
+        return self.refused(error, TensorType(ref.dtype, ref.geometry.size))
 
     def run(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -148,7 +148,7 @@ class Lowering:
     def _no_result(self, target: TensorRef, index: int) -> Value:
         """Stands for a result that the lowering does not give; an error only if an output depends on it."""
         problem = LoweringError(f"result {index} of the op has no lowering", op=self.context.op)
-        return self._problem(problem, TensorType(target.dtype, target.geometry.size))
+        return self.refused(problem, TensorType(target.dtype, target.geometry.size))
 
     def _poison(self, node: Node, problem: CaptureError) -> None:
         """Everything the op may have written is unusable; an error only if an output depends on it."""
@@ -163,15 +163,20 @@ class Lowering:
             if 0 in target.geometry.size:
                 continue
             type_ = TensorType(target.dtype, target.geometry.size)
-            value = self._problem(problem, type_, operands)
+            value = self.refused(problem, type_, operands)
             if target.geometry.dense:
                 self.write(target, value)
             else:
                 self.memory.forget(target.storage)
 
-    def _problem(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
+    def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
+        """A value that must not reach an output: if it does, ``error`` is raised."""
         self._problems.append(error.at(self.builder.frame))
         return self.builder.emit("refused", operands, type_, shared=False, index=len(self._problems) - 1)
+
+    def problem(self, draft: Draft) -> CaptureError | None:
+        """What is wrong with a refused value; ``None`` for all others."""
+        return self._problems[int(str(draft.attr("index")))] if draft.name == "refused" else None
 
     def _missing(self, type_: TensorType, allocated: bool) -> Value:
         """Elements never written: unconstrained if the step allocated them, else a value from outside."""
@@ -184,7 +189,7 @@ class Lowering:
             "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
         )
         error = ClosureError(message, tensor=where, op=self.context.op, instead=OUTSIDE)
-        return self._problem(error, type_)
+        return self.refused(error, type_)
 
     def finish(
         self, outputs: Mapping[str, TensorRef], carried: Mapping[str, TensorRef] | None = None

@@ -122,6 +122,11 @@ def _tiny(**changes: Any) -> Definition:
     return dataclasses.replace(base, **changes)
 
 
+def made_anew(model: Any) -> Any:
+    model.weight = nn.Parameter(torch.empty_like(model.weight))
+    return model
+
+
 @pytest.mark.slow
 def test_a_tiny_definition_is_captured() -> None:
     assert len(capture(_tiny()).classes) == 1
@@ -131,7 +136,11 @@ def test_a_tiny_definition_is_captured() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"layouts": None}, LayoutError, "without a declared layout.*params.weight, .*ranks 0, 1"),
+        (
+            {"layouts": None, "parallelize": lambda m, mesh: made_anew(m)},
+            LayoutError,
+            "without a declared layout.*params.weight, .*ranks 0, 1",
+        ),
         ({"layouts": {"weight": {"dp": 0}}}, LayoutError, r"holds shape \[4, 4\].*params.weight"),
         ({"layouts": {"weight": {"cp": 0}}}, LayoutError, "the mesh does not have"),
         (

@@ -1,0 +1,171 @@
+"""From the cuts of the traced ranks to layouts: a layout is compared with them, or derived from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from certificates import relation as placed
+from certificates.affine import Affine
+from certificates.plan import Mesh, Piece, RankClass, Relation
+
+from .cutting import Cut
+from .errors import CaptureError, FitError, LayoutError, gathered
+from .fitting import fit
+from .origins import Part
+
+#: First row and number of rows, per dimension.
+Box = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Axis -> tensor dimension, and the axes from major to minor."""
+
+    shards: Mapping[str, int]
+    order: tuple[str, ...]
+
+    def box(self, shape: Sequence[int], mesh: Mesh, rank: int) -> Box:
+        """What a rank holds of a tensor of true ``shape``."""
+        at, box = mesh.coordinates(rank), [(0, n) for n in shape]
+        for axis in self.order:
+            start, size = box[self.shards[axis]]
+            lo, hi = placed.shard_range(size, mesh.axes[axis], at[axis])
+            box[self.shards[axis]] = start + lo, hi - lo
+        return tuple(box)
+
+
+def compare(
+    name: str, shape: Sequence[int], placement: Placement, mesh: Mesh, cuts: Mapping[int, Cut]
+) -> None:
+    """A layout that contradicts how a rank's tensor was cut is a :class:`LayoutError`; all are named."""
+    problems: list[CaptureError] = []
+    for rank, cut in cuts.items():
+        wanted = placement.box(shape, mesh, rank)
+        start = tuple(Affine(lo) for lo, _ in wanted)
+        what = f"{cut.why}, so it is no shard of it" if cut.computed else None
+        if any((p.source, _offset(p)) != (name, start) for p in cut.parts or ()):
+            what = f"holds {_shown(cut)} where its layout implies {_slice(name, wanted)}"
+        if what is not None:
+            problems.append(LayoutError(what, tensor=name, rank=rank, frame=cut.frame))
+    if problems:
+        raise gathered(problems)
+
+
+def derive(name: str, shape: Sequence[int], mesh: Mesh, cuts: Mapping[int, Cut]) -> Placement | None:
+    """The layout with the fewest axes that every traced cut agrees with; ``None`` if there is none."""
+    boxes = {rank: _box(name, cut) for rank, cut in cuts.items()}
+    if any(box is None for box in boxes.values()):
+        return None
+    for candidate in _placements(mesh, len(shape)):
+        if all(candidate.box(shape, mesh, rank) == box for rank, box in boxes.items()):
+            return candidate
+    return None
+
+
+def pieces(name: str, mesh: Mesh, classes: Sequence[RankClass], cuts: Mapping[int, Cut]) -> Relation:
+    """The relation of a tensor that is cut in several parts, or otherwise than in boxes."""
+    out: list[Piece] = []
+    for cls in classes:
+        inside = {r: c for r, c in cuts.items() if _inside(mesh, cls, r)}
+        held = {r: [p for p in c.parts or () if p.source is not None] for r, c in inside.items()}
+        if not held:
+            raise LayoutError(
+                f"no rank of class {cls.name} was traced, and its parts follow no layout", tensor=name
+            )
+        first = min(held)
+        for rank, parts in held.items():
+            foreign = next((p for p in parts if p.source != name), None)
+            if foreign is not None:
+                raise LayoutError(
+                    f"holds {_shown(cuts[rank])}", tensor=name, rank=rank, frame=cuts[rank].frame
+                )
+            if [_form(p) for p in parts] != [_form(p) for p in held[first]]:
+                raise LayoutError(
+                    f"ranks {first} and {rank} run one program but hold other parts of it",
+                    tensor=name,
+                    rank=rank,
+                    frame=cuts[rank].frame,
+                )
+        table = {
+            tuple(mesh.coordinates(r).values()): tuple(f.const for p in parts for f in (*p.at, *p.index))
+            for r, parts in held.items()
+        }
+        try:
+            forms = iter(fit(list(mesh.axes), [cls.box[a] for a in mesh.axes], table))
+        except FitError as error:
+            raise LayoutError(
+                f"its parts follow no rule: {error}", tensor=name, frame=cuts[first].frame
+            ) from error
+        for part in held[first]:
+            at = [next(forms) + (f - f.const) for f in part.at]
+            index = [next(forms) + (f - f.const) for f in part.index]
+            out.append(Piece(cls.name, part.sizes, tuple(at), tuple(index)))
+    return Relation(name, name, tuple(out))
+
+
+def agree(name: str, cuts: Mapping[int, Cut]) -> None:
+    """What a scatter or broadcast passed on must be the same on every rank that took part."""
+    seen: dict[str, tuple[int, str]] = {}
+    for rank, cut in cuts.items():
+        for key, digest in cut.agreed:
+            other, known = seen.setdefault(key, (rank, digest))
+            if known != digest:
+                raise LayoutError(
+                    f"ranks {other} and {rank} pass different tensors to one scatter or broadcast",
+                    tensor=name,
+                    frame=cut.frame,
+                )
+
+
+def _form(part: Part) -> tuple[object, ...]:
+    return part.sizes, [f.terms for f in part.at], [f.terms for f in part.index]
+
+
+def _inside(mesh: Mesh, cls: RankClass, rank: int) -> bool:
+    return all(cls.box[a][0] <= x < cls.box[a][1] for a, x in mesh.coordinates(rank).items())
+
+
+def _placements(mesh: Mesh, dims: int) -> Iterator[Placement]:
+    axes = [a for a, n in mesh.axes.items() if n > 1]
+    for count in range(len(axes) + 1):
+        for order in itertools.permutations(axes, count):
+            for chosen in itertools.product(range(dims), repeat=count):
+                yield Placement(dict(zip(order, chosen, strict=True)), order)
+
+
+def _offset(part: Part) -> tuple[Affine, ...] | None:
+    """How far the indices of the source are ahead, if both have as many dimensions."""
+    if len(part.at) != len(part.index):
+        return None
+    return tuple(i - a for i, a in zip(part.index, part.at, strict=True))
+
+
+def _box(name: str, cut: Cut) -> Box | None:
+    """The box that a cut is, if it is one."""
+    starts = {_offset(p) if p.source == name else None for p in cut.parts or ()}
+    start = starts.pop() if len(starts) == 1 else None
+    if start is None or any(not f.is_const for f in start):
+        return None
+    return tuple((f.const, n) for f, n in zip(start, cut.shape, strict=True))
+
+
+def _slice(name: str, box: Box) -> str:
+    return f"{name}[{', '.join(f'{lo}:{lo + n}' for lo, n in box)}]"
+
+
+def _shown(cut: Cut) -> str:
+    """What a cut consists of, for people."""
+    sources = sorted({p.source or "a literal" for p in cut.parts or ()})
+    box = _box(sources[0], cut)
+    if box is not None:
+        return _slice(sources[0], box)
+    found = [
+        f"local {_element(p.at)} = {p.source or 'a literal'}{_element(p.index)}" for p in cut.parts or ()
+    ]
+    return f"parts of {', '.join(sources)} ({'; '.join(found[:3])}{'; …' if len(found) > 3 else ''})"
+
+
+def _element(forms: Sequence[Affine]) -> str:
+    return f"[{', '.join(str(f) for f in forms)}]" if forms else ""

@@ -1,0 +1,211 @@
+"""How a model is cut is traced: wrong cuts are refused with what was cut, right ones need no declaration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from certificates.plan import Plan, Relation
+from orchestrator.capture import Batch, Definition, capture
+from orchestrator.capture.errors import LayoutError
+
+Cut = Callable[[Tensor, int, int], Tensor]
+
+
+class Two(nn.Module):
+    """Two square weights of one size: whatever is taken for whatever has the right shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(8, 8))
+        self.b = nn.Parameter(torch.zeros(8, 8))
+        self.register_buffer("scale", torch.ones(8))
+
+
+class Held(nn.Module):
+    """A rank's tensors."""
+
+    def __init__(self, **held: Tensor) -> None:
+        super().__init__()
+        for name, tensor in held.items():
+            if name == "scale":
+                self.register_buffer(name, tensor)
+            else:
+                self.register_parameter(name, nn.Parameter(tensor))
+
+
+def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """No weight is used: nothing but how they are cut can be wrong."""
+    optimizer.step()
+    return {"loss": (batch["x"] * model.scale).sum()}
+
+
+def definition(cut: Cut | None, parallelize: Any = None, **changes: Any) -> Definition:
+    """``a`` is cut by ``cut(whole, rank, ranks)`` over four ranks, the rest is replicated."""
+
+    def by_hand(model: Any, mesh: DeviceMesh) -> nn.Module:
+        assert cut is not None
+        rank, ranks = mesh.get_local_rank("tp"), mesh["tp"].size()
+        a = cut(model.a.detach(), rank, ranks)
+        return Held(a=a, b=model.b.detach().clone(), scale=model.scale)
+
+    base = Definition(
+        name="two",
+        mesh={"tp": 4},
+        build=Two,
+        parallelize=parallelize or by_hand,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=step,
+        batch={"x": Batch((4, 8))},
+        layouts={"a": {"tp": 0}, "b": {}},
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def relation(plan: Plan, name: str) -> Relation:
+    return next(r for r in plan.inputs if r.spec == name)
+
+
+def held(plan: Plan, name: str) -> dict[int, list[list[int]]]:
+    """Per rank, which element of the specification's tensor each element of the local tensor is."""
+    out: dict[int, list[list[int]]] = {}
+    for rank in range(plan.mesh.ranks):
+        at = plan.mesh.coordinates(rank)
+        found: dict[tuple[int, ...], list[int]] = {}
+        for piece in relation(plan, name).pieces:
+            if piece.cls != plan.class_of(at).name:
+                continue
+            for digits in torch.cartesian_prod(*(torch.arange(n) for n in piece.sizes)).reshape(
+                -1, len(piece.sizes)
+            ):
+                values = at | {f"z{i}": int(d) for i, d in enumerate(digits)}
+                found[tuple(f.evaluate(values) for f in piece.plan)] = [
+                    f.evaluate(values) for f in piece.spec
+                ]
+        out[rank] = [[*local, *found[local]] for local in sorted(found)]
+    return out
+
+
+def rows(w: Tensor, rank: int, ranks: int) -> Tensor:
+    return w.chunk(ranks)[rank].clone()
+
+
+WRONG: dict[str, tuple[Cut, str]] = {
+    "first rows everywhere": (
+        lambda w, rank, ranks: w[: len(w) // ranks].clone(),
+        r"holds params\.a\[0:2, 0:8\] where its layout implies params\.a\[2:4, 0:8\] "
+        r"\(tensor params\.a, rank 1\)\n.*test_cutting\.py:\d+.*\n? *lambda w, rank",
+    ),
+    "ranks reversed": (
+        lambda w, rank, ranks: rows(w, ranks - 1 - rank, ranks),
+        r"holds params\.a\[6:8, 0:8\] where its layout implies params\.a\[0:2, 0:8\]",
+    ),
+    "another dimension": (
+        lambda w, rank, ranks: w.chunk(ranks, 1)[rank].reshape(2, 8),
+        r"parts of params\.a \(local .* where its layout implies params\.a\[0:2, 0:8\]",
+    ),
+    "transposed": (
+        lambda w, rank, ranks: w.t().chunk(ranks)[rank].contiguous(),
+        r"parts of params\.a \(local \[z0, z1\] = params\.a\[z1, z0\]\)",
+    ),
+    "every fourth row": (
+        lambda w, rank, ranks: w[rank::ranks].clone(),
+        r"parts of params\.a \(local \[z0, z1\] = params\.a\[4\*z0, z1\]\)",
+    ),
+    "twice": (lambda w, rank, ranks: rows(w, rank, ranks) * 2, r"computed from params\.a \(multiply"),
+    "a sum of two shards": (
+        lambda w, rank, ranks: rows(w, rank, ranks) + rows(w, 0, ranks),
+        r"computed from params\.a \(add",
+    ),
+    "an op that has no lowering": (
+        lambda w, rank, ranks: rows(w, rank, ranks).cumsum(0),
+        r"computed from params\.a \(no lowering for cumsum",
+    ),
+    "half of it zeros": (
+        lambda w, rank, ranks: torch.cat([rows(w, rank, ranks)[:1], w.new_zeros(1, 8)]),
+        "a literal",
+    ),
+    "looked-up rows": (
+        lambda w, rank, ranks: w[torch.tensor([2 * rank + 1, 2 * rank])],
+        r"parts of params\.a",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_cut_is_refused_with_what_was_cut(name: str) -> None:
+    cut, message = WRONG[name]
+    with pytest.raises(LayoutError, match=message):
+        capture(definition(cut), jobs=1)
+
+
+RIGHT: dict[str, Cut] = {
+    "chunk": rows,
+    "slice": lambda w, rank, ranks: w[2 * rank : 2 * rank + 2].clone(),
+    "narrow": lambda w, rank, ranks: w.narrow(0, 2 * rank, 2).contiguous(),
+    "view": lambda w, rank, ranks: w.view(ranks, 2, 8)[rank],
+    "index_select": lambda w, rank, ranks: w.index_select(0, torch.arange(2 * rank, 2 * rank + 2)),
+    "list of rows": lambda w, rank, ranks: w[[2 * rank, 2 * rank + 1]],
+    "rows counted from the end": lambda w, rank, ranks: w[torch.arange(2 * rank - 8, 2 * rank - 6)],
+    "copied": lambda w, rank, ranks: w.new_empty(2, 8).copy_(w[2 * rank : 2 * rank + 2]),
+    "flat": lambda w, rank, ranks: w.flatten()[16 * rank : 16 * rank + 16].clone().view(2, 8),
+    "there and back": lambda w, rank, ranks: rows(w.t().contiguous().t(), rank, ranks).half().float(),
+    "joined": lambda w, rank, ranks: torch.cat([w[2 * rank : 2 * rank + 1], w[2 * rank + 1 : 2 * rank + 2]]),
+    "padded and cut": lambda w, rank, ranks: F.pad(w, (0, 0, 0, 4)).narrow(0, 2 * rank, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_cut_agrees_with_its_layout_and_needs_none(name: str) -> None:
+    plan = capture(definition(RIGHT[name]), jobs=1)
+    assert "declared, not traced" not in plan.provenance
+    assert relation(plan, "params.a") == relation(
+        capture(definition(RIGHT[name], layouts=None), jobs=1), "params.a"
+    )
+    assert held(plan, "params.a")[1][0] == [0, 0, 2, 0]
+
+
+@pytest.mark.slow
+def test_what_is_cut_otherwise_than_in_boxes_is_claimed_as_it_is_cut() -> None:
+    """Without a declaration, every fourth row is every fourth row: the program must be right for that."""
+    cut = WRONG["every fourth row"][0]
+    plan = capture(definition(cut, layouts=None), jobs=1)
+    assert [row[::2] for row in held(plan, "params.a")[1]][::8] == [[0, 1], [1, 5]]
+
+
+@pytest.mark.slow
+def test_what_is_made_anew_rests_on_its_declaration_and_the_plan_says_so() -> None:
+    made = definition(lambda w, rank, ranks: w.new_empty(2, 8))
+    assert capture(made, jobs=1).provenance["declared, not traced"] == ["params.a"]
+    with pytest.raises(LayoutError, match=r"without a declared layout.*nothing of the single device's"):
+        capture(dataclasses.replace(made, layouts={"b": {}}), jobs=1)
+
+
+def swapped(model: Any, mesh: DeviceMesh) -> nn.Module:
+    return Held(a=model.b.detach(), b=model.a.detach(), scale=model.scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layouts", [{"a": {}, "b": {}}, None])
+def test_parameters_that_are_swapped_are_refused(layouts: Any) -> None:
+    with pytest.raises(LayoutError, match=r"holds params\.b\[0:8, 0:8\]"):
+        capture(definition(None, swapped, layouts=layouts), jobs=1)
+
+
+@pytest.mark.slow
+def test_a_buffer_is_cut_too() -> None:
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        model.scale = model.scale[mesh.get_local_rank("tp") :][:1].expand(8).clone()
+        return model
+
+    with pytest.raises(LayoutError, match=r"buffers\.scale\[z0 \* 0|parts of buffers\.scale"):
+        capture(definition(None, parallelize, layouts={"a": {}, "b": {}, "scale": {}}), jobs=1)
