@@ -19,7 +19,7 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..memory import Memory
+from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
 from ..waits import Waits
@@ -162,12 +162,11 @@ class Lowering:
         for target in [*_tensors(node.outs), *node.writes] or sources:
             if 0 in target.geometry.size:
                 continue
-            type_ = TensorType(target.dtype, target.geometry.size)
-            value = self.refused(problem, type_, operands)
-            if target.geometry.dense:
-                self.write(target, value)
-            else:
-                self.memory.forget(target.storage)
+            place = target.geometry
+            if not place.dense:  # all that lies between its elements is lost too
+                place = Geometry.contiguous((place.end - place.offset,), place.offset)
+            value = self.refused(problem, TensorType(target.dtype, place.size), operands)
+            self.memory.write(target.storage, target.dtype, place, value)
 
     def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
         """A value that must not reach an output: if it does, ``error`` is raised."""
