@@ -105,6 +105,11 @@ def capture(
         extra = sorted(set(cls.program.outputs) - set(spec.outputs) - set(definition.buckets))
         if extra:
             raise gathered(_surplus(name) for name in extra).at(definition.frame)
+        missing = sorted(n for n in set(spec.outputs) - set(cls.program.outputs) if n in cls.program.inputs)
+        if missing:
+            raise LayoutError(
+                f"the single-device step changes a state that class {cls.name} does not", tensor=missing[0]
+            ).at(definition.frame)
     related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
@@ -121,6 +126,8 @@ def capture(
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
         _provenance(definition, mesh, fitted, related.untraced()),
+        given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
+        constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
     try:
         check_plan(plan)
@@ -134,6 +141,16 @@ def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[Capture
     single = next((s.program for s in samples if s.rank is None), None)
     states = {name for sample in samples for name in sample.layouts}
     return [] if single is None else check_names(definition, single, states)
+
+
+def _inputs_that_stay(
+    prefixes: tuple[str, ...], spec: Program, classes: Sequence[RankClass]
+) -> tuple[str, ...]:
+    """Inputs of these kinds that no program has as an output; every other input is a state."""
+    programs = [spec, *(cls.program for cls in classes)]
+    written = {name for program in programs for name in program.outputs}
+    read = {name for program in programs for name in program.inputs if name.startswith(prefixes)}
+    return tuple(sorted(read - written))
 
 
 def _ends(mesh: Mesh, grid: Grid) -> list[int]:

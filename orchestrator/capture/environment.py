@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import torch.distributed as dist
+
+from .errors import DefinitionError
 from .group import process_group
+from .recorder import is_users, user_frame
 
+#: The backend that the user's code sees; that of jobs on GPUs.
+BACKEND = "nccl"
+_PACKAGES = str(Path(sysconfig.get_path("purelib")).resolve())
 #: What launchers tell a process about its place in the job: torchrun, Slurm, MPI.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
@@ -40,7 +52,58 @@ def as_rank(rank: int, size: int) -> Iterator[None]:
     }
     launched = os.environ.get("RANK") == str(rank) and os.environ.get("WORLD_SIZE") == str(size)
     given = {key: os.environ[key] for key in os.environ if launched and _OF_A_JOB.fullmatch(key)}
-    with _environment({key: str(value) for key, value in of_rank.items()} | given), process_group(rank, size):
+    with (
+        _environment({key: str(value) for key, value in of_rank.items()} | given),
+        process_group(rank, size),
+        _named_backend(),
+    ):
+        yield
+
+
+@contextmanager
+def while_loading() -> Iterator[None]:
+    """The user's file is run once, for all ranks and the single device: it may not learn of a job."""
+    problems: list[DefinitionError] = []
+    original = os._Environ.__getitem__
+
+    def read(variables: Any, key: Any) -> Any:
+        if variables is os.environ and speaks_of_a_job(key) and _in_users_file():
+            problems.append(
+                DefinitionError(
+                    f"the file reads {key} while it is loaded, once for the single device and all ranks",
+                    frame=user_frame(),
+                    instead="read it inside parallelize or parallel_step, or use the sizes of the mesh",
+                )
+            )
+            raise problems[0]
+        return original(variables, key)
+
+    with alone(), patch.object(os._Environ, "__getitem__", read):
+        yield
+    if problems:  # the file may have caught the exception
+        raise problems[0]
+
+
+def _in_users_file() -> bool:
+    """Does the user's own file ask, and no package that it imports?"""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(("<frozen", os.__file__)):
+        frame = frame.f_back
+    name = frame.f_code.co_filename
+    return is_users(name) and not name.startswith(_PACKAGES)
+
+
+@contextmanager
+def _named_backend() -> Iterator[None]:
+    """Code of the user that asks for the backend is told :data:`BACKEND`."""
+    original = dist.get_backend
+
+    def get_backend(group: Any = None) -> str:
+        return BACKEND if is_users(sys._getframe(1).f_code.co_filename) else original(group)
+
+    with ExitStack() as patches:
+        for module in [m for m in sys.modules.values() if vars(m).get("get_backend") is original]:
+            patches.enter_context(patch.object(module, "get_backend", get_backend))
         yield
 
 

@@ -101,7 +101,7 @@ def _rebuilds(model: nn.Module) -> bool:
 def _lower(definition: Definition, rank: int | None, step: Recorded) -> RankProgram:
     """The program of a recorded step: inputs read as bound before it, outputs as bound after it."""
     mesh = Mesh(definition.mesh)
-    lowering = Lowering(lambda group: _axes_of(mesh, rank, group), rank)
+    lowering = Lowering(lambda group: _axes_of(mesh, rank, group), rank, specification=rank is None)
     states = step.before.states
     for name in (n for n in states if kind(n) not in (GRADIENTS, HYPER)):
         lowering.add_input(name, states[name].ref)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .definition import Definition
+from .environment import while_loading
 from .errors import CaptureError, DefinitionError, Frame
 from .refusals import frame_of, refused, scalers_noted, sentence
 
@@ -29,7 +30,7 @@ def load_definition(path: Path, settings: Mapping[str, int | str] | None = None)
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        with scalers_noted():
+        with while_loading(), scalers_noted():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
@@ -40,7 +41,7 @@ def load_definition(path: Path, settings: Mapping[str, int | str] | None = None)
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            with scalers_noted():
+            with while_loading(), scalers_noted():
                 found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error

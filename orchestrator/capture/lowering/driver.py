@@ -19,7 +19,7 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..memory import Geometry, Memory
+from ..memory import Memory
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
 from ..waits import Waits
@@ -30,6 +30,7 @@ from .table import EFFECTS, Context, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
 _COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
+_WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,14 @@ class RankProgram:
 class Lowering:
     """One trace. Register inputs, :meth:`run` the nodes, :meth:`finish` with the output tensors."""
 
-    def __init__(self, group_axes: Callable[[GroupRef], tuple[str, ...]], rank: int | None = None) -> None:
+    def __init__(
+        self,
+        group_axes: Callable[[GroupRef], tuple[str, ...]],
+        rank: int | None = None,
+        *,
+        specification: bool = False,
+    ) -> None:
+        """``specification``: uninitialised memory that reaches an output is an error, not an input."""
         self.builder = Builder()
         self.memory = Memory(self.builder, self._missing)
         self.context = Context(self.builder, group_axes, rank=rank)
@@ -55,6 +63,7 @@ class Lowering:
         self._waits = Waits()
         self._reading: TensorRef | None = None
         self._fresh = 0
+        self._specification = specification
 
     def add_input(self, name: str, ref: TensorRef, bounds: tuple[int, int] | None = None) -> None:
         """A state or batch tensor, of which the trace knows the contents by ``name``.
@@ -162,11 +171,12 @@ class Lowering:
         for target in [*_tensors(node.outs), *node.writes] or sources:
             if 0 in target.geometry.size:
                 continue
-            place = target.geometry
-            if not place.dense:  # all that lies between its elements is lost too
-                place = Geometry.contiguous((place.end - place.offset,), place.offset)
-            value = self.refused(problem, TensorType(target.dtype, place.size), operands)
-            self.memory.write(target.storage, target.dtype, place, value)
+            type_ = TensorType(target.dtype, target.geometry.size)
+            value = self.refused(problem, type_, operands)
+            if target.geometry.dense:
+                self.write(target, value)
+            else:
+                self.memory.forget(target.storage)
 
     def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
         """A value that must not reach an output: if it does, ``error`` is raised."""
@@ -179,11 +189,16 @@ class Lowering:
 
     def _missing(self, type_: TensorType, allocated: bool) -> Value:
         """Elements never written: unconstrained if the step allocated them, else a value from outside."""
+        ref = self._reading
+        where = "" if ref is None else str(TensorType(ref.dtype, ref.geometry.size))
+        if allocated and self._specification:
+            # The plan's garbage is another: a proof may not take the two for equal.
+            message = "an output of the single-device step depends on memory that nothing has written"
+            unwritten = ClosureError(message, tensor=where, op=self.context.op, instead=_WRITTEN)
+            return self.problem(unwritten, type_)
         if allocated:
             self._fresh += 1
             return self.builder.input(f"uninitialised.{self._fresh}", type_)
-        ref = self._reading
-        where = "" if ref is None else str(TensorType(ref.dtype, ref.geometry.size))
         message = (
             "the step reads a tensor that is no parameter, buffer, batch input, optimizer state or literal"
         )
