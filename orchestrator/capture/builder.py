@@ -18,6 +18,13 @@ from .errors import Frame as Frame
 from .errors import LoweringError
 
 Literal = bool | int | float | Fraction
+#: Half-open range of each integer type. Arithmetic of the small ones wraps around in ordinary programs.
+INTEGERS = {
+    **{f"i{n}": (-(1 << (n - 1)), 1 << (n - 1)) for n in (8, 16, 32, 64)},
+    "u8": (0, 256),
+}
+_SMALL = frozenset(("i8", "i16", "u8"))
+_EITHER = frozenset(("add", "subtract", "multiply", "maximum", "minimum", "negate", "abs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,9 @@ class Builder:
         if type_.sort == "Int":
             if not isinstance(value, int):
                 raise LoweringError(f"literal {value!r} of integer type {type_}")
+            low, high = INTEGERS[type_.dtype]
+            if not low <= value < high:
+                raise LoweringError(f"literal {value} does not fit {type_.dtype}")
             return self._splat(Affine(int(value)), type_)
         text = exact(
             bool(value) if type_.sort == "Bool" else value if isinstance(value, float) else value + 0
@@ -133,10 +143,16 @@ class Builder:
     # --- elementwise ---------------------------------------------------------------------------------------
 
     def unary(self, name: str, x: Value) -> Value:
+        _check(name, x)
         return self.emit(name, (x,), x.type)
 
     def binary(self, name: str, x: Value, y: Value) -> Value:
         """An op on two operands of one dtype; shapes are broadcast explicitly."""
+        _alike(name, x, y)
+        _check(name, x)
+        zero = self.made_by(y, "constant") if name == "divide" else None
+        if zero is not None and zero.attr("value") == "0":
+            raise LoweringError("a division by the literal 0")
         shape = broadcast_shape(x.shape, y.shape)
         x, y = self.expand(x, shape), self.expand(y, shape)
         return self.emit(name, (x, y), x.type)
@@ -145,11 +161,15 @@ class Builder:
         return self.binary("multiply", x, self.like(factor, x))
 
     def compare(self, direction: str, x: Value, y: Value) -> Value:
+        _alike("compare", x, y)
         shape = broadcast_shape(x.shape, y.shape)
         x, y = self.expand(x, shape), self.expand(y, shape)
         return self.emit("compare", (x, y), TensorType("i1", shape), direction=direction)
 
     def select(self, p: Value, x: Value, y: Value) -> Value:
+        _alike("select", x, y)
+        if p.dtype != "i1":
+            raise LoweringError(f"select by {p.type}")
         shape = broadcast_shape(broadcast_shape(p.shape, x.shape), y.shape)
         p, x, y = self.expand(p, shape), self.expand(x, shape), self.expand(y, shape)
         return self.emit("select", (p, x, y), x.type)
@@ -158,8 +178,12 @@ class Builder:
         if x.dtype == dtype:
             return x
         target = TensorType(dtype, x.shape)
+        if x.type.sort == "Real" and target.sort == "Bool":
+            return self.compare("NE", x, self.like(0, x))
         if x.type.sort == "Real" and target.sort != "Real":
             raise LoweringError(f"a conversion of {x.type} to {dtype} rounds and has no exact meaning")
+        if x.type.sort == "Int" and dtype in _SMALL and not _within(x.dtype, dtype):
+            raise LoweringError(f"a conversion of {x.type} to {dtype}, which wraps around")
         draft = self.made_by(x, "constant")
         if draft is not None and target.sort == "Real" and x.type.sort == "Real":
             return self._splat(draft.attr("value"), target)
@@ -171,6 +195,8 @@ class Builder:
         target = TensorType(x.dtype, tuple(shape))
         while self.made_by(x, "reshape"):
             x = self.operand(x)
+        if x.type.size != target.size:
+            raise LoweringError(f"a reshape of {x.type} to {target}")
         draft = self.made_by(x, "constant")
         if draft is not None:
             return self._splat(draft.attr("value"), target)
@@ -199,6 +225,8 @@ class Builder:
 
     def expand(self, x: Value, shape: Sequence[int]) -> Value:
         """Broadcast as NumPy does: trailing dimensions aligned."""
+        if broadcast_shape(x.shape, shape) != tuple(shape):
+            raise LoweringError(f"{x.type} does not broadcast to {list(shape)}")
         lead = len(shape) - len(x.shape)
         return self.broadcast(x, shape, tuple(range(lead, len(shape))))
 
@@ -228,6 +256,7 @@ class Builder:
     def concatenate(self, parts: Sequence[Value], dim: int) -> Value:
         if len(parts) == 1:
             return parts[0]
+        _alike("concatenate", *parts)
         shape = list(parts[0].shape)
         shape[dim] = sum(p.shape[dim] for p in parts)
         return self.emit("concatenate", parts, TensorType(parts[0].dtype, tuple(shape)), dim=dim)
@@ -249,6 +278,8 @@ class Builder:
         contract: tuple[Sequence[int], Sequence[int]],
         batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
     ) -> Value:
+        _alike("dot_general", x, y)
+        _check("multiply", x)
         (lc, rc), (lb, rb) = contract, batch
         shape = [x.shape[d] for d in lb]
         shape += [n for d, n in enumerate(x.shape) if d not in (*lb, *lc)]
@@ -268,6 +299,10 @@ class Builder:
         dims = tuple(sorted(d % len(x.shape) for d in dims)) if x.shape else ()
         if not dims:
             return x
+        if (x.dtype == "i1") != (kind in ("and", "or")):
+            raise LoweringError(f"the {kind} of elements of {x.type}")
+        if kind == "add":
+            _check("add", x)
         shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
         out = self.emit("reduce", (x,), TensorType(x.dtype, shape), dims=dims, kind=kind)
         return self.reshape(out, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdim else out
@@ -275,6 +310,29 @@ class Builder:
     def gather(self, x: Value, index: Value, axis: int, batch_dims: int) -> Value:
         shape = x.shape[:axis] + index.shape[batch_dims:] + x.shape[axis + 1 :]
         return self.emit("gather", (x, index), TensorType(x.dtype, shape), axis=axis, batch_dims=batch_dims)
+
+
+def _alike(name: str, *operands: Value) -> None:
+    dtypes = {x.dtype for x in operands}
+    if len(dtypes) > 1:
+        raise LoweringError(f"{name} of operands of {' and '.join(sorted(dtypes))}")
+
+
+def _check(name: str, x: Value) -> None:
+    """Refuse what the op is not defined on, and arithmetic that wraps around as integers of plans do not."""
+    if name in ("and", "or", "not"):
+        fits = x.dtype == "i1"
+    else:
+        fits = x.type.sort == "Real" or (x.type.sort == "Int" and name in _EITHER)
+    if not fits:
+        raise LoweringError(f"{name} of {x.type}")
+    if x.dtype in _SMALL and name not in ("maximum", "minimum"):
+        raise LoweringError(f"{name} of {x.type}, which wraps around; convert to int64 first")
+
+
+def _within(inner: str, outer: str) -> bool:
+    (a, b), (low, high) = INTEGERS[inner], INTEGERS[outer]
+    return low <= a and b <= high
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -216,9 +216,8 @@ def _box(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value | None
         start, length = geometry.offset - base, stride * sizes[0]
         if start + length > flat.type.size:
             start = flat.type.size - length
-        if start < 0:  # the last row is not whole: what is filled in is not read
-            flat, start = b.pad(b.flat(flat), 0, [0], [-start]), geometry.offset - base
-            flat = b.pad(flat, 0, [0], [max(start + length - flat.type.size, 0)])
+        if start < 0:
+            return None
         flat = b.narrow(b.flat(flat), 0, start, length)
         nest = _nest(length, geometry, base + start)
         if nest is None:
@@ -230,9 +229,9 @@ def _box(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value | None
 
 def _strided(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value:
     """``as_strided`` of a flat buffer whose first element lies at ``base``."""
-    box = _box(b, flat, geometry, base)
+    box = _box(b, flat, geometry, base) or _picked(b, b.flat(flat), _steps(geometry), geometry.offset - base)
     if box is None:
-        raise AliasingError(f"the view {geometry} of a buffer of {flat.type.size} is no slice of a reshape")
+        raise AliasingError(f"the view {geometry} visits an element twice, other than by expansion")
     moving = geometry.moving
     ordered = sorted(moving)
     box = b.transpose(box, [moving.index(d) for d in ordered])
@@ -241,21 +240,68 @@ def _strided(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value:
     return b.broadcast(box, geometry.size, ordered)
 
 
+def _steps(geometry: Geometry) -> list[tuple[int, int]]:
+    """Size and stride of the dimensions that move, by falling stride."""
+    return [(geometry.size[d], geometry.stride[d]) for d in geometry.moving]
+
+
+def _rows(b: Builder, x: Value, steps: Sequence[tuple[int, int]], offset: int) -> Value | None:
+    """The last dimension from ``offset`` on, cut into rows of the largest stride; ``None`` if rows overlap.
+
+    The last row may not be whole: what is filled in there is not part of the view.
+    """
+    (size, stride), inner = steps[0], steps[1:]
+    if 1 + sum((n - 1) * s for n, s in inner) > stride:
+        return None
+    lead, last = x.shape[:-1], len(x.shape) - 1
+    there = min(size * stride, x.shape[last] - offset)
+    x = b.narrow(x, last, offset, there)
+    x = b.pad(x, 0, [0] * len(x.shape), [*(0 for _ in lead), size * stride - there])
+    return b.reshape(x, (*lead, size, stride))
+
+
+def _picked(b: Builder, x: Value, steps: Sequence[tuple[int, int]], offset: int) -> Value | None:
+    """A strided view of the last dimension of ``x``, whose strides need not divide one another."""
+    if not steps:
+        return b.reshape(b.narrow(x, len(x.shape) - 1, offset, 1), x.shape[:-1])
+    rows = _rows(b, x, steps, offset)
+    return None if rows is None else _picked(b, rows, steps[1:], 0)
+
+
+def _placed(
+    b: Builder, x: Value, steps: Sequence[tuple[int, int]], offset: int, value: Value
+) -> Value | None:
+    """``x`` after ``value`` was written to a strided view of its last dimension."""
+    last, lead = len(x.shape) - 1, x.shape[:-1]
+    if steps:
+        rows = _rows(b, x, steps, offset)
+        written = None if rows is None else _placed(b, rows, steps[1:], 0, value)
+        if written is None:
+            return None
+        count = min(math.prod(written.shape[-2:]), x.shape[last] - offset)
+        region = b.narrow(b.reshape(written, (*lead, math.prod(written.shape[-2:]))), last, 0, count)
+    else:
+        region = b.reshape(value, (*lead, 1))
+    return _put(b, x, region, [*(0 for _ in lead), offset])
+
+
 def _scatter(b: Builder, flat: Value, geometry: Geometry, base: int, value: Value) -> Value:
     """The buffer after ``value`` was written to a tensor that covers it in part."""
-    length = flat.type.size
-    if geometry.moving:  # the last row may not be whole
-        flat = b.pad(b.flat(flat), 0, [0], [-length % geometry.stride[geometry.moving[0]]])
-    nest = _nest(flat.type.size, geometry, base)
-    if nest is None or any(n > 1 and s == 0 for n, s in zip(geometry.size, geometry.stride, strict=True)):
-        raise AliasingError(f"a write through the view {geometry} is no box of a reshape")
-    shape, starts = nest
+    if any(n > 1 and s == 0 for n, s in zip(geometry.size, geometry.stride, strict=True)):
+        raise AliasingError(f"a write through the expanded view {geometry}")
     moving = geometry.moving
     still = [d for d in range(len(geometry.size)) if d not in moving]
     region = b.transpose(value, [*still, *moving])
+    nest = _nest(flat.type.size, geometry, base)
+    if nest is None:
+        region = b.reshape(region, [geometry.size[d] for d in moving])
+        whole = _placed(b, b.flat(flat), _steps(geometry), geometry.offset - base, region)
+        if whole is None:
+            raise AliasingError(f"a write through the view {geometry}, which visits an element twice")
+        return whole
+    shape, starts = nest
     sizes = [*(geometry.size[d] for d in moving), *[1] * (len(shape) - len(moving))]
-    whole = b.flat(_put(b, b.reshape(flat, shape), b.reshape(region, sizes), starts))
-    return b.narrow(whole, 0, 0, length)
+    return b.flat(_put(b, b.reshape(flat, shape), b.reshape(region, sizes), starts))
 
 
 def _put(b: Builder, whole: Value, region: Value, starts: Sequence[int]) -> Value:

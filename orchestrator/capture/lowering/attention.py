@@ -40,6 +40,8 @@ def _weights(
     """Weights [batch, heads, queries, keys], and the log of their denominator [batch, heads, queries]."""
     scores = c.b.dot(q, _shared(c, k, q.shape[1]), batch=_HEADS, contract=((3,), (3,)))
     scores = c.b.scale(scores, 1 / math.sqrt(q.shape[3]) if scale is None else scale)
+    if causal and scale is not None and scale <= 0:
+        raise c.refuse("a causal mask under a scale that is not positive: the kernel masks before it scales")
     if causal:
         square = scores.shape[2:]
         seen = c.b.compare("GE", c.b.iota(0, square), c.b.iota(1, square))
@@ -144,38 +146,3 @@ def _cpu_backward(
 ) -> tuple[Value, ...]:
     _undropped(c, dropout_p)
     return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, attn_mask, scale)
-
-
-@lowers("aten._scaled_dot_product_flash_attention", ignores=("return_debug_mask",))
-def _flash(
-    c: Context,
-    q: Value,
-    k: Value,
-    v: Value,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Value, Value]:
-    return _forward(c, q, k, v, dropout_p, is_causal, None, scale)
-
-
-@lowers(
-    "aten._scaled_dot_product_flash_attention_backward",
-    ignores=("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"),
-)
-def _flash_backward(
-    c: Context,
-    grad: Value,
-    q: Value,
-    k: Value,
-    v: Value,
-    out: Value,
-    logsumexp: Value,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
-) -> tuple[Value, ...]:
-    _undropped(c, dropout_p)
-    return _backward(c, grad, q, k, v, (out, logsumexp), is_causal, None, scale)

@@ -28,18 +28,20 @@ def conjugate(c: Context, x: Value) -> Value:
 def _mul(c: Context, x: Value, y: Value) -> Value:
     if not (isinstance(x, Value) and isinstance(y, Value)):
         raise c.refuse("a product of a complex tensor and a number")
-    (a, b), (r, s) = _parts(c, x), _parts(c, y)
+    (a, b), (r, s) = (_parts(c, c.value(z, c.out[0].dtype)) for z in (x, y))
     product = c.b.binary
     real = product("subtract", product("multiply", a, r), product("multiply", b, s))
     return _complex(c, real, product("add", product("multiply", a, s), product("multiply", b, r)))
 
 
-@lowers("complex.aten.clone", "complex.aten._to_copy", "complex.aten.resolve_conj")
+@lowers("complex.aten.clone", "complex.aten._to_copy")
 def _clone(c: Context, x: Value) -> Value:
+    if x.shape != c.out[0].shape:
+        raise c.refuse("a conversion between complex and real numbers")
     return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)
 
 
-@lowers("complex.aten.conj_physical", "complex.aten._conj_physical")
+@lowers("complex.aten._conj_physical")
 def _conj_physical(c: Context, x: Value) -> Value:
     return conjugate(c, x)
 
@@ -48,4 +50,6 @@ def _conj_physical(c: Context, x: Value) -> Value:
 def _add(c: Context, x: Value, y: Value, *, alpha: float = 1) -> Value:
     if alpha != 1 or not (isinstance(x, Value) and isinstance(y, Value)):
         raise c.refuse("a sum of a complex tensor and a number")
-    return c.b.binary("add" if c.op.startswith("complex.aten.add") else "subtract", x, y)
+    dtype = c.out[0].dtype
+    name = "add" if c.op.startswith("complex.aten.add") else "subtract"
+    return c.b.binary(name, c.value(x, dtype), c.value(y, dtype))

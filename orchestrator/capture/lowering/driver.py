@@ -19,7 +19,7 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..memory import Memory
+from ..memory import Geometry, Memory
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
 from ..waits import Waits
@@ -171,12 +171,11 @@ class Lowering:
         for target in [*_tensors(node.outs), *node.writes] or sources:
             if 0 in target.geometry.size:
                 continue
-            type_ = TensorType(target.dtype, target.geometry.size)
-            value = self.refused(problem, type_, operands)
-            if target.geometry.dense:
-                self.write(target, value)
-            else:
-                self.memory.forget(target.storage)
+            place = target.geometry
+            if not place.dense:  # all that lies between its elements is lost too
+                place = Geometry.contiguous((place.end - place.offset,), place.offset)
+            value = self.refused(problem, TensorType(target.dtype, place.size), operands)
+            self.memory.write(target.storage, target.dtype, place, value)
 
     def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
         """A value that must not reach an output: if it does, ``error`` is raised."""
@@ -195,7 +194,7 @@ class Lowering:
             # The plan's garbage is another: a proof may not take the two for equal.
             message = "an output of the single-device step depends on memory that nothing has written"
             unwritten = ClosureError(message, tensor=where, op=self.context.op, instead=_WRITTEN)
-            return self.problem(unwritten, type_)
+            return self.refused(unwritten, type_)
         if allocated:
             self._fresh += 1
             return self.builder.input(f"uninitialised.{self._fresh}", type_)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from ..builder import Value
 from .table import Context, Lower, Operand, lowers
+
+#: What arithmetic of two booleans is; a difference of them PyTorch refuses.
+_OF_BOOLEANS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 
 
 def _arithmetic(name: str) -> Lower:
@@ -14,6 +18,11 @@ def _arithmetic(name: str) -> Lower:
         if rounding_mode is not None:
             raise c.refuse("division that rounds")
         dtype = c.out[0].dtype
+        if name in _OF_BOOLEANS and c.sort(x) == c.sort(y) == "Bool":
+            if alpha != 1:
+                raise c.refuse(f"a sum of booleans with alpha={alpha!r}")
+            truth = c.b.binary(_OF_BOOLEANS[name], c.value(x, "i1"), c.value(y, "i1"))
+            return c.b.convert(truth, dtype)
         left, right = c.value(x, dtype), c.value(y, dtype)
         return c.b.binary(name, left, right if alpha == 1 else c.b.scale(right, alpha))
 
@@ -72,26 +81,26 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 def _boolean(name: str) -> Lower:
-    def lower(c: Context, x: Value, y: Value) -> Value:
-        if x.dtype != "i1" or y.dtype != "i1":
+    def lower(c: Context, x: Operand, y: Operand) -> Value:
+        if "logical" not in c.op and not c.sort(x) == c.sort(y) == "Bool":
             raise c.refuse("bitwise operation on integers")
-        return c.b.binary(name, x, y)
+        return c.b.binary(name, c.value(x, "i1"), c.value(y, "i1"))
 
     return lower
 
 
 for _ir, _names in {
-    "and": ("logical_and", "bitwise_and", "__and__"),
-    "or": ("logical_or", "bitwise_or", "__or__"),
+    "and": ("logical_and", "bitwise_and"),
+    "or": ("logical_or", "bitwise_or"),
 }.items():
     lowers(*(f"aten.{n}" for n in _names))(_boolean(_ir))
 
 
 @lowers("aten.logical_not", "aten.bitwise_not")
 def _not(c: Context, x: Value) -> Value:
-    if x.dtype != "i1":
+    if "logical" not in c.op and x.dtype != "i1":
         raise c.refuse("bitwise operation on integers")
-    return c.b.unary("not", x)
+    return c.b.unary("not", c.value(x, "i1"))
 
 
 @lowers("aten.reciprocal")
@@ -100,16 +109,13 @@ def _reciprocal(c: Context, x: Value) -> Value:
     return c.b.binary("divide", c.b.like(1, x), x)
 
 
-@lowers("aten.square")
-def _square(c: Context, x: Value) -> Value:
-    return c.b.binary("multiply", x, x)
-
-
 @lowers("aten.pow")
 def _pow(c: Context, x: Operand, y: Operand) -> Value:
     dtype = c.out[0].dtype
     if isinstance(y, Value) or not isinstance(x, Value):
         return c.b.binary("power", c.value(x, dtype), c.value(y, dtype))
+    if not math.isfinite(y):
+        raise c.refuse(f"power {y!r}")
     x = c.value(x, dtype)
     special: dict[float, Callable[[], Value]] = {
         0.5: lambda: c.b.unary("sqrt", x),
@@ -166,6 +172,7 @@ def _threshold_backward(c: Context, grad: Value, x: Value, threshold: float) -> 
 def _clamp(c: Context, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
     if c.op.startswith("aten.clamp_max"):
         low, high = None, low
+    x = c.value(x, c.out[0].dtype)
     if low is not None:
         x = c.b.binary("maximum", x, c.value(low, x.dtype))
     return x if high is None else c.b.binary("minimum", x, c.value(high, x.dtype))
@@ -174,18 +181,19 @@ def _clamp(c: Context, x: Value, low: Operand | None = None, high: Operand | Non
 @lowers("aten.where")
 def _where(c: Context, p: Value, x: Operand, y: Operand) -> Value:
     dtype = c.out[0].dtype
-    return c.b.select(p, c.value(x, dtype), c.value(y, dtype))
+    return c.b.select(c.value(p, "i1"), c.value(x, dtype), c.value(y, dtype))
 
 
 @lowers("aten.masked_fill")
 def _masked_fill(c: Context, x: Value, mask: Value, value: Operand) -> Value:
-    return c.b.select(mask, c.value(value, x.dtype), x)
+    dtype = c.out[0].dtype
+    return c.b.select(mask, c.value(value, dtype), c.value(x, dtype))
 
 
 @lowers(
-    *("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous"),
-    *("aten.detach", "aten._unsafe_view", "aten.view", "aten.reshape"),
-    ignores=("size", "shape"),
+    *("aten._to_copy", "aten.clone", "aten.lift_fresh", "aten.alias"),
+    *("aten.detach", "aten._unsafe_view", "aten.view"),
+    ignores=("size",),
 )
 def _copy(c: Context, x: Value) -> Value:
     """Fresh memory with the same numbers; views never come here unless they had to copy."""

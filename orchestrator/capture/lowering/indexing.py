@@ -8,7 +8,7 @@ from typing import Any
 from ..builder import Literal, Value, broadcast_shape
 from ..recorder import Node
 from .ranges import wrapped
-from .table import Context, effects, lowers
+from .table import Context, axis_of, effects, lowers
 
 
 @lowers("aten.embedding", ignores=("padding_idx", "scale_grad_by_freq", "sparse"))
@@ -76,7 +76,7 @@ def _of_positions(c: Context, x: Value, rank: int) -> Value | None:
 @lowers("aten.gather", ignores=("sparse_grad",))
 def _gather(c: Context, x: Value, dim: int, index: Value) -> Value:
     """Lookup along the last dimension; the dimensions before it must be taken whole."""
-    dim %= len(x.shape)
+    dim = axis_of(dim, len(x.shape))
     if dim != len(x.shape) - 1 or index.shape[:dim] != x.shape[:dim]:
         raise c.refuse(f"gather of {list(index.shape)} along dimension {dim} of {list(x.shape)}")
     return c.b.gather(x, index, axis=dim, batch_dims=dim)
@@ -93,7 +93,7 @@ def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 
 @lowers("aten.index_select")
 def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
-    return c.b.gather(x, index, axis=dim % len(x.shape), batch_dims=0)
+    return c.b.gather(x, index, axis=axis_of(dim, len(x.shape)), batch_dims=0)
 
 
 @lowers("aten.index_put")
@@ -144,19 +144,21 @@ def _cat(c: Context, parts: Sequence[Value], dim: int = 0) -> Value:
 @lowers("aten.stack")
 def _stack(c: Context, parts: Sequence[Value], dim: int = 0) -> Value:
     dim %= len(parts[0].shape) + 1
+    parts = [c.value(p, c.out[0].dtype) for p in parts]
     wide = [c.b.reshape(p, (*p.shape[:dim], 1, *p.shape[dim:])) for p in parts]
     return c.b.concatenate(wide, dim)
 
 
 @lowers("aten.constant_pad_nd")
 def _pad(c: Context, x: Value, pad: Sequence[int], value: Literal = 0) -> Value:
-    if min(pad) < 0:
+    if min(pad, default=0) < 0:
         raise c.refuse("negative padding")
     rank = len(x.shape)
     low, high = [0] * rank, [0] * rank
     for i in range(len(pad) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
-    return c.b.pad(x, value, low, high)
+    whole = x.type.sort == "Int" and isinstance(value, float) and value.is_integer()
+    return c.b.pad(x, int(value) if whole else value, low, high)
 
 
 @lowers("aten.slice_backward", ignores=("end",))

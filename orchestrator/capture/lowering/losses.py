@@ -6,11 +6,9 @@ Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate,
 
 from __future__ import annotations
 
-import math
-
 from ..builder import Value
 from .reductions import shifted_exponentials
-from .table import Context, lowers
+from .table import Context, axis_of, lowers
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
@@ -18,7 +16,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2
 @lowers("aten._log_softmax", ignores=("half_to_float",))
 def _log_softmax(c: Context, x: Value, dim: int) -> Value:
     x = c.value(x, c.out[0].dtype)
-    parts = shifted_exponentials(c, x, dim % len(x.shape))
+    parts = shifted_exponentials(c, x, axis_of(dim, len(x.shape)))
     return c.b.binary("subtract", parts.shifted, c.b.unary("log", parts.total))
 
 
@@ -31,12 +29,12 @@ def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Valu
     ``w`` is 0). So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as
     ``loss_parallel`` has it.
     """
-    powers = c.b.unary("exponential", out)
-    if grad.name in c.one_hot_rows and dim % len(out.shape) == 1:
+    powers, dtype, axis = c.b.unary("exponential", out), c.out[0].dtype, axis_of(dim, len(out.shape))
+    if grad.name in c.one_hot_rows and axis == 1:
         one_hot, row = c.one_hot_rows[grad.name]
-        return c.b.binary("multiply", c.b.binary("add", one_hot, powers), row)
-    total = c.b.reduce(grad, (dim % len(out.shape),), "add", keepdim=True)
-    return c.b.binary("subtract", grad, c.b.binary("multiply", powers, total))
+        return c.value(c.b.binary("multiply", c.b.binary("add", one_hot, powers), row), dtype)
+    total = c.b.reduce(grad, (axis,), "add", keepdim=True)
+    return c.value(c.b.binary("subtract", grad, c.b.binary("multiply", powers, total)), dtype)
 
 
 def _labels(c: Context, target: Value, weight: Value | None, ignore_index: int) -> tuple[Value, Value]:
@@ -82,7 +80,7 @@ def _nll_backward(
     row = c.b.expand(grad, counted.shape) if grad.shape == () else grad
     row = c.b.select(counted, row, c.b.like(0, row))
     row = c.b.reshape(row, (*counted.shape, 1))
-    here = c.b.compare("EQ", c.b.iota(1, x.shape), c.b.insert(safe, 1, x.shape[1]))
+    here = c.b.compare("EQ", c.b.iota(1, x.shape, safe.dtype), c.b.insert(safe, 1, x.shape[1]))
     one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
     result = c.b.binary("multiply", one_hot, row)
     c.one_hot_rows[result.name] = (one_hot, row)
@@ -91,7 +89,8 @@ def _nll_backward(
 
 @lowers("aten.mse_loss")
 def _mse(c: Context, x: Value, y: Value, reduction: int = _MEAN) -> Value:
-    difference = c.b.binary("subtract", x, y)
+    dtype = c.out[0].dtype
+    difference = c.b.binary("subtract", c.value(x, dtype), c.value(y, dtype))
     squares = c.b.binary("multiply", difference, difference)
     if reduction == _NONE:
         return squares
@@ -101,6 +100,7 @@ def _mse(c: Context, x: Value, y: Value, reduction: int = _MEAN) -> Value:
 
 @lowers("aten.mse_loss_backward")
 def _mse_backward(c: Context, grad: Value, x: Value, y: Value, reduction: int) -> Value:
-    difference = c.b.scale(c.b.binary("subtract", x, y), 2)
-    slope = c.b.binary("multiply", difference, c.b.expand(grad, x.shape))
-    return c.b.binary("divide", slope, c.b.like(math.prod(x.shape), x)) if reduction == _MEAN else slope
+    dtype = c.out[0].dtype
+    difference = c.b.scale(c.b.binary("subtract", c.value(x, dtype), c.value(y, dtype)), 2)
+    slope = c.b.binary("multiply", difference, c.b.expand(c.value(grad, dtype), difference.shape))
+    return c.b.binary("divide", slope, c.b.like(slope.type.size, slope)) if reduction == _MEAN else slope

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..builder import Value
-from .table import Context, Lower, dims_of, lowers
+from .table import Context, Lower, axis_of, dims_of, lowers
 
 
 @lowers("aten.sum")
 def _sum(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     x = c.value(x, c.out[0].dtype)
-    return c.b.reduce(x, dims_of(dim, len(x.shape)), "add", keepdim=keepdim)
+    kind = "or" if x.dtype == "i1" else "add"
+    return c.b.reduce(x, dims_of(dim, len(x.shape)), kind, keepdim=keepdim)
 
 
 @lowers("aten.mean")
@@ -40,15 +41,16 @@ def _norm(
     return c.b.unary("sqrt", c.b.reduce(squares, dims_of(dim, len(x.shape)), "add", keepdim=keepdim))
 
 
-def _extreme(kind: str) -> Lower:
+def _extreme(kind: str, of_booleans: str) -> Lower:
     def lower(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
-        return c.b.reduce(x, dims_of(dim, len(x.shape)), kind, keepdim=keepdim)
+        chosen = of_booleans if x.dtype == "i1" else kind
+        return c.b.reduce(x, dims_of(dim, len(x.shape)), chosen, keepdim=keepdim)
 
     return lower
 
 
-lowers("aten.amax", "aten.max.default")(_extreme("max"))
-lowers("aten.amin", "aten.min.default")(_extreme("min"))
+lowers("aten.amax", "aten.max.default")(_extreme("max", "or"))
+lowers("aten.amin", "aten.min.default")(_extreme("min", "and"))
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,12 @@ def shifted_exponentials(c: Context, x: Value, dim: int) -> Shifted:
 @lowers("aten._softmax", ignores=("half_to_float",))
 def _softmax(c: Context, x: Value, dim: int) -> Value:
     x = c.value(x, c.out[0].dtype)
-    parts = shifted_exponentials(c, x, dim % len(x.shape))
+    parts = shifted_exponentials(c, x, axis_of(dim, len(x.shape)))
     return c.b.binary("divide", parts.powers, parts.total)
 
 
 @lowers("aten._softmax_backward_data")
 def _softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Value:
     weighted = c.b.binary("multiply", grad, out)
-    total = c.b.reduce(weighted, (dim % len(out.shape),), "add", keepdim=True)
-    return c.b.binary("subtract", weighted, c.b.binary("multiply", out, total))
+    total = c.b.reduce(weighted, (axis_of(dim, len(out.shape)),), "add", keepdim=True)
+    return c.value(c.b.binary("subtract", weighted, c.b.binary("multiply", out, total)), c.out[0].dtype)

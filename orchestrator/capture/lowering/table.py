@@ -97,6 +97,8 @@ class Context:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""
         if isinstance(x, Value):
             return self.b.convert(x, dtype)
+        if isinstance(x, complex):
+            raise self.refuse(f"the complex literal {x!r}")
         if isinstance(x, float) and TensorType(dtype, ()).sort == "Int":
             if not x.is_integer():
                 raise LoweringError(f"literal {x!r} among integers", op=self.op)
@@ -105,10 +107,16 @@ class Context:
 
     def pair(self, x: Operand, y: Operand) -> tuple[Value, Value]:
         """Two operands of a comparison in a type that holds both: Bool, or else integers, or else reals."""
-        sort = max(_sort(x), _sort(y), key=_SORTS.index)
+        sort = max(self.sort(x), self.sort(y), key=_SORTS.index)
         dtypes = {v.dtype for v in (x, y) if isinstance(v, Value) and v.type.sort == sort}
         dtype = dtypes.pop() if len(dtypes) == 1 else {"Bool": "i1", "Int": "i64", "Real": "f64"}[sort]
         return self.value(x, dtype), self.value(y, dtype)
+
+    def sort(self, x: Operand) -> str:
+        """Bool, Int or Real, of a tensor or a Python number."""
+        if isinstance(x, Value):
+            return x.type.sort
+        return "Bool" if isinstance(x, bool) else "Int" if isinstance(x, int) else "Real"
 
     def refuse(self, message: str) -> LoweringError:
         return LoweringError(message, op=self.op)
@@ -154,10 +162,9 @@ def communicator(axes: Sequence[str], ordinal: int) -> str:
 _SORTS = ("Bool", "Int", "Real")
 
 
-def _sort(x: Operand) -> str:
-    if isinstance(x, Value):
-        return x.type.sort
-    return "Bool" if isinstance(x, bool) else "Int" if isinstance(x, int) else "Real"
+def axis_of(dim: int, rank: int) -> int:
+    """A dimension counted from the front; a scalar has one dimension to PyTorch."""
+    return dim % rank if rank else 0
 
 
 def dims_of(dim: int | Sequence[int] | None, rank: int) -> list[int]:

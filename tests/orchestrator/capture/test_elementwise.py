@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from orchestrator.capture.errors import LoweringError
+
 x, y = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
 positive = x.abs() + 0.5
 
@@ -69,3 +71,45 @@ def test_comparisons_are_made_in_the_larger_type(agrees, function) -> None:
 
 def test_mixed_dtypes_are_converted(agrees) -> None:
     agrees(lambda a, n: a * n + (n == 2).sum(), x, torch.arange(4))
+
+
+p = torch.tensor([[True, False, True, False]])
+n = torch.tensor([[3], [-2], [0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda p, n: (p + ~p, p * p, torch.maximum(p, ~p), p.amax(1), p.amin()),
+        lambda p, n: (p & True, p | False, p.logical_and(n), n.logical_not(), n.logical_or(0.0 * n)),
+        lambda p, n: (n.bool(), n.double().bool(), torch.sum(n, dtype=torch.bool)),
+        lambda p, n: (n.clamp(min=0.5), n.clamp(-1, 2), n.clamp(max=torch.tensor(0.5))),
+        lambda p, n: (torch.where(p, 1, 2.5), torch.where(p, n, 0.5), torch.stack([n, n * 0.5])),
+        lambda p, n: (torch.full((2,), 2.0, dtype=torch.int64), F.pad(n, (1, 0), value=2.0)),
+        lambda p, n: (n.double().sum().softmax(0), torch.tensor(2.0, dtype=torch.float64) ** n.abs()),
+    ],
+)
+def test_booleans_and_integers(agrees, function) -> None:
+    """Sums of booleans are disjunctions; integers become real where a bound or another operand is."""
+    agrees(lambda p, n: [1 * r for r in function(p, n)], p, n)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda p, n: n.to(torch.uint8), "to u8, which wraps around"),
+        (lambda p, n: p.to(torch.uint8) - 1, "subtract of u8.*wraps around"),
+        (lambda p, n: p.to(torch.int8).neg(), "negate of i8.*wraps around"),
+        (lambda p, n: p.to(torch.uint8).sum(dtype=torch.uint8), "add of u8.*wraps around"),
+        (lambda p, n: p.to(torch.uint8) == -1, "literal -1 does not fit u8"),
+        (lambda p, n: n & 1, "bitwise operation on integers"),
+        (lambda p, n: n / 0, "a division by the literal 0"),
+        (lambda p, n: n / torch.zeros(1), "a division by the literal 0"),
+        (lambda p, n: torch.pow(2, n), "power of i64"),
+        (lambda p, n: n.double() ** float("inf"), "power inf"),
+        (lambda p, n: n.double().long(), "rounds and has no exact meaning"),
+    ],
+)
+def test_what_has_no_meaning_over_unbounded_numbers_is_refused(lowered, function, reason: str) -> None:
+    with pytest.raises(LoweringError, match=reason):
+        lowered(function, p, n)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orchestrator.capture.errors import AliasingError, ClosureError
+from orchestrator.capture.errors import AliasingError, ClosureError, LoweringError
 
 x = torch.arange(24, dtype=torch.float64).reshape(4, 6)
 
@@ -129,7 +129,33 @@ def test_inputs_that_share_memory_are_refused(lowered) -> None:
         lowered(lambda a, b: a + b, both, both)
 
 
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"),
+    [((3, 3), (7, 2), 1), ((2, 3, 2), (11, 3, 2), 0), ((4,), (5,), 3), ((2, 2), (10, 3), 5)],
+)
+def test_strides_need_not_divide_one_another(agrees, size, stride, offset) -> None:
+    """Every second column of a matrix with an odd number of them, read and written."""
+    x = torch.arange(23, dtype=torch.float64)
+
+    def function(a):
+        b = a.clone()
+        b.as_strided(size, stride, offset).mul_(3)
+        return a.as_strided(size, stride, offset) + 1, b
+
+    agrees(function, x)
+
+
+def test_a_refused_write_through_a_strided_view_says_why(lowered) -> None:
+    def function(a, n):
+        n = n.clone()
+        n[:, ::2] = a[:, ::2]
+        return n
+
+    with pytest.raises(LoweringError, match="rounds and has no exact meaning"):
+        lowered(function, torch.randn(3, 4), torch.ones(3, 4, dtype=torch.int64))
+
+
 def test_an_overlapping_view_is_refused(lowered) -> None:
-    with pytest.raises(AliasingError, match="no slice of a reshape") as caught:
+    with pytest.raises(AliasingError, match="visits an element twice") as caught:
         lowered(lambda a: a.as_strided((4, 4), (2, 1), 0) + 1, x)
     assert caught.value.op == "aten.add.Tensor"

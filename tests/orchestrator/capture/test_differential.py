@@ -1,0 +1,39 @@
+"""Every lowering, forward and backward, against eager PyTorch on random calls of its op."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.capture.lowering.table import EFFECTS, LOWERINGS
+
+from .differential import layers, pointwise, structured
+from .differential.kit import TABLE, check
+
+GENERATORS = [(key, i) for key, generators in sorted(TABLE.items()) for i in range(len(generators))]
+#: Namespaces of what joins ranks.
+COLLECTIVES = ("dist.", "_c10d_functional.", "_dtensor.")
+FEW, MANY = 4, 100
+
+
+def _run(key: str, number: int, seeds: range) -> list[str]:
+    return [check(key, TABLE[key][number], f"{key} {number} {seed}") for seed in seeds]
+
+
+def test_every_lowering_has_a_differential_test() -> None:
+    """Collectives need several ranks: they are compared with gloo elsewhere."""
+    assert pointwise and structured and layers
+    table = {name for name in (*LOWERINGS, *EFFECTS) if not name.startswith(COLLECTIVES)}
+    assert table == set(TABLE)
+
+
+@pytest.mark.parametrize(("key", "number"), GENERATORS, ids=lambda x: str(x))
+def test_agrees_with_pytorch(key: str, number: int) -> None:
+    _run(key, number, range(FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "number"), GENERATORS, ids=lambda x: str(x))
+def test_agrees_with_pytorch_on_many_cases(key: str, number: int) -> None:
+    """At least a quarter must be compared: the others are refused in words, by the capture or by PyTorch."""
+    outcomes = _run(key, number, range(FEW, MANY))
+    assert outcomes.count("agreed") >= len(outcomes) // 4, outcomes
