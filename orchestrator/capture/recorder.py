@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
 from .memory import Geometry
@@ -180,7 +181,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(issubclass(t, DTensor | AsyncCollectiveTensor) for t in types):
             return NotImplemented
         name = str(func)
-        if name in _SILENT or name.startswith("profiler."):
+        if name in _SILENT or name.startswith("profiler.") or BOOK.concerns(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
         # Arguments are described before the op runs: it may change their storage or metadata.
         described = tree_map(self._describe, tuple(args))

@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.parallel import DistributedDataParallel
 
 from certificates.plan import Mesh
 
+from .bookkeeping import BOOK
 from .counters import numbers
 from .cutting import Cut, parallelized
+from .ddp import built
 from .definition import Definition
 from .environment import alone, as_rank
 from .errors import AliasingError, CaptureError, DefinitionError
@@ -72,8 +73,8 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
             states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
         ),
     )
-    with capturable_on_cpu(), exact_norm_shares(), fake:
-        first, second, _ = record(job, rebuilds=_rebuilds(model))
+    with capturable_on_cpu(), exact_norm_shares(), fake, BOOK:
+        first, second, _ = record(job, rebuilds=built())
     program = one_program(first, second, lambda recorded: _lower(definition, rank, recorded))
     states = first.before.states.items()
     layouts = {
@@ -91,11 +92,6 @@ def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.
     """
     device_mesh = dist.init_device_mesh("cpu", tuple(mesh.axes.values()), mesh_dim_names=tuple(mesh.axes))
     return parallelized(definition.parallelize, model, device_mesh)
-
-
-def _rebuilds(model: nn.Module) -> bool:
-    """Does the model change its program by itself in its first steps?"""
-    return any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
 
 def _lower(definition: Definition, rank: int | None, step: Recorded) -> RankProgram:

@@ -1,0 +1,180 @@
+"""DistributedDataParallel is captured as its C++ Reducer runs it; without its sums no plan is right."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from certificates.plan import Plan
+from orchestrator import interpreter
+from orchestrator.capture import Batch, Definition, capture
+from orchestrator.capture.errors import CaptureError, WaitError
+
+pytestmark = pytest.mark.slow
+SMALL = 0.0003
+
+
+class Net(nn.Module):
+    def __init__(self, spare: bool = False, buffer: bool = False) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
+        if spare:
+            self.spare = nn.Linear(3, 3)
+        if buffer:
+            self.register_buffer("shift", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if hasattr(self, "shift"):
+            self.shift.mul_(0.5).add_(1)
+            x = x + self.shift
+        return self.b(self.a(x).relu())
+
+
+class Wrapped(nn.Module):
+    """Parameters keep the names that they have on a single device."""
+
+    def __init__(self, net: nn.Module, **options: Any) -> None:
+        super().__init__()
+        for name, child in net.named_children():
+            setattr(self, name, child)
+        for name, buffer in net.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
+        object.__setattr__(self, "ddp", DistributedDataParallel(net, **options))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.ddp(x)
+
+
+def train(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.detach()}
+
+
+def definition(
+    hook: Callable[[Any], None] | None = None,
+    parallel_step: Any = None,
+    step: Any = train,
+    net: Callable[[], nn.Module] = Net,
+    **options: Any,
+) -> Definition:
+    def parallelize(model: nn.Module, mesh: Any) -> nn.Module:
+        wrapped = Wrapped(model, **options)
+        if hook is not None:
+            hook(wrapped.ddp)
+        return wrapped
+
+    return Definition(
+        name="ddp",
+        mesh={"dp": 4},
+        build=net,
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
+        step=step,
+        parallel_step=parallel_step,
+        batch={"x": Batch((8, 6), shard={"dp": 0})},
+        layouts={name: {} for name, _ in net().named_parameters()},
+        mean_over={"loss": ("dp",)},
+    )
+
+
+def differences(plan: Plan) -> list[str]:
+    rng = np.random.default_rng(0)
+    inputs = interpreter.random_inputs(plan, rng)
+    ranks = interpreter.run_plan(plan, interpreter.scatter_inputs(plan, inputs, rng))
+    return interpreter.compare_outputs(plan, interpreter.run_specification(plan, inputs), ranks, 1e-7)
+
+
+def python_hook(ddp: Any) -> None:
+    def mean(state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer().div_(4)
+        return dist.all_reduce(buffer, async_op=True).get_future().then(lambda f: f.value()[0])
+
+    ddp.register_comm_hook(None, mean)
+
+
+RIGHT = {
+    "default": {},
+    "small buckets": {"bucket_cap_mb": SMALL},
+    "views": {"gradient_as_bucket_view": True, "bucket_cap_mb": SMALL},
+    "static": {"static_graph": True, "bucket_cap_mb": SMALL},
+    "static views": {"static_graph": True, "gradient_as_bucket_view": True},
+    "find unused": {"find_unused_parameters": True},
+    "unused": {"find_unused_parameters": True, "net": lambda: Net(spare=True)},
+    "buffers": {"net": lambda: Net(buffer=True)},
+    "python hook": {"hook": python_hook},
+    "allreduce hook": {"hook": lambda d: d.register_comm_hook(None, default_hooks.allreduce_hook)},
+    "bf16 hook": {"hook": lambda d: d.register_comm_hook(None, default_hooks.bf16_compress_hook)},
+    "builtin": {"hook": lambda d: d._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)},
+    "builtin fp16": {"hook": lambda d: d._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)},
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_reducer_is_captured_as_it_runs(name: str) -> None:
+    plan = capture(definition(**RIGHT[name]), jobs=2)
+    assert differences(plan) == []
+    assert any(op.name == "all_reduce" for op in plan.classes[0].program.ops)
+
+
+def accumulate(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+    halves = batch["x"].chunk(2)
+    quiet = model.ddp.no_sync() if hasattr(model, "ddp") else contextlib.nullcontext()
+    with quiet:
+        first = model(halves[0]).square().mean() / 2
+        first.backward()
+    last = model(halves[1]).square().mean() / 2
+    last.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": (first + last).detach()}
+
+
+def test_accumulation_without_synchronisation_in_between() -> None:
+    assert differences(capture(definition(step=accumulate), jobs=2)) == []
+
+
+def unsynchronised(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+    with model.ddp.no_sync():
+        return train(model, optimizer, batch)
+
+
+def test_a_step_that_never_synchronises_is_another_step() -> None:
+    assert differences(capture(definition(parallel_step=unsynchronised), jobs=2))
+
+
+def test_a_hook_that_does_not_wait_is_refused() -> None:
+    def hasty(ddp: Any) -> None:
+        def hook(state: Any, bucket: Any) -> Any:
+            dist.all_reduce(bucket.buffer().div_(4), async_op=True)  # started here
+            done: Any = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        ddp.register_comm_hook(None, hook)
+
+    with pytest.raises(WaitError, match="# started here"):
+        capture(definition(hook=hasty), jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parallel_step": lambda m, o, b: m.ddp.join().__enter__()}, "join cannot be captured"),
+        ({"net": lambda: nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8))}, "SyncBatchNorm"),
+    ],
+)
+def test_what_cannot_be_captured_is_named(options: Any, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        capture(definition(**options), jobs=1)
