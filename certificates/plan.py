@@ -801,5 +801,6 @@ def digest(data: bytes) -> str:
 
 
 def states(plan: Plan) -> Iterator[str]:
-    """Specification tensors that are both input and output: the state of the training run."""
-    return (n for n in plan.specification.inputs if n in plan.specification.outputs)
+    """Inputs of both sides that a relation ties and that are declared neither given nor constant."""
+    tied = dict.fromkeys(name for r in plan.inputs for name in (r.spec, r.plan))
+    return (name for name in tied if name not in plan.given and name not in plan.constants)

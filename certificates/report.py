@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from .bundle import OutputVerdict, Status
 from .plan import Plan, Relation, states
-from .text import clean, count
+from .text import clean, count, folded
 
 CONDITIONS = (
     "the initial state satisfies the input relation",
-    "learning rate, step number and every other input reach the ranks as the input relation says",
+    "what is given anew reaches the ranks as the input relation says, at every step",
+    "nothing changes what is declared constant",
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
@@ -46,6 +47,7 @@ def report(plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: S
         "  in its output relation to the specification's output. tv-check decides if this bundle shows it.",
         *_invariant(plan, verdicts),
         "",
+        *_roles(plan),
         "Assumptions",
         *(f"  {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())),
         *(f"  {condition}" for condition in CONDITIONS),
@@ -80,26 +82,61 @@ def _invariant(plan: Plan, verdicts: Sequence[OutputVerdict]) -> list[str]:
     """Is the step an inductive invariant of the run, as far as states and their relations go?"""
     broken = [f"{v.plan} is {v.verdict}" for v in verdicts if v.verdict != "PROVED"]
     entering, leaving = _by_tensor(plan.inputs), _by_tensor(plan.outputs)
+    for r in plan.inputs:
+        kinds = {name: _kind(plan, name) for name in (r.spec, r.plan)}
+        if len(set(kinds.values())) > 1:
+            broken.append(f"{r.spec} is {kinds[r.spec]}, {r.plan}, to which it is tied, is {kinds[r.plan]}")
     for state in states(plan):
-        before, after = entering.get(state, []), leaving.get(state, [])
-        if before != after and _stated(before) != _stated(after):
+        if not _leaves(plan, state):
+            broken.append(f"{state} is read but leaves no value; it is neither declared given nor constant")
+        elif entering[state] != leaving.get(state) and _stated(entering[state]) != _stated(
+            leaving.get(state, [])
+        ):
             broken.append(f"state {state} leaves the step under another relation than it enters")
+        if state in plan.ranges:
+            broken.append(f"the declared range of the state {state} is not re-established")
     if broken:
         return ["  One step only, not shown to be an invariant of the run:", *(f"    {b}" for b in broken)]
     return ["  The step is an invariant: under the assumptions the claim holds after any number of steps."]
 
 
+def _kind(plan: Plan, name: str) -> str:
+    return "given anew" if name in plan.given else "constant" if name in plan.constants else "a state"
+
+
+def _leaves(plan: Plan, state: str) -> bool:
+    """Has every program that a relation ties the state in a value of it at the end?"""
+    if any(r.spec == state for r in plan.inputs) and state not in plan.specification.outputs:
+        return False
+    classes = {p.cls for r in plan.inputs if r.plan == state for p in r.pieces}
+    return all(state in plan.by_class[c].program.outputs for c in classes)
+
+
 def _by_tensor(relations: Sequence[Relation]) -> dict[str, list[Relation]]:
-    """The relations of each tensor of the specification."""
+    """The relations of each tensor, of the specification or the plan."""
     found: dict[str, list[Relation]] = {}
     for r in relations:
-        found.setdefault(r.spec, []).append(r)
+        for name in dict.fromkeys((r.spec, r.plan)):
+            found.setdefault(name, []).append(r)
     return found
 
 
 def _stated(relations: Sequence[Relation]) -> set[object]:
     """What relations of one tensor say, in whatever order and grouping."""
-    return {(r.plan, r.coef, r.reduce, p) for r in relations for p in r.pieces}
+    return {(r.spec, r.plan, r.coef, r.reduce, p) for r in relations for p in r.pieces}
+
+
+def _roles(plan: Plan) -> list[str]:
+    """Which inputs the claim of an invariant covers, and what the plan declares of the others."""
+    kinds = (
+        ("State, covered by the claim", list(states(plan))),
+        ("Given anew at each step (declared)", plan.given),
+        ("Constant over all steps (declared)", plan.constants),
+    )
+    return [
+        line for what, names in kinds if names
+        for line in (what, *folded([f"  {name}" for name in names], 12), "")
+    ]  # fmt: skip
 
 
 def _origin(plan: Plan) -> list[str]:

@@ -253,11 +253,11 @@ def class_text(plan: Plan, cls: RankClass) -> list[str]:
     return program_text(class_title(cls), cls.program, plan.sources)
 
 
-def folded(lines: Sequence[str]) -> list[str]:
+def folded(lines: Sequence[str], many: int = MANY) -> list[str]:
     """Of many lines, those that differ in numbers only as one; a missing proof keeps its own."""
     kinds: dict[str, list[str]] = {}
     for line in lines:
-        alone = len(lines) <= MANY or line.startswith(("  REFUTED", "  UNKNOWN"))
+        alone = len(lines) <= many or line.startswith(("  REFUTED", "  UNKNOWN"))
         kinds.setdefault(line if alone else re.sub("[0-9]+", "#", line), []).append(line)
     return [
         found[0] if len(found) == 1 else f"{kind} ({len(found)} such lines)" for kind, found in kinds.items()

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from . import kernel
+from . import kernel, roles
 from .bundle import read_bundle, read_file, read_plan_file
 from .calls import inline
 from .errors import CheckerError, Rejected, SolverMissing, Undecided
@@ -26,9 +26,10 @@ from .witness import replay as replay_witness
 
 MANY = 200  # more lines than this are folded
 CONDITIONS = (
-    "every state input is an output under the same name and the same relation, at every rank (checked)",
+    "every state leaves the step under its name and the relation that it enters under, at every rank (checked)",
     "the initial state satisfies the input relation",
-    "learning rate, step number and every other input are given to all ranks as the input relation says",
+    "what is given anew is given to all ranks as the input relation says, at every step",
+    "nothing changes what is declared constant",
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
@@ -117,6 +118,7 @@ def report(examined: kernel.Examined, verified: kernel.Verified,
     unrelated = sorted({n for c in plan.classes.values() for n in c.program.outputs}
                        - {r.plan for r in plan.outputs})
     lines += [f"not claimed: plan output {name} has no relation" for name in unrelated]
+    lines += roles.lines(plan)
     lines += [f"provenance: {line}" for line in provenance(plan)]
     lines += [f"outside the claim: {item}" for item in OUTSIDE]
     if verified.invariant:
@@ -222,4 +224,5 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     lines = (trusted_base(plan, proof, list(answers)) if base else []) + report(examined, verified, answers)
     outputs = [vars(o) for o in verified.outputs]
     return code, [*lines, last], {"outputs": outputs, "digest": plan.digest,
-                                  "invariant": not verified.invariant}
+                                  "invariant": not verified.invariant, "states": roles.states(plan),
+                                  "given": list(plan.given), "constants": list(plan.constants)}

@@ -41,9 +41,10 @@ from .infinite import infinities
 from .layout import Layout
 from .model import LITERALS, Model
 from .normalise import Normaliser
-from .reader import Plan, Relation
+from .reader import Plan
 from .records import CallStage, ElementHyp, Fact, Hyp, LayoutStage, Lemma, Manifest, Proof, Stage, Tensor
 from .relations import check_once, check_outputs, relation_facts
+from .roles import broken
 from .terms import file_text, plain
 from .widths import check_widths
 
@@ -349,23 +350,4 @@ def _invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
     """Why the claim is not the inductive invariant of a whole run; empty if it is (DESIGN section 1)."""
     reasons = [f"{o.plan} is not proved" for o in outputs if o.verdict != "PROVED"]
     reasons += [] if plan.outputs else ["nothing is claimed"]
-
-    def stated(relations: Sequence[Relation]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
-        found: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
-        for r in relations:
-            pieces = {(r.spec, r.plan, r.coef, r.reduce, p) for p in r.pieces}
-            for key in (("spec", r.spec), ("plan", r.plan)):
-                found[key] = found.get(key, set()) | pieces
-        return found
-
-    entering, leaving = stated(plan.inputs), stated(plan.outputs)
-    states = [("specification", "spec", n) for n in plan.spec.inputs if n in plan.spec.outputs]
-    states += sorted({("plan", "plan", n) for c in plan.classes.values() for n in c.program.inputs
-                      if n in c.program.outputs})
-    for owner, side, name in states:
-        before = entering.get((side, name))
-        if before and before != leaving.get((side, name)):
-            reasons.append(f"{owner} state {name} leaves the step under another relation than it enters")
-        if owner == "specification" and name in plan.ranges:
-            reasons.append(f"the declared range of the state {name} is not re-established")
-    return tuple(reasons)
+    return (*reasons, *broken(plan))

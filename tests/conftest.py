@@ -46,6 +46,7 @@ def build_mlp() -> Plan:
         classes=plan.build(),
         inputs={"batch.x": {"dp": Shard(0)}, "batch.t": {"dp": Shard(0)}, "hyper.lr": {}, **weights},
         outputs={"loss": {"dp": Replicate()}, **weights, **grads},
+        given=("batch.t", "batch.x", "hyper.lr"),
     )
 
 

@@ -219,9 +219,25 @@ def test_report_says_why_a_step_is_no_invariant(mlp: Plan) -> None:
     verdicts[0] = replace(verdicts[0], verdict="UNKNOWN", reason="cvc5 says unknown")
     text = report(mlp, "abc", verdicts, "unsat", 1)
     assert "One step only" in text and "loss is UNKNOWN" in text and "cvc5 says unknown" in text
-    moved = replace(mlp, inputs=tuple(r for r in mlp.inputs if r.spec != "params.w1"))
-    text = report(moved, "abc", [replace(v, verdict="PROVED") for v in verdicts], "unsat", 1)
-    assert "state params.w1 leaves the step under another relation" in text
+    verdicts = [replace(v, verdict="PROVED") for v in verdicts]
+    moved = replace(mlp, outputs=tuple(r for r in mlp.outputs if r.spec != "params.w1"))
+    assert "state params.w1 leaves the step under another relation" in report(moved, "", verdicts, "unsat", 1)
+    silent = replace(mlp, given=("batch.x",))
+    text = report(silent, "", verdicts, "unsat", 1)
+    assert "hyper.lr is read but leaves no value; it is neither declared given nor constant" in text
+    assert "batch.x is read" not in text and "params.w1 is read" not in text
+    ranged = replace(mlp, ranges={"params.w1": (0, 2)})
+    assert "range of the state params.w1 is not re-established" in report(ranged, "", verdicts, "unsat", 1)
+
+
+def test_report_says_which_inputs_are_states_and_what_is_declared(mlp: Plan) -> None:
+    lines = report(replace(mlp, given=("batch.t", "batch.x"), constants=("hyper.lr",)), "", [], "unsat", 1)
+    at = lines.splitlines().index("State, covered by the claim")
+    assert lines.splitlines()[at : at + 9] == [
+        *("State, covered by the claim", "  params.w1", "  params.w2", ""),
+        *("Given anew at each step (declared)", "  batch.t", "  batch.x", ""),
+        "Constant over all steps (declared)",
+    ]
 
 
 def test_nothing_claimed_is_no_success() -> None:

@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def test_bytes_do_not_depend_on_the_order_of_mappings(mlp: Plan) -> None:
         groups=dict(reversed(list(mlp.groups.items()))),
         inputs=mlp.inputs,
         outputs=mlp.outputs,
+        given=mlp.given,
     )
     assert dumps(turned) == dumps(mlp)
     assert dumps(mlp).endswith(b"}\n") and b": " not in dumps(mlp)
@@ -52,8 +54,11 @@ def test_gzip_is_deterministic_and_has_the_digest_of_the_document(mlp: Plan, tmp
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json.gz", "b.json.gz", "c.json"]
 
 
-def test_states_are_inputs_that_leave_under_their_name(mlp: Plan) -> None:
+def test_states_are_inputs_that_are_not_declared_otherwise(mlp: Plan) -> None:
     assert list(states(mlp)) == ["params.w1", "params.w2"]
+    assert list(states(replace(mlp, given=("batch.t",), constants=("hyper.lr",)))) == [
+        *("batch.x", "params.w1", "params.w2")
+    ]
 
 
 STEPS: list[Callable[[ProgramBuilder, Value], Value]] = [

@@ -42,8 +42,8 @@ def piece(cls: str, sizes: list[int], plan: list[Any], spec: list[Any]) -> dict[
 
 
 def plan_of(mesh: list[list[Any]], spec: Any, classes: list[Any], inputs: list[Any], outputs: list[Any],
-            groups: Any = None, ranges: Any = None) -> dict[str, Any]:
-    return {"format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh, "groups": groups
+            groups: Any = None, ranges: Any = None, given: Any = None) -> dict[str, Any]:
+    return ({"given": given} if given else {}) | {"format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh, "groups": groups
             or {},
             "sources": ["model.py"], "specification": spec, "classes": classes, "inputs": inputs,
             "outputs": outputs, "ranges": ranges or {}, "provenance": {"tool": "by hand"}}
@@ -112,7 +112,7 @@ def row_parallel() -> Bundle:
         [relation("x", "x", piece("c0", [4, 3], [z(0), z(1)], [z(0), {"tp": 3, "z1": 1}])),
          relation("w", "w", piece("c0", [3, 8], [z(0), z(1)], [{"tp": 3, "z0": 1}, z(1)]))],
         [relation("y", "y", piece("c0", [4, 8], [z(0), z(1)], [z(0), z(1)]))],
-        {"g": {"axes": ["tp"], "ranks": [[0, 1]]}})
+        {"g": {"axes": ["tp"], "ranks": [[0, 1]]}}, given=["w", "x"])
     red = {"kind": "add", "axes": ["tp"], "of": ["c0:%0"]}
     tp, i, j = ["tp", 0, 2], ["z0", 0, 4], ["z1", 0, 8]
     facts = [
@@ -207,7 +207,7 @@ def shards() -> Bundle:
         [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)])
                               for r in range(2)))],
         [relation("y", "y", *(piece(f"c{r}", [12], [z(0)], [z(0)]) for r in range(2)))],
-        {"g": {"axes": ["dp"], "ranks": [[0, 1]]}})
+        {"g": {"axes": ["dp"], "ranks": [[0, 1]]}}, given=["x"])
     facts = [{"lhs": f"c{r}:x", "rhs": "s:x", "coef": "1", "symbols": [["dp", r, r + 1], ["z0", 0, 3],
                                                                        ["z1", 0, 2]],
               "lhs_index": [{"dp": 1}, z(0), z(1)], "rhs_index": [{"dp": 3, "z0": 1}, z(1)],

@@ -48,9 +48,11 @@ OUTSIDE = [
 ]  # fmt: skip
 INVARIANT = [
     "claim: the step is an INVARIANT of the run: outputs agree after any number of steps if",
-    "  every state input is an output under the same name and the same relation, at every rank (checked)",
+    "  every state leaves the step under its name and the relation that it enters under, at every rank "
+    "(checked)",
     "  the initial state satisfies the input relation",
-    "  learning rate, step number and every other input are given to all ranks as the input relation says",
+    "  what is given anew is given to all ranks as the input relation says, at every step",
+    "  nothing changes what is declared constant",
     "  random masks are declared inputs",
     "  control path and shapes are the same in every step (a short last batch is another program)",
 ]  # fmt: skip
@@ -66,7 +68,8 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
         "2 of 2 obligations confirmed by the answers in two",
         "1 of 2 obligations (1 of them algebra) confirmed by the solver-free normaliser; the others rest on "
         "the solvers alone",
-        "2 proof cases in 2 stages", 'provenance: tool: "by hand"', *OUTSIDE, *INVARIANT,
+        "2 proof cases in 2 stages", "given anew at each step (declared, not proved), 2: w, x",
+        'provenance: tool: "by hand"', *OUTSIDE, *INVARIANT,
         "VALID: all 1 outputs equal the single-device model's under the stated relations"]  # fmt: skip
     code, more = tv_check(tmp_path / "b", "--trusted-base")
     assert more[:10] == [
@@ -96,6 +99,7 @@ def test_what_else_is_reported(tmp_path: Path) -> None:
     plan: dict[str, Any] = row_parallel().plan
     own = program([["n", "i64[2]"]], [], [["n", "n"], ["spare", "n"]])
     whole = piece("c0", [2], [z(0)], [z(0)])
+    del plan["given"]
     plan |= {"mesh": [], "groups": {}, "specification": program([["n", "i64[2]"]], [], [["n", "n"]]),
              "classes": [{"name": "c0", "box": {}, "program": own}], "inputs": [relation("n", "n", whole)],
              "outputs": [relation("n", "n", whole)], "ranges": {"n": [-1, 5]}}  # fmt: skip
@@ -122,6 +126,7 @@ def test_json(tmp_path: Path) -> None:
     item = json.loads("\n".join(lines))
     assert (code, item["exit_code"], item["verdict"][:5], item["invariant"]) == (0, 0, "VALID", True)
     assert item["outputs"] == [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
+    assert (item["states"], item["given"], item["constants"]) == ([], ["w", "x"], [])
     assert (
         item["digest"] == read_plan(dump(row_parallel().plan)).digest and item["lines"][-1] == item["verdict"]
     )
