@@ -26,7 +26,7 @@ from .witness import replay as replay_witness
 
 MANY = 200  # more lines than this are folded
 CONDITIONS = (
-    "every state leaves the step under its name and the relation that it enters under, at every rank (checked)",
+    "every state leaves the step under the relation that it enters under, at every rank (checked)",
     "the initial state satisfies the input relation",
     "what is given anew is given to all ranks as the input relation says, at every step",
     "nothing changes what is declared constant",

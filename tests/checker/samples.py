@@ -43,9 +43,10 @@ def piece(cls: str, sizes: list[int], plan: list[Any], spec: list[Any]) -> dict[
 
 def plan_of(mesh: list[list[Any]], spec: Any, classes: list[Any], inputs: list[Any], outputs: list[Any],
             groups: Any = None, ranges: Any = None, given: Any = None) -> dict[str, Any]:
-    return ({"given": given} if given else {}) | {"format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh, "groups": groups
-            or {},
-            "sources": ["model.py"], "specification": spec, "classes": classes, "inputs": inputs,
+    return ({"given": given} if given else {}) | {
+            "format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh,
+            "groups": groups or {}, "sources": ["model.py"], "specification": spec, "classes": classes,
+            "inputs": inputs,
             "outputs": outputs, "ranges": ranges or {}, "provenance": {"tool": "by hand"}}
 
 

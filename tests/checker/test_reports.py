@@ -48,8 +48,7 @@ OUTSIDE = [
 ]  # fmt: skip
 INVARIANT = [
     "claim: the step is an INVARIANT of the run: outputs agree after any number of steps if",
-    "  every state leaves the step under its name and the relation that it enters under, at every rank "
-    "(checked)",
+    "  every state leaves the step under the relation that it enters under, at every rank (checked)",
     "  the initial state satisfies the input relation",
     "  what is given anew is given to all ranks as the input relation says, at every step",
     "  nothing changes what is declared constant",
