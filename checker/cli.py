@@ -17,7 +17,7 @@ from . import kernel, roles
 from .bundle import read_bundle, read_file, read_plan_file
 from .calls import inline
 from .errors import CheckerError, Rejected, SolverMissing, Undecided
-from .reader import Plan, read_plan
+from .reader import Plan, Relation, read_plan
 from .records import Fact, Proof, read_manifest, read_proof
 from .relations import relation_facts
 from .replay import read_answers, replay, solvers
@@ -102,14 +102,23 @@ def folded(lines: list[str]) -> list[str]:
             for kind, found in kinds.items()]
 
 
+def claimed(relation: Relation) -> str:
+    """What an output relation says besides its placement: coefficient, reduction and axes."""
+    left, right = relation.plan, relation.spec
+    if relation.reduce:
+        word = {"add": "sum", "max": "maximum", "min": "minimum"}[relation.reduce[0]]
+        left = f"{word} over {' '.join(relation.reduce[1])} of {left}"
+    return f"{left} = {right if relation.coef == 1 else f'{relation.coef} * {right}'}"
+
+
 def report(examined: kernel.Examined, verified: kernel.Verified,
            answers: dict[str, dict[str, str]]) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
     lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
-    lines += folded([f"  {o.verdict:8}{o.plan} = {o.spec}{': ' + o.reason if o.reason else ''}"
-                     for o in verified.outputs])
+    lines += folded([f"  {o.verdict:8}{claimed(r)}{': ' + o.reason if o.reason else ''}"
+                     for o, r in zip(verified.outputs, plan.outputs, strict=True)])
     lines += confirmed_lines(examined, answers)
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]

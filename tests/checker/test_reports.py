@@ -113,6 +113,28 @@ def test_what_else_is_reported(tmp_path: Path) -> None:
     assert "  the declared range of the state n is not re-established" in lines
 
 
+@pytest.mark.parametrize(
+    ("coef", "reduce", "said"),
+    [
+        ("1", None, "y = y"),
+        ("-7", ["add", ["tp"]], "sum over tp of y = -7 * y"),
+        ("1/2", None, "y = 1/2 * y"),
+        ("1", ["max", ["tp"]], "maximum over tp of y = y"),
+        ("1", ["min", ["tp"]], "minimum over tp of y = y"),
+    ],
+)
+def test_a_claim_names_its_coefficient_and_its_reduction(
+    coef: str, reduce: Any, said: str, tmp_path: Path
+) -> None:
+    """`y = y` would say that the plan has the specification's gradient, not -7 times it, in parts."""
+    bundle = row_parallel()
+    bundle.plan["outputs"][0] |= {"coef": coef, "reduce": reduce}
+    bundle.proof |= {"facts": [], "stages": []}
+    bundle.files = {}
+    bundle.verdicts[0] |= {"verdict": "UNKNOWN", "reason": "not tried"}
+    assert tv_check(bundle.write(tmp_path / "b"), answers="")[1][1] == f"  UNKNOWN {said}: not tried"
+
+
 def test_the_number_of_jobs(tmp_path: Path) -> None:
     folder = row_parallel().write(tmp_path / "b")
     for jobs, code in (("0", 2), ("1", 0), ("256", 0), ("257", 2)):
