@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from certificates.plan import Plan, Relation
 from orchestrator.capture import Batch, Definition, capture
@@ -209,3 +211,139 @@ def test_a_buffer_is_cut_too() -> None:
 
     with pytest.raises(LayoutError, match=r"buffers\.scale\[z0 \* 0|parts of buffers\.scale"):
         capture(definition(None, parallelize, layouts={"a": {}, "b": {}, "scale": {}}), jobs=1)
+
+
+def placed(place: Callable[[Tensor, DeviceMesh], Tensor]) -> Callable[[Any, DeviceMesh], nn.Module]:
+    """``a`` becomes the DTensor that ``place`` makes of it."""
+
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        return Held(a=place(model.a.detach(), mesh), b=model.b.detach(), scale=model.scale)
+
+    return parallelize
+
+
+def local_rows(mesh: DeviceMesh, w: Tensor, shift: int = 0) -> Tensor:
+    return w.chunk(4)[(mesh.get_local_rank("tp") + shift) % 4]
+
+
+DTENSORS: dict[str, tuple[Callable[[Tensor, DeviceMesh], Tensor], str]] = {
+    "distributed": (lambda w, mesh: distribute_tensor(w, mesh, [Shard(0)]), ""),
+    "distributed unevenly": (lambda w, mesh: distribute_tensor(w[:7], mesh, [Shard(0)]), r"holds shape"),
+    "cut on each rank": (
+        lambda w, mesh: distribute_tensor(w, mesh, [Shard(1)], src_data_rank=None),
+        "",
+    ),
+    "from what each rank holds": (
+        lambda w, mesh: DTensor.from_local(local_rows(mesh, w), mesh, [Shard(0)]),
+        "",
+    ),
+    "from the next rank's rows": (
+        lambda w, mesh: DTensor.from_local(local_rows(mesh, w, 1), mesh, [Shard(0)]),
+        r"holds params\.a\[2:4, 0:8\] where its layout implies params\.a\[0:2, 0:8\]",
+    ),
+    "one shard as if it were all": (
+        lambda w, mesh: distribute_tensor(torch.cat([local_rows(mesh, w)] * 4), mesh, [Shard(0)]),
+        "ranks . and . pass different tensors to one scatter|holds parts",
+    ),
+    "replicas that differ": (
+        lambda w, mesh: distribute_tensor(torch.cat([local_rows(mesh, w)] * 4), mesh, [Replicate()]),
+        "ranks . and . pass different tensors to one scatter or broadcast",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DTENSORS)
+def test_placements_of_dtensors_are_compared_with_what_they_hold(name: str) -> None:
+    place, message = DTENSORS[name]
+    if message:
+        with pytest.raises(LayoutError, match=message):
+            capture(definition(None, placed(place), layouts=None), jobs=1)
+    else:
+        plan = capture(definition(None, placed(place), layouts=None), jobs=1)
+        assert "declared, not traced" not in plan.provenance
+
+
+@pytest.mark.slow
+def test_a_broadcast_passes_on_what_every_rank_has() -> None:
+    """As the constructor of DistributedDataParallel does: flat buckets, copied back."""
+
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        held = [t.detach() for t in (model.a, model.b, model.scale)]
+        dist._broadcast_coalesced(mesh["tp"].get_group(), held, 1 << 20, 0)
+        return model
+
+    plan = capture(definition(None, parallelize, layouts=None), jobs=1)
+    assert held(plan, "params.a")[3][-1] == [7, 7, 7, 7]
+    assert "declared, not traced" not in plan.provenance
+
+
+@pytest.mark.slow
+def test_a_broadcast_of_different_tensors_is_refused() -> None:
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        rank = mesh.get_local_rank("tp")
+        own = (
+            torch.cat([model.a.detach()[rank:], model.a.detach()[:rank]])
+            if rank
+            else model.a.detach().clone()
+        )
+        dist.broadcast(own, 0)
+        return Held(a=own, b=model.b.detach(), scale=model.scale)
+
+    with pytest.raises(LayoutError, match="pass different tensors to one scatter or broadcast"):
+        capture(definition(None, parallelize, layouts=None), jobs=1)
+
+
+@pytest.mark.slow
+def test_random_numbers_are_declared_not_traced() -> None:
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        nn.init.normal_(model.a, std=0.02)
+        nn.init.zeros_(model.b)
+        return model
+
+    plan = capture(definition(None, parallelize, layouts={"a": {}, "b": {}}), jobs=1)
+    assert plan.provenance["declared, not traced"] == ["params.a", "params.b"]
+
+
+@pytest.mark.slow
+def test_tied_parameters_stay_tied() -> None:
+    class Tied(Two):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = self.a
+
+    def untie(model: Any, mesh: DeviceMesh) -> nn.Module:
+        model.c = nn.Parameter(model.a.detach().clone())
+        return model
+
+    with pytest.raises(LayoutError, match=r"one parameter with a on a single device.*params\.c"):
+        capture(definition(None, untie, build=Tied, layouts=None), jobs=1)
+    capture(definition(None, lambda model, mesh: model, build=Tied, layouts=None), jobs=1)
+
+
+def by_head(w: Tensor, rank: int, ranks: int) -> Tensor:
+    """Query, key and value of this rank's heads, out of one fused weight: queries, then keys, then values."""
+    return torch.cat([part.chunk(ranks)[rank] for part in w.view(2, 4, 8)])
+
+
+@pytest.mark.slow
+def test_fused_weights_are_cut_in_parts() -> None:
+    plan = capture(definition(by_head, layouts=None), jobs=1)
+    rows_of = {rank: [row[2] for row in table[::8]] for rank, table in held(plan, "params.a").items()}
+    assert rows_of == {0: [0, 4], 1: [1, 5], 2: [2, 6], 3: [3, 7]}
+    assert [p.spec[0].coef("tp") for p in relation(plan, "params.a").pieces] == [1, 1]
+    with pytest.raises(LayoutError, match=r"parts of params\.a"):
+        capture(definition(by_head), jobs=1)
+
+
+@pytest.mark.slow
+def test_data_that_is_rebound_in_parallelize_is_read_as_it_is_bound() -> None:
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        model.a.data = model.a.data.chunk(4)[mesh.get_local_rank("tp")].clone()
+        model.register_parameter(
+            "b", nn.Parameter(model.b.detach().chunk(3)[min(mesh.get_local_rank("tp"), 2)])
+        )
+        return model
+
+    with pytest.raises(LayoutError, match=r"params\.b"):
+        capture(definition(None, parallelize, layouts={"a": {"tp": 0}, "b": {"tp": 0}}), jobs=1)
