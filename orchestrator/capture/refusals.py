@@ -177,7 +177,10 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "custom ops without a fake implementation",
-        lambda e, p: isinstance(e, UnsupportedOperatorException) or _saying("from the 'Meta' backend")(e, p),
+        lambda e, p: (
+            isinstance(e, UnsupportedOperatorException)
+            or _saying("from the 'Meta' backend", "no fake impl registered")(e, p)
+        ),
         "an op has no rule for the shape of its result, so that it cannot be traced",
         "torch.library.register_fake for it, or the ops of PyTorch that it stands for",
     ),
@@ -339,3 +342,9 @@ def guarded() -> Iterator[None]:
         dynamo._callback_from_stance = original
         for name, method in methods.items():
             setattr(kind, name, method)
+
+
+def documented() -> str:
+    """Both tables as ``docs/capture.md`` shows them."""
+    rows = [f"| {row.what} | {row.instead} |" for row in (*REFUSALS, *OPS)]
+    return "\n".join(["| what cannot be captured | what to write instead |", "| --- | --- |", *rows]) + "\n"

@@ -1,0 +1,447 @@
+"""Mistakes that a person makes: each is told with file, line and code, and with what to write instead.
+
+Every mistake is traced on one rank or the single device, in one forked child; none where it is found before.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orchestrator.capture import Batch, CaptureError, Definition
+from orchestrator.capture.checks import check
+from orchestrator.capture.definition import Bucket
+from orchestrator.capture.errors import UnsupportedOpError, gathered
+from orchestrator.capture.processes import survey
+from orchestrator.capture.refusals import OPS, REFUSALS, documented
+
+SEVERAL = torch.arange(16.0).reshape(4, 4)
+COMPILED = torch.compile(lambda y: y.square().mean())
+SCALER = torch.amp.GradScaler("cpu")
+BUILT = nn.Linear(4, 4, bias=False)
+Tensors = Mapping[str, torch.Tensor]
+
+
+@torch.library.custom_op("trainverify_tests::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+def finish(model: Any, optimizer: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return {"loss": loss.detach()}
+
+
+def right(model: Any, optimizer: Any, batch: Tensors) -> dict[str, torch.Tensor]:
+    return finish(model, optimizer, model(batch["x"]).square().mean())
+
+
+def tiny(**changes: Any) -> Definition:
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "mesh": {"dp": 2},
+        "build": lambda: nn.Linear(4, 4, bias=False),
+        "parallelize": lambda model, mesh: model,
+        "optimizer": lambda params: torch.optim.SGD(params, lr=0.1),
+        "step": right,
+        "batch": {"x": Batch((4, 4), shard={"dp": 0})},
+        "layouts": {"weight": {}},
+    }
+    return Definition(**(fields | changes))
+
+
+# --- code that cannot be traced -----------------------------------------------------------------------------
+
+
+def calls_compiled(model, optimizer, batch):
+    return finish(model, optimizer, COMPILED(model(batch["x"])))
+
+
+def scales(model, optimizer, batch):
+    SCALER.scale(model(batch["x"]).sum()).backward()
+    SCALER.step(optimizer)
+    return {}
+
+
+def gathers_objects(model, optimizer, batch):
+    dist.all_gather_object([None, None], "epoch 3")
+    return right(model, optimizer, batch)
+
+
+def looks_at_the_norm(model, optimizer, batch):
+    model(batch["x"]).sum().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    return {}
+
+
+def saves(model, optimizer, batch):
+    torch.save(model.state_dict(), io.BytesIO())
+    return right(model, optimizer, batch)
+
+
+def translates(model, optimizer, batch):
+    return finish(model, optimizer, torch.jit.trace(model, batch["x"])(batch["x"]).sum())
+
+
+def prints_a_number(model, optimizer, batch):
+    results = right(model, optimizer, batch)
+    print(f"loss {results['loss']:.3f}")
+    return results
+
+
+def uses_numpy(model, optimizer, batch):
+    scale = float(np.mean(batch["x"].numpy()))
+    return finish(model, optimizer, model(batch["x"]).sum() * scale)
+
+
+def selects_by_mask(model, optimizer, batch):
+    y = model(batch["x"])
+    return finish(model, optimizer, y[y > 0].mean())
+
+
+def finds_rows(model, optimizer, batch):
+    rows = torch.nonzero(batch["x"][:, 0])
+    return finish(model, optimizer, model(batch["x"])[rows].mean())
+
+
+def reads_a_value(model, optimizer, batch):
+    results = right(model, optimizer, batch)
+    print(results["loss"].item())
+    return results
+
+
+def lists_values(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"]).sum() * sum(batch["x"][0].tolist()))
+
+
+def counts_rows(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"]).sum() / int(batch["x"].sum()))
+
+
+def decides(model, optimizer, batch):
+    loss = model(batch["x"]).square().mean()
+    if loss > 100:
+        loss = loss * 0
+    return finish(model, optimizer, loss)
+
+
+def wants_a_gpu(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"].cuda()).mean())
+
+
+def makes_on_a_gpu(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"] + torch.ones(4, device="cuda")).mean())
+
+
+def reduces_everywhere(model, optimizer, batch):
+    loss = model(batch["x"]).mean()
+    dist.all_reduce(loss)
+    return finish(model, optimizer, loss)
+
+
+def makes_the_group(model, mesh):
+    dist.init_process_group("gloo")
+    return model
+
+
+def another_axis(model, mesh):
+    return model if mesh["tp"].size() else None
+
+
+def has_a_custom_op(model, optimizer, batch):
+    return {"loss": halved(model(batch["x"]).detach()).mean()}
+
+
+def another_key(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["y"]).mean())
+
+
+def does_not_fit(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"].t()[:3].t()).mean())
+
+
+def is_frozen(model, optimizer, batch):
+    with torch.no_grad():
+        loss = model(batch["x"]).mean()
+    return finish(model, optimizer, loss)
+
+
+def drops(model, optimizer, batch):
+    return finish(model, optimizer, nn.functional.dropout(model(batch["x"]), 0.1).mean())
+
+
+def adds_noise(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"] + torch.randn(4)).mean())
+
+
+def sorts(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"]).sort(0)[0][0].mean())
+
+
+def copies(model, optimizer, batch):
+    other = copy.deepcopy(model)
+    return finish(model, optimizer, (model(batch["x"]) - other(batch["x"]).detach()).mean())
+
+
+#: Beginning of a row of the tables, what is wrong, where it is traced, and code of the line that is named.
+Case = tuple[str, dict[str, Any], int | None, str]
+TRACED: list[Case] = [
+    ("`torch.compile`", {"step": calls_compiled}, None, "COMPILED(model("),
+    (
+        "`torch.compile`",
+        {"build": lambda: torch.compile(nn.Linear(4, 4))},
+        None,
+        'model(batch["x"]).square()',
+    ),
+    ("`GradScaler`", {"step": scales}, None, "SCALER.scale("),
+    ("object collectives", {"step": gathers_objects}, 1, "dist.all_gather_object("),
+    ("`clip_grad_norm_(", {"step": looks_at_the_norm}, None, "nn.utils.clip_grad_norm_("),
+    ("`torch.save`", {"step": saves}, None, "torch.save("),
+    ("`torch.jit.trace`", {"step": translates}, None, "torch.jit.trace("),
+    ("a tensor in a text", {"step": prints_a_number}, None, "print(f"),
+    ("NumPy", {"step": uses_numpy}, None, "scale = float("),
+    ("shapes that depend", {"step": selects_by_mask}, None, "y[y > 0].mean()"),
+    ("shapes that depend", {"step": finds_rows}, None, "torch.nonzero("),
+    ("the value of a tensor", {"step": reads_a_value}, None, 'print(results["loss"].item())'),
+    ("the value of a tensor", {"step": lists_values}, None, ".tolist()"),
+    ("the value of a tensor", {"step": counts_rows}, None, 'int(batch["x"].sum())'),
+    ("the value of a tensor", {"step": decides}, None, "if loss > 100:"),
+    ("devices", {"step": wants_a_gpu}, None, ".cuda()"),
+    ("devices", {"step": makes_on_a_gpu}, None, 'device="cuda"'),
+    ("`torch.distributed` in", {"step": reduces_everywhere}, None, "dist.all_reduce(loss)"),
+    ("`init_process_group`", {"parallelize": makes_the_group}, 0, "dist.init_process_group("),
+    (
+        "an optimizer without",
+        {"optimizer": lambda p: torch.optim.SGD([], lr=1.0)},
+        None,
+        "torch.optim.SGD([],",
+    ),
+    ("custom ops", {"step": has_a_custom_op}, None, "halved(model("),
+    ("an axis that", {"parallelize": another_axis}, 1, 'mesh["tp"]'),
+    ("a key that", {"step": another_key}, None, 'batch["y"]'),
+    ("a loss that", {"step": is_frozen}, None, "loss.backward()"),
+    ("shapes that do not fit", {"step": does_not_fit}, 1, ".t()[:3]"),
+    ("random numbers", {"step": drops}, None, "nn.functional.dropout("),
+    ("random numbers", {"step": adds_noise}, None, "torch.randn(4)"),
+    ("sorting", {"step": sorts}, None, ".sort(0)"),
+    ("tensors that PyTorch copies", {"step": copies}, None, 'other(batch["x"])'),
+]
+
+
+def told(changes: dict[str, Any], rank: int | None) -> CaptureError:
+    return gathered(survey(tiny(**changes), [rank], 1))
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "rank", "code"), TRACED, ids=lambda x: getattr(x, "__name__", None)
+)
+def test_code_that_cannot_be_traced_is_told_with_its_line(
+    row: str, changes: dict[str, Any], rank: int | None, code: str
+) -> None:
+    (instead,) = {r.instead for r in (*REFUSALS, *OPS) if r.what.startswith(row) or f"({row})" in r.what}
+    error = told(changes, rank)
+    found = [p for p in error.problems() if p.instead == instead]
+    assert found, str(error)
+    assert found[0].frame is not None and found[0].frame[0] == __file__
+    assert code in Path(__file__).read_text("utf-8").splitlines()[found[0].frame[1] - 1], str(error)
+    text = str(error)
+    assert code in text and "test_refusals.py:" in text and "Traceback" not in text
+    assert ("single device" if rank is None else f"rank {rank}") in text
+
+
+def test_every_row_of_the_tables_has_a_mistake_above() -> None:
+    rows = [r.what for r in (*REFUSALS, *OPS)]
+    tried = [row for row, _changes, _rank, _code in TRACED]
+    assert [r for r in rows if not any(r.startswith(t) or f"({t})" in r for t in tried)] == []
+
+
+def test_the_page_shows_the_tables() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "capture.md"
+    assert documented() in page.read_text("utf-8")
+
+
+# --- what functions return, and what is read from outside ---------------------------------------------------
+
+
+def old_loss() -> Callable[..., Any]:
+    kept: list[torch.Tensor] = []
+
+    def step(model, optimizer, batch):
+        loss = model(batch["x"]).mean() + (kept[-1] if kept else 0)
+        kept.append(loss.detach())
+        return finish(model, optimizer, loss)
+
+    return step
+
+
+def fails(model, optimizer, batch):
+    raise ValueError("the batch\nis empty")
+
+
+def leaves(model, optimizer, batch):
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rank", "message", "code", "instead"),
+    [
+        ({"step": lambda m, o, b: None}, None, "returns None, not a mapping", "returns None", "return {"),
+        ({"step": lambda m, o, b: b["x"]}, None, "returns a tensor, not a mapping", 'b["x"]}', "return {"),
+        ({"step": lambda m, o, b: (b["x"], 0)}, None, "returns a tuple", '(b["x"], 0)', "return {"),
+        (
+            {"step": lambda m, o, b: {"loss": 3.0}},
+            None,
+            "a float as 'loss'",
+            '"loss": 3.0',
+            "the tensor itself",
+        ),
+        ({"step": lambda m, o, b: {"params.w": b["x"]}}, None, "are taken", '"params.w"', "another name"),
+        (
+            {"parallelize": lambda m, mesh: None},
+            0,
+            "parallelize returns None",
+            "mesh: None",
+            "return the model",
+        ),
+        (
+            {"optimizer": lambda p: [1]},
+            None,
+            "optimizer returns a list",
+            "lambda p: [1]",
+            "torch.optim.Optimizer",
+        ),
+        (
+            {"build": lambda: BUILT},
+            None,
+            "is a real tensor",
+            "return Definition(",
+            "a new model in each call",
+        ),
+        (
+            {"step": old_loss()},
+            None,
+            "reads a tensor that is no parameter",
+            "kept[-1] if kept",
+            "register_buffer",
+        ),
+        ({"layouts": None}, 1, "without a declared layout", "return Definition(", 'layouts={"name"'),
+        ({"step": fails}, None, "ValueError: the batch is empty", "raise ValueError(", ""),
+        ({"step": leaves}, None, "sys.exit(3)", "raise SystemExit(3)", ""),
+        (
+            {"step": lambda m, o, b: finish(m, o, m(b["x"] * SEVERAL).mean())},
+            None,
+            "a real tensor of shape [4, 4]",
+            "* SEVERAL",
+            "register_buffer",
+        ),
+    ],
+)
+def test_wrong_results_and_values_from_outside(
+    changes: dict[str, Any], rank: int | None, message: str, code: str, instead: str
+) -> None:
+    text = str(told(changes, rank))
+    assert message in text and code in text and ("write instead: " in text) == bool(instead)
+    assert instead in text and "test_refusals.py:" in text and "Traceback" not in text
+
+
+def test_all_problems_are_told_at_once_with_all_their_lines() -> None:
+    def step(model, optimizer, batch):
+        a = model(batch["x"]).cumsum(0)
+        b = model(batch["x"]).cumsum(1)
+        c = (a + b + torch.randn(4)).erfinv()
+        return finish(model, optimizer, c.mean() + a.cumsum(0).mean())
+
+    error = gathered(survey(tiny(step=step, layouts={}), [None, 0, 1], 2))
+    at = step.__code__.co_firstlineno
+    text = str(error)
+    missing = {p.op for p in error.problems() if isinstance(p, UnsupportedOpError)}
+    assert missing >= {"aten.cumsum.default", "aten.randn.default", "aten.erfinv.default"}
+    assert f"and 2 more at lines {at + 2}, {at + 4}\n" in text
+    assert "layout: a plain tensor without a declared layout" in text and "ranks 0, 1" in text
+    assert text.count("no lowering for cumsum") == 1
+
+
+# --- the definition itself, before anything is traced -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "instead"),
+    [
+        ({"mesh": {}}, "mesh is {}", 'mesh={"dp": 2'),
+        ({"mesh": {"dp": 0}}, "mesh is {'dp': 0}", 'mesh={"dp": 2'),
+        ({"mesh": {"dp": 3}}, "does not divide over axis dp of 3 ranks", "such as 6"),
+        ({"build": BUILT}, "build is a Linear, not a function", "build=f"),
+        ({"optimizer": None}, "optimizer is a NoneType, not a function", "optimizer=f"),
+        ({"step": lambda m, b: None}, "too many positional arguments", "(model, optimizer, batch)"),
+        ({"parallelize": lambda m: m}, "too many positional arguments", "(model, mesh)"),
+        ({"batch": [Batch((4, 4))]}, "batch is a list", "Batch((8, 4)"),
+        ({"batch": {"x": SEVERAL}}, "is a Tensor, not a Batch", "Batch(shape"),
+        ({"batch": {"x": Batch((4, 0))}}, "its shape is (4, 0)", "Batch((8, 4)"),
+        ({"batch": {"x": Batch((4, 4), shard={"tp": 0})}}, "the axis 'tp'", "an axis of the mesh: dp"),
+        ({"batch": {"x": Batch((4, 4), shard={"dp": 2})}}, "the dimension 2 of [4, 4]", "0 to 1"),
+        ({"batch": {"x": Batch((4, 4), bounds=(3, 3))}}, "no number lies in its bounds", "highest + 1"),
+        ({"layouts": {"weight": {"tp": 0}}}, "names the axes ['tp']", "an axis of the mesh: dp"),
+        ({"layouts": {"weight": 0}}, "layouts gives it 0", 'layouts={"weight"'),
+        ({"mean_over": {"loss": "dp"}}, "the text 'dp'", 'mean_over={"loss": ("dp",)}'),
+        ({"mean_over": {"loss": ("tp",)}}, "names the axes ['tp']", "an axis of the mesh: dp"),
+        (
+            {"buckets": {"params.flat": Bucket(("params.weight",), "tp")}},
+            "axis 'tp'",
+            "an axis of the mesh: dp",
+        ),
+    ],
+)
+def test_a_definition_that_contradicts_itself(changes: dict[str, Any], message: str, instead: str) -> None:
+    with pytest.raises(CaptureError) as caught:
+        check(tiny(**changes))
+    text = str(caught.value)
+    assert message in text and "write instead: " in text and instead in text and "test_refusals.py:" in text
+
+
+def test_all_contradictions_are_told_at_once_at_the_lines_of_their_fields() -> None:
+    definition = Definition(
+        name="several",
+        mesh={"dp": 3},
+        build=lambda: nn.Linear(4, 4),
+        parallelize=lambda model, mesh: model,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=right,
+        batch={"x": Batch((4, 4), shard={"dp": 0})},
+        layouts={"weight": {"tp": 0}},
+        mean_over={"loss": "dp"},
+    )
+    with pytest.raises(CaptureError) as caught:
+        check(definition)
+    lines = [line.strip() for line in str(caught.value).splitlines() if "test_refusals.py:" in line]
+    fields = ('batch={"x": Batch((4,', 'layouts={"weight"', 'mean_over={"loss": "dp"}')
+    assert len(lines) == 3
+    for line, field in zip(lines, fields, strict=True):
+        assert f": {field}" in line
+
+
+def test_names_that_no_trace_knows_are_told_with_the_right_ones() -> None:
+    from orchestrator.capture import capture
+
+    wrong = tiny(
+        mean_over={"los": ("dp",)},
+        layouts={"weight": {}, "wieght": {}},
+        buckets={"params.flat": Bucket(("params.w",), "dp")},
+    )
+    with pytest.raises(CaptureError) as caught:
+        capture(wrong, jobs=1)
+    text = str(caught.value)
+    assert "mean_over names 'los', which the step does not return" in text and "write instead: loss" in text
+    assert "layouts names 'wieght'" in text and "write instead: weight" in text
+    assert "buckets names 'params.flat', which no rank has" in text
+    assert "holds 'params.w'" in text and "write instead: params.weight" in text
