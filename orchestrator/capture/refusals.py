@@ -346,5 +346,14 @@ def guarded() -> Iterator[None]:
 
 def documented() -> str:
     """Both tables as ``docs/capture.md`` shows them."""
-    rows = [f"| {row.what} | {row.instead} |" for row in (*REFUSALS, *OPS)]
-    return "\n".join(["| what cannot be captured | what to write instead |", "| --- | --- |", *rows]) + "\n"
+    rows = [(row.what, row.instead) for row in REFUSALS] + [(row.what, row.instead) for row in OPS]
+    return (
+        "\n".join(
+            [
+                "| what cannot be captured | what to write instead |",
+                "| --- | --- |",
+                *(f"| {a} | {b} |" for a, b in rows),
+            ]
+        )
+        + "\n"
+    )
