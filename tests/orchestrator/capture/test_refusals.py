@@ -335,7 +335,6 @@ def leaves(model, optimizer, batch):
             "kept[-1] if kept",
             "register_buffer",
         ),
-        ({"layouts": None}, 1, "without a declared layout", "return Definition(", 'layouts={"name"'),
         ({"step": fails}, None, "ValueError: the batch is empty", "raise ValueError(", ""),
         ({"step": leaves}, None, "sys.exit(3)", "raise SystemExit(3)", ""),
         (
@@ -362,13 +361,13 @@ def test_all_problems_are_told_at_once_with_all_their_lines() -> None:
         c = (a + b + torch.randn(4)).erfinv()
         return finish(model, optimizer, c.mean() + a.cumsum(0).mean())
 
-    error = gathered(survey(tiny(step=step, layouts={}), [None, 0, 1], 2))
+    error = gathered(survey(tiny(step=step, parallelize=lambda m, mesh: None), [None, 0, 1], 2))
     at = step.__code__.co_firstlineno
     text = str(error)
     missing = {p.op for p in error.problems() if isinstance(p, UnsupportedOpError)}
     assert missing >= {"aten.cumsum.default", "aten.randn.default", "aten.erfinv.default"}
     assert f"and 2 more at lines {at + 2}, {at + 4}\n" in text
-    assert "layout: a plain tensor without a declared layout" in text and "ranks 0, 1" in text
+    assert "definition: parallelize returns None, not an nn.Module (ranks 0, 1)" in text
     assert text.count("no lowering for cumsum") == 1
 
 
