@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.fuzz_capture import run
 
-CHUNK = 100
+CHUNK = 50
 
 
 def _programs(job: tuple[range, Path]) -> run.Tally:
@@ -39,8 +39,8 @@ def main() -> None:
         last = first + options.programs
         jobs = [(range(a, min(a + CHUNK, last)), options.out) for a in range(first, last, CHUNK)]
         total = run.Tally()
-        # A fresh process for each chunk: PyTorch keeps what fake tensors leave behind.
-        with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
+        # A fresh process now and then: PyTorch keeps what fake tensors leave behind.
+        with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=8) as pool:
             for tally in pool.imap(_programs, jobs):
                 total.add(tally)
                 print(f"{total.programs.total()} programs, {len(total.differing)} differ", file=sys.stderr)
