@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from ..arrays import Array
 from .definition import Definition
+from .environment import speaks_of_a_job
 
 #: What a real run changes in the libraries; recorded in the plan.
 SHIMS = (
@@ -64,19 +65,26 @@ class RealStep:
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One whole step on batch and learning rates of ``inputs``; results and all states by plan name."""
-        for i, group in enumerate(self._optimizer.param_groups):
-            rate = inputs.get("hyper.lr" if i == 0 else f"hyper.lr.{i}")
-            if rate is not None and isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(float(rate))
-            elif rate is not None:
-                group["lr"] = float(rate)
+        groups = {"hyper.lr" if i == 0 else f"hyper.lr.{i}": g for i, g in enumerate(self._groups())}
+        rates = {name: group for name, group in groups.items() if name in inputs}
+        for name, group in rates.items():
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(float(inputs[name]))
+            else:
+                group["lr"] = float(inputs[name])
         batch = {
             name: torch.from_numpy(np.array(inputs[f"batch.{name}"])).to(self._type(item.dtype))
             for name, item in self._definition.batch.items()
         }
         results = self._step(self._model, self._optimizer, batch)
         read = {name: to_array(tensor) for name, tensor in results.items()}
+        # A scheduler inside the step shows here.
+        read |= {name: np.array(float(group["lr"])) for name, group in rates.items()}
         return read | {name: to_array(tensor) for name, tensor in self._states().items()}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self._optimizer.param_groups
+        return groups
 
     def _type(self, dtype: torch.dtype) -> torch.dtype:
         return _WIDE.get(dtype, dtype) if self._wide else dtype
@@ -144,21 +152,14 @@ def _keep_precision(model: nn.Module) -> None:
                     parameter.mp_policy = plain
 
 
-@contextmanager
-def torchrun_environment(rank: int | None, size: int) -> Iterator[None]:
-    """The variables that ``torchrun`` sets for a rank; a single device has none of them."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    saved = {n: os.environ.pop(n, None) for n in names}
+def enter_job(rank: int | None, size: int) -> None:
+    """Give this process the variables that ``torchrun`` sets for a rank; a single device has none."""
+    for name in [n for n in os.environ if speaks_of_a_job(n)]:
+        del os.environ[name]
     if rank is not None:
-        at = (str(rank), str(rank), str(size), str(size), "localhost", "29500")
-        os.environ.update(zip(names, at, strict=True))
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        of_rank = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        os.environ.update({name: str(value) for name, value in of_rank.items()})
+        os.environ.update({"GROUP_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
 
 
 @contextmanager

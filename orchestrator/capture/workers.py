@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .definition import Definition
 from .errors import RunError
-from .realstep import RealStep, premultiplied, torchrun_environment
+from .realstep import RealStep, enter_job, premultiplied
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -96,7 +96,8 @@ def _serve(
 ) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    with torchrun_environment(rank, ranks), premultiplied() if rank is not None else nullcontext():
+    enter_job(rank, ranks)
+    with premultiplied() if rank is not None else nullcontext():
         if rank is not None:
             dist.init_process_group(
                 "gloo", rank=rank, world_size=ranks, store=dist.FileStore(store, ranks), timeout=_TIMEOUT

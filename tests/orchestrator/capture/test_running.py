@@ -127,7 +127,13 @@ def test_what_only_a_second_step_shows_is_found(plan: Plan) -> None:
         optimizer.state[model.weight]["more"] = torch.zeros(2)
         return result
 
+    def scheduled(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        result = single(model, optimizer, batch)
+        optimizer.param_groups[0]["lr"] *= 0.9
+        return result
+
     for step, message in (
+        (scheduled, "hyper.lr.* after step 1"),
         (stale, "after step 2"),
         (counting, "loss.* after step 2"),
         (growing, "the plan has none .*opt.more.weight"),
