@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import operator
+import random
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -22,11 +27,11 @@ from .errors import StateError
 from .recorder import is_users
 
 #: Containers and objects inside one another are followed so far.
-_DEPTH = 3
+_DEPTH = 5
 #: Larger containers are tables, not counters.
 _LARGE = 1000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-_OPAQUE = (torch.Tensor, ModuleType, type, nn.Module, torch.optim.Optimizer)
+_OPAQUE = (torch.Tensor, ModuleType, nn.Module, torch.optim.Optimizer)
 Numbers = Mapping[str, object]
 
 
@@ -47,6 +52,8 @@ def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Nu
     for key, value in vars(optimizer).items():
         if not key.startswith("_") and key not in ("state", "param_groups", "defaults"):
             walk.into(f"optimizer.{key}", value)
+    walk.found["the random numbers of Python"] = hash(random.getstate())
+    walk.found["the random numbers of NumPy"] = np.random.get_state(legacy=False)["state"]["pos"]
     walk.into("step", step)
     while isinstance(step, functools.partial):
         step = step.func
@@ -76,15 +83,33 @@ class _Walk:
             self.found[path] = value
         elif depth and id(value) not in self._seen and not isinstance(value, _OPAQUE):
             self._seen.add(id(value))
+            position = _position(value)
+            if position is not None:
+                self.found[f"the position of {path}"] = position
             for inner, item in _parts(path, value):
                 self.into(inner, item, depth - 1)
+
+
+def _position(value: object) -> object:
+    """What a container, an iterator or a source of random numbers can count with."""
+    if isinstance(value, list | set | deque | dict):
+        return len(value)
+    if isinstance(value, GeneratorType):
+        return -1 if value.gi_frame is None else value.gi_frame.f_lasti
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, Iterator):
+        return repr(value) if isinstance(value, itertools.count) else operator.length_hint(value, -1)
+    return None
 
 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         if len(value) <= _LARGE:
             yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         if len(value) <= _LARGE:
             yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
     elif isinstance(value, functools.partial):
@@ -98,6 +123,17 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
         for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # not bound yet
                 yield key, cell.cell_contents
+        yield f"the defaults of {path}", value.__defaults__
+        yield f"the defaults of {path}", value.__kwdefaults__
+        yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
+    elif isinstance(value, GeneratorType):
+        if value.gi_frame is not None:
+            yield from value.gi_frame.f_locals.items()
+    elif isinstance(value, type):
+        if _users(value.__module__):
+            yield from (
+                (f"{path}.{key}", item) for key, item in vars(value).items() if not key.startswith("__")
+            )
     elif hasattr(value, "__dict__") and (isinstance(value, LRScheduler) or _users(type(value).__module__)):
         yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
+import random
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -193,6 +195,55 @@ def nonlocal_counter() -> Any:
         calls += 1
 
     return after(more)
+
+
+class Sometimes:
+    """Ways to count that are no attribute of a module: each decides in a step that two do not show."""
+
+    calls = 0
+    numbers = itertools.count()
+    items = iter(range(10**6))
+    log: ClassVar[list[int]] = []
+
+    @staticmethod
+    def in_a_class(_: Any, __: Any) -> None:
+        Sometimes.calls += 1
+
+    @staticmethod
+    def by_an_iterator(_: Any, __: Any) -> None:
+        next(Sometimes.numbers)
+
+    @staticmethod
+    def by_items(_: Any, __: Any) -> None:
+        next(Sometimes.items)
+
+    @staticmethod
+    def by_a_length(_: Any, __: Any) -> None:
+        Sometimes.log.append(1)
+
+    @staticmethod
+    def in_a_default(_: Any, __: Any, calls: list[int] = [0]) -> None:  # noqa: B006
+        calls[0] += 1
+
+    @staticmethod
+    def by_chance(model: Any, __: Any) -> None:
+        if random.random() < 0.001:
+            model.weight.data.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        (Sometimes.in_a_class, r"Sometimes\.calls"),
+        (Sometimes.by_an_iterator, r"the position of Sometimes\.numbers"),
+        (Sometimes.by_items, r"the position of Sometimes\.items"),
+        (Sometimes.by_a_length, r"the position of Sometimes\.log"),
+        (Sometimes.in_a_default, r"the defaults of "),
+        (Sometimes.by_chance, "the random numbers of Python"),
+    ],
+)
+def test_other_ways_to_count_are_named(more: Any, path: str) -> None:
+    refused(definition(after(more)), rf"the step changes {path}")
 
 
 @pytest.mark.parametrize(
