@@ -34,14 +34,14 @@ def _mul(c: Context, x: Value, y: Value) -> Value:
     return _complex(c, real, product("add", product("multiply", a, s), product("multiply", b, r)))
 
 
-@lowers("complex.aten.clone", "complex.aten._to_copy")
+@lowers("complex.aten.clone", "complex.aten._to_copy", "complex.aten.resolve_conj")
 def _clone(c: Context, x: Value) -> Value:
     if x.shape != c.out[0].shape:
         raise c.refuse("a conversion between complex and real numbers")
     return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)
 
 
-@lowers("complex.aten._conj_physical")
+@lowers("complex.aten.conj_physical", "complex.aten._conj_physical")
 def _conj_physical(c: Context, x: Value) -> Value:
     return conjugate(c, x)
 

@@ -90,8 +90,8 @@ def _boolean(name: str) -> Lower:
 
 
 for _ir, _names in {
-    "and": ("logical_and", "bitwise_and"),
-    "or": ("logical_or", "bitwise_or"),
+    "and": ("logical_and", "bitwise_and", "__and__"),
+    "or": ("logical_or", "bitwise_or", "__or__"),
 }.items():
     lowers(*(f"aten.{n}" for n in _names))(_boolean(_ir))
 
@@ -107,6 +107,11 @@ def _not(c: Context, x: Value) -> Value:
 def _reciprocal(c: Context, x: Value) -> Value:
     x = c.value(x, c.out[0].dtype)
     return c.b.binary("divide", c.b.like(1, x), x)
+
+
+@lowers("aten.square")
+def _square(c: Context, x: Value) -> Value:
+    return c.b.binary("multiply", x, x)
 
 
 @lowers("aten.pow")
@@ -191,9 +196,9 @@ def _masked_fill(c: Context, x: Value, mask: Value, value: Operand) -> Value:
 
 
 @lowers(
-    *("aten._to_copy", "aten.clone", "aten.lift_fresh", "aten.alias"),
-    *("aten.detach", "aten._unsafe_view", "aten.view"),
-    ignores=("size",),
+    *("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous"),
+    *("aten.detach", "aten._unsafe_view", "aten.view", "aten.reshape"),
+    ignores=("size", "shape", "other"),
 )
 def _copy(c: Context, x: Value) -> Value:
     """Fresh memory with the same numbers; views never come here unless they had to copy."""
