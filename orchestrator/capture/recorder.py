@@ -183,6 +183,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = str(func)
         if name in _SILENT or name.startswith("profiler.") or BOOK.concerns(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
+        if _suspended() and not any(isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))):
+            # A device mesh computes its ranks for real: what a step reads of them is described when it does.
+            return func(*args, **(kwargs or {}))
         # Arguments are described before the op runs: it may change their storage or metadata.
         described = tree_map(self._describe, tuple(args))
         named = tree_map(self._describe, dict(kwargs or {}))
@@ -263,6 +266,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if frame is not None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = frame
         return frame
+
+
+def _suspended() -> bool:
+    """Has PyTorch taken the fake mode off, to compute with real tensors of its own?"""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
