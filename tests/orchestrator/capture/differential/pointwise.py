@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def _wraps(dtype: torch.dtype) -> str | None:
-    return "wraps around" if dtype in SMALL else None
+    return "wraps around|does not fit" if dtype in SMALL else None
 
 
 def _scalar(d: Draw, dtype: torch.dtype) -> Any:
@@ -38,6 +38,8 @@ def _binary(d: Draw, name: str) -> Case:
     x = d.tensor(shape, left, written=form == "inplace")
     if form in ("scalar", "python"):
         number = _scalar(d, left)
+        if left == torch.bool and number is True and options.get("alpha", 1) != 1:
+            refused = "a sum of booleans with alpha"
         if name == "div" and not number:
             refused = refused or "division by the literal 0"
         result = torch.result_type(torch.zeros(shape, dtype=left), number)

@@ -245,7 +245,7 @@ def _pad(d: Draw) -> Case:
         d.one(0, 0, 1, 2, 3, -1 if d.chance(0.1) else 1) for _ in range(2 * d.random.randint(1, len(shape)))
     ]
     value = d.one(0, 1) if not dtype.is_floating_point else d.one(0.0, 7.0, -0.5, float("-inf"))
-    refused = "negative padding" if min(pads) < 0 else None
+    refused = "negative padding|empty" if min(pads) < 0 else None
     return Case(F.pad, (d.tensor(shape, dtype), pads), {"value": value}, refused)
 
 
