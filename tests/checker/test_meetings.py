@@ -155,6 +155,19 @@ def test_two_rendezvous_that_feed_each_other_are_refused(monkeypatch: pytest.Mon
     refused(bundle.plan, "rendezvous 1")
 
 
+def test_a_circle_is_shown_with_classes_and_ops_and_a_long_one_is_cut() -> None:
+    """Whoever reads the message finds the ops in the plan file; a circle of a whole model is no message."""
+    for length, dots in ((7, False), (8, True), (20, True)):
+        chain = [op(f"%{i + 1}", "negate", [f"%{i}"], "f32[3]") for i in range(length)]
+        first = [meet("%0", "x", 1), *chain, meet("%80", f"%{length}", 2)]
+        with pytest.raises(Rejected) as found:
+            check_acyclic(read_plan(dump(five_is_two(first, [meet("%0", "x", 2), meet("%1", "%0", 1)]))))
+        shown = str(found.value).split(": ", 2)[2]
+        nodes = shown.removesuffix(" ...").split(" <- ")
+        assert len(nodes) == 12 and shown.endswith(" ...") == dots
+        assert {"rendezvous 1 0", *(f"c0:%{i}" for i in range(8))} <= set(nodes)
+
+
 def test_the_same_rendezvous_in_one_order_are_accepted() -> None:
     accepted(five_is_two(*[[meet("%0", "x", 1), meet("%1", "%0", 2)]] * 2))
 
