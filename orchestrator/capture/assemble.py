@@ -348,6 +348,7 @@ class _Relations:
             name
             for name in (*self._spec.inputs, *self._definition.buckets)
             if name.startswith(("params.", "buffers."))
+            and self._same(name)
             and (
                 name in self._definition.buckets  # chunks are not compared with what they list
                 or not all(name in t.layouts and t.layouts[name].traced for t in self._traces)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from .definition import Definition
 from .errors import RunError
 from .realstep import RealStep, enter_job, premultiplied
+from .refusals import refused
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -87,7 +87,13 @@ class Workers:
                     raise RunError("the process of a real run died", rank=rank) from None
                 if failed:
                     where = "single device" if rank is None else "rank"
-                    raise RunError(f"the real step of the {where} failed:\n{answers[rank]}", rank=rank)
+                    error = answers[rank]
+                    raise RunError(
+                        f"the real step of the {where} failed: {error.message}",
+                        rank=rank,
+                        frame=error.frame,
+                        instead=error.instead,
+                    )
         return answers
 
 
@@ -117,8 +123,8 @@ def _serve(
                 else:
                     answer = getattr(step, method)(*given)
                 link.send((False, answer))
-            except Exception:
-                link.send((True, traceback.format_exc()))
+            except Exception as error:
+                link.send((True, refused(error)))
 
 
 def _mesh(definition: Definition, known: dict[object, DeviceMesh]) -> DeviceMesh:

@@ -78,5 +78,5 @@ class Pool:
 
 
 def _rule(error: CaptureError) -> str:
-    failed = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception)[^\n]{0,80})", error.message, re.MULTILINE)
+    failed = re.findall(r"(\w+(?:\.\w+)*(?:Error|Exception)[^\n]{0,80})", error.message)
     return " ".join([error.rule, error.op or "", error.message.split("\n")[0][:60], *failed[-1:]])
