@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from certificates.affine import Affine
 from certificates.build import ProgramBuilder, Value, build_plan
+from certificates.errors import FormatError
 from certificates.ir import Op, Program, TensorType
 from certificates.plan import Group, Plan
 from certificates.relation import Partial, Shard, relate
@@ -405,9 +406,18 @@ def test_the_order_of_independent_collectives_does_not_matter() -> None:
 
 
 def test_a_circle_of_rendezvous_is_an_error() -> None:
+    with pytest.raises(FormatError, match="a value rests on itself: rendezvous 0 <- rendezvous 1"):
+        two_orders(swap=True, chain=True)
+    plan = two_orders(swap=False, chain=True)
+    first, second = plan.classes
+    ops = [
+        replace(op, attrs={**op.attrs, "seq": 1 - op.integer("seq")}) if "seq" in op.attrs else op
+        for op in second.program.ops
+    ]
+    circle = replace(plan, classes=(first, replace(second, program=replace(second.program, ops=tuple(ops)))))
     inputs = [{"x": np.array(1.0)}, {"x": np.array(10.0)}]
     with pytest.raises(EvaluationError, match=r"rendezvous \[0, 1\] wait for one another"):
-        run_plan(two_orders(swap=True, chain=True), inputs)
+        run_plan(circle, inputs)
 
 
 # --- relations on numbers ---
