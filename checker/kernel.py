@@ -110,9 +110,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     for name in sorted(members.keys() - manifest.members.keys() - {"manifest.json"}):
         raise Rejected(1, f"{name} is not listed in the manifest")
     check_acyclic(plan)
-    model, assumptions = Model(plan), infinities(plan, "")
-    for name, body in plan.functions.items():
-        assumptions += infinities(body, f"function {name}, ")
+    model, assumptions = Model(plan), infinities(plan)
     check_once(plan.inputs, 15)
     padding = check_outputs(plan)
     declared = [relation_facts(plan, r, "inputs") for r in plan.inputs]

@@ -22,12 +22,12 @@ CHECKER_LIBRARIES = {"z3", "cvc5", "click"}
 LOADERS = {"import_module", "exec_module", "spec_from_file_location"}
 #: What accepts or refuses a proof, once the plan and the records are read.
 CORE = (
-    *("kernel", "acyclic", "infinite", "calls", "algebra", "layout", "widths", "normalise", "roots"),
+    *("kernel", "acyclic", "infinite", "masks", "calls", "algebra", "layout", "widths", "normalise", "roots"),
     *("terms", "affine", "model", "relations", "roles", "errors"),
 )
 #: The kernel's budget is DESIGN's. The others are ratchets: they may be lowered, never raised (ADR 0013);
-#: ADR 0021 and ADR 0028 raised them.
-KERNEL_LINES, CORE_LINES, CHECKER_LINES = 800, 2330, 4940
+#: ADR 0021, 0028 and 0029 raised them.
+KERNEL_LINES, CORE_LINES, CHECKER_LINES = 800, 2610, 5210
 
 
 def modules(package: str) -> list[Path]:

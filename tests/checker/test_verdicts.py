@@ -239,7 +239,7 @@ def notes(*ops: Any, value: str = "-inf", local: Any = None) -> list[str]:
             )
         )
     )
-    return infinities(plan, "")
+    return infinities(plan)
 
 
 def unary(name: str, x: str, k: int = 1) -> Any:
@@ -268,10 +268,14 @@ FINE: list[tuple[str, list[Any], int]] = [
     ("-inf", [SELECT, EXP2], 0),
     ("inf", [SELECT, NEG2, unary("exponential", "%2", 3)], 0),
     ("-inf", [op("%1", "transpose", ["%0"], "f32[4]", perm=[0]), EXP2], 0),
-    ("-inf", [extremum("max")], 1),
-    ("inf", [extremum("min")], 1),
+    ("-inf", [SELECT, extremum("max", "%1", 2)], 1),
+    ("inf", [SELECT, extremum("min", "%1", 2)], 1),
     ("-inf", [], 0),
-    ("-inf", [extremum("max"), op("%2", "exponential", ["%1"], "f32[]"), unary("negate", "x", 3)], 1),
+    (
+        "-inf",
+        [SELECT, extremum("max", "%1", 2), op("%3", "exponential", ["%2"], "f32[]"), unary("negate", "x", 4)],
+        1,
+    ),
 ]
 WRONG: list[tuple[str, list[Any], str]] = [
     ("inf", [unary("exponential", "%0")], "exponential"),
@@ -345,24 +349,35 @@ def test_an_infinite_literal_crosses_a_collective() -> None:
             )
         )
         if name == "exponential":
-            assert infinities(plan, "") == []
+            assert infinities(plan) == []
         else:
             with pytest.raises(Rejected, match=r"^obligation 2 .* at class c0, op %3: .* reaches multiply"):
-                infinities(plan, "")
+                infinities(plan)
 
 
-def test_a_masked_row_of_a_rank_is_assumed_away() -> None:
+@pytest.mark.parametrize(
+    ("mask", "want"), [("p", 1), ("true", 0), ("false", None)], ids=["an input", "never", "always"]
+)
+def test_a_masked_row_of_a_rank_is_assumed_away(mask: str, want: int | None) -> None:
+    given = [["x", "f32[4]"], ["p", "i1[4]"]]
     local = program(
-        [],
+        given,
         [
             op("%0", "constant", [], "f32[4]", value="-inf"),
-            op("%1", "all_reduce", ["%0"], "f32[4]", group="g", kind="max", seq=0),
+            op("%1", "constant", [], "i1[4]", value="false" if mask == "p" else mask),
+            op("%2", "select", ["p" if mask == "p" else "%1", "x", "%0"], "f32[4]"),
+            op("%3", "all_reduce", ["%2"], "f32[4]", group="g", kind="max", seq=0),
         ],
         [],
     )
-    assert notes(local=local) == ["class c0: no row that %1 (all_reduce max) reduces is completely masked"]
-    local["ops"][1][4]["kind"] = "add"
-    with pytest.raises(Rejected, match=r"^obligation 2 .* at class c0, op %1: .* reaches all_reduce"):
+    if want is None:
+        with pytest.raises(Rejected, match=r"^obligation 2 .* class c0: constants mask a whole row that %3"):
+            notes(local=local)
+    else:
+        said = "class c0: no row that %3 (all_reduce max) reduces is completely masked"
+        assert notes(local=local) == [said] * want
+    local["ops"][3][4]["kind"] = "add"
+    with pytest.raises(Rejected, match=r"^obligation 2 .* at class c0, op %3: .* reaches all_reduce"):
         notes(local=local)
 
 
