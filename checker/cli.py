@@ -6,6 +6,8 @@ import gc
 import json
 import re
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,12 +20,13 @@ from .bundle import read_bundle, read_file, read_plan_file
 from .calls import inline
 from .errors import CheckerError, Rejected, SolverMissing, Undecided
 from .reader import Plan, Relation, read_plan
-from .records import Fact, Proof, read_manifest, read_proof
+from .records import AlgebraStage, Fact, Law, Proof, read_manifest, read_proof
 from .relations import relation_facts
 from .replay import read_answers, replay, solvers
-from .strict import integer, members, need, read_json
+from .strict import FUNCTIONS, integer, members, need, read_json
 from .witness import replay as replay_witness
 
+FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
 MANY = 200  # more lines than this are folded
 CONDITIONS = (
     "every state leaves the step under the relation that it enters under, at every rank (checked)",
@@ -38,9 +41,10 @@ OUTSIDE = ("floating-point rounding (numbers are reals and unbounded integers)",
            "random-number streams",
            "data loading", "deadlock and schedules", "that the captured graphs are what the framework runs",
            "run.sh and report.txt of the bundle, which are not checked")
-LAWS = ("ring: identities of commutative rings over `mul`, + and -, with rational coefficients",
-        "lattice: associativity, commutativity and idempotence of `max2` and of `min2`",
-        "root: `sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums")
+LAWS = {"ring": "identities of commutative rings over `mul`, + and -, with rational coefficients",
+        "lattice": "associativity, commutativity and idempotence of `max2` and of `min2`",
+        "recip": "the reciprocal of a literal that is not zero",
+        "root": "`sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums"}
 
 
 @dataclass(frozen=True)
@@ -156,12 +160,21 @@ def final_line(verified: kernel.Verified) -> tuple[int, str]:
     return 0, f"VALID: all {len(kinds)} outputs equal the single-device model's under the stated relations"
 
 
-def trusted_base(plan: Plan, proof: Proof, chosen: list[str]) -> list[str]:
-    """Everything a verdict rests on."""
+def trusted_base(plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[str]) -> list[str]:
+    """Everything a verdict rests on: laws as the records use them, functions as the files have them."""
+    stages = [*proof.stages, *(s for lemma in proof.lemmas for s in lemma.stages)]
+    algebra = [s for s in stages if isinstance(s, AlgebraStage)]
+    laws = Counter(p.schema for s in algebra for c in s.cases for p in c.premises if isinstance(p, Law))
+    free = Counter(found for text in files for found in set(FREE.findall(text)))
     programs = [p.program(s) for p in (plan, *plan.functions.values()) for s in ("s", *p.classes)]
     ops = sorted({op.name for p in programs for op in p.ops})
-    lines = ["the reduction theorem (DESIGN section 3), for the algebra stages",
-             *(f"law {law}" for law in LAWS), f"op semantics: {', '.join(ops)}", "opaque kernels: none",
+    unused = [law for law in LAWS if not laws[law]]
+    lines = [f"the reduction theorem (DESIGN section 3), for {len(algebra)} algebra stages",
+             *(f"law {law}, used {laws[law]} times: {text}" for law, text in LAWS.items() if laws[law]),
+             *([f"laws that this bundle does not use: {', '.join(unused)}"] if unused else []),
+             "functions without a meaning but these laws: "
+             + (", ".join(f"{name.decode()} (in {n} files)" for name, n in sorted(free.items())) or "none"),
+             f"op semantics: {', '.join(ops)}", "opaque kernels: none",
              f"solvers: {', '.join(chosen)}",
              "the Python interpreter and its standard library, click, this checker"]
     return [f"trusted: {line}" for line in lines + provenance(plan)]
@@ -232,7 +245,9 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     answers |= replay(examined.files, chosen, jobs)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
-    lines = (trusted_base(plan, proof, list(answers)) if base else []) + report(examined, verified, answers)
+    lines = report(examined, verified, answers)
+    if base:
+        lines = trusted_base(plan, proof, examined.files.values(), list(answers)) + lines
     outputs = [vars(o) for o in verified.outputs]
     return code, [*lines, last], {"outputs": outputs, "digest": plan.digest,
                                   "invariant": not verified.invariant, "states": roles.states(plan),

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from checker import replay
-from checker.cli import final_line, folded, main, provenance, read_policy, rounded, witnesses
+from checker.cli import final_line, folded, main, provenance, read_policy, rounded, trusted_base, witnesses
 from checker.errors import Malformed
 from checker.kernel import _SEAL, Output, Verified
 from checker.reader import read_plan
+from checker.records import AlgebraStage, Case, Law, Lemma, Proof
 from checker.witness import Replay
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,10 +75,11 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
         "VALID: all 1 outputs equal the single-device model's under the stated relations"]  # fmt: skip
     code, more = tv_check(tmp_path / "b", "--trusted-base")
     assert more[:10] == [
-        "trusted: the reduction theorem (DESIGN section 3), for the algebra stages",
-        "trusted: law ring: identities of commutative rings over `mul`, + and -, with rational coefficients",
-        "trusted: law lattice: associativity, commutativity and idempotence of `max2` and of `min2`",
-        "trusted: law root: `sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums",
+        "trusted: the reduction theorem (DESIGN section 3), for 1 algebra stages",
+        "trusted: law ring, used 1 times: identities of commutative rings over `mul`, + and -, with rational "
+        "coefficients",
+        "trusted: laws that this bundle does not use: lattice, recip, root",
+        "trusted: functions without a meaning but these laws: mul (in 1 files)",
         "trusted: op semantics: all_reduce, dot_general", "trusted: opaque kernels: none",
         "trusted: solvers: the answers in one, the answers in two",
         "trusted: the Python interpreter and its standard library, click, this checker",
@@ -398,3 +400,20 @@ def test_many_lines_that_differ_in_numbers_only_are_folded() -> None:
     open_ = ["  UNKNOWN w.7: why 1", "  UNKNOWN w.8: why 1"]
     found = folded([*many[:50], open_[0], *many[50:], open_[1], "  PROVED  y"])
     assert found == ["  PROVED  w.# (200 such lines)", *open_, "  PROVED  y"]
+
+
+def test_laws_are_counted_as_the_records_use_them() -> None:
+    """A reader who does not accept a law sees whether this bundle needs it, in lemmas too."""
+    case = Case((), tuple(Law(schema, None, None) for schema in ("ring", "root", "ring")), "0001")
+    stage = AlgebraStage(0, "", {}, (), (), (case, case))
+    lemma = Lemma("f0", (), (stage,), ())
+    files = [b"(declare-fun fexp (Real) Real)\n(declare-fun e0 () Real)", b"(declare-fun fexp (Real) Real)"]
+    plan, proof = read_plan(dump(row_parallel().plan)), Proof((), {}, (stage,), (lemma,))
+    lines = trusted_base(plan, proof, files, ["z3"])
+    assert lines[0] == "trusted: the reduction theorem (DESIGN section 3), for 2 algebra stages"
+    said = [line.split(":")[1] for line in lines[1:3]]
+    assert said == [" law ring, used 8 times", " law root, used 4 times"]
+    assert lines[3:5] == [
+        "trusted: laws that this bundle does not use: lattice, recip",
+        "trusted: functions without a meaning but these laws: fexp (in 2 files)",
+    ]
