@@ -147,3 +147,9 @@ def test_names_are_counted_and_folded() -> None:
     few = [f"w.{k}" for k in range(FEW)]
     assert named(few) == f"{FEW}: " + ", ".join(few)
     assert named([*few, "head"]) == f"{FEW + 1}: w.# ({FEW}), head"
+
+
+def test_more_than_twelve_names_are_folded() -> None:
+    twelve = [f"w{i}" for i in range(12)]
+    assert named(twelve) == "12: " + ", ".join(twelve)
+    assert named([*twelve, "w12"]) == "13: w# (13)"
