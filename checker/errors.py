@@ -40,3 +40,7 @@ class SolverMissing(CheckerError):
     """Fewer answering solvers than the policy asks for."""
 
     code = 4
+
+
+class Masked(Rejected):
+    """Constants mask a whole row: nothing is proved of such a plan, but a witness may refute it."""

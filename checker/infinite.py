@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import Rejected
+from .errors import Masked, Rejected
 from .masks import Masks
 from .ops import Op
 from .reader import Plan, Program
@@ -56,7 +56,7 @@ def _body(plan: Plan, function: str, body: Plan) -> list[str]:
                 masked = False if seen is False else True if all(others) else None
             said = f"{op.result} ({op.name} {op.attrs['kind']})"
             if masked:
-                raise Rejected(
+                raise Masked(
                     2,
                     f"constants mask a whole row that {said} reduces, in every run: the claim would "
                     "assume what is never true",

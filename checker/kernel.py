@@ -36,7 +36,7 @@ from .acyclic import check_acyclic
 from .affine import evident
 from .algebra import Algebra
 from .calls import Call, seen, tensors
-from .errors import Rejected, Undecided
+from .errors import Masked, Rejected, Undecided
 from .infinite import infinities
 from .layout import Layout
 from .model import LITERALS, Model
@@ -77,6 +77,7 @@ class Examined:
     normalised: frozenset[str]
     assumptions: tuple[str, ...]
     padding: tuple[str, ...]
+    never: Masked | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,11 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     for name in sorted(members.keys() - manifest.members.keys() - {"manifest.json"}):
         raise Rejected(1, f"{name} is not listed in the manifest")
     check_acyclic(plan)
-    model, assumptions = Model(plan), infinities(plan)
+    model, assumptions, never = Model(plan), list[str](), None
+    try:
+        assumptions = infinities(plan)
+    except Masked as error:
+        never = error
     check_once(plan.inputs, 15)
     padding = check_outputs(plan)
     declared = [relation_facts(plan, r, "inputs") for r in plan.inputs]
@@ -134,7 +139,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
             raise Rejected(12, f"{name} belongs to no stage")
     return Examined(plan, manifest, texts.files, tuple(facts), known, stages, claimed, texts.cases,
                     len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
-                    frozenset(texts.normalised), tuple(assumptions), tuple(padding))
+                    frozenset(texts.normalised), tuple(assumptions), tuple(padding), never)
 
 
 def _fact(model: Model, fact: Fact, where: str) -> None:
@@ -341,6 +346,8 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
             outputs.append(Output(spec, plan, "PROVED", "") if proved else
                            Output(spec, plan, "UNKNOWN",
                                   (reasons or [reason or "no proof in the bundle"])[0]))
+    if examined.never and not refuted:
+        raise examined.never
     return Verified(tuple(outputs), _invariant(examined.plan, outputs), _SEAL)
 
 

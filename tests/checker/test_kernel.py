@@ -220,7 +220,13 @@ def test_infinite_literals(use: str, attrs: dict[str, Any], allowed: bool) -> No
 
 def test_a_row_that_constants_mask_is_no_assumption() -> None:
     """An assumption that no run fulfils would make every claim true; a proof of it is no proof."""
-    refused(shards(), infinite("reduce", dims=[0], kind="max"), 2, "constants mask a whole row that %2")
+    bundle = shards()
+    infinite("reduce", dims=[0], kind="max")(bundle)
+    examined, answers = bundle.examine(), {s: dict.fromkeys(ALL, "unsat") for s in "ab"}
+    with pytest.raises(Rejected, match="constants mask a whole row that %2"):
+        kernel.conclude(examined, answers, 2, {})
+    refuted = kernel.conclude(examined, {s: dict.fromkeys(ALL, "sat") for s in "ab"}, 2, {0: "a witness"})
+    assert refuted.outputs[0].verdict == "REFUTED", "a witness needs no assumption"
 
 
 def test_state_under_another_relation_is_one_step() -> None:

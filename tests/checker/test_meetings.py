@@ -426,8 +426,8 @@ def test_both_signs_of_infinity_do_not_meet() -> None:
 def test_a_row_that_ranks_mask_together() -> None:
     """Masked by both of them in every run: refused. By one alone: the other entry is finite, which
     is decided for that rank only."""
-    with pytest.raises(Rejected, match=r"class c0: constants mask a whole row that .* in every run"):
-        infinite("-inf", "-inf", kind="max").examine()
+    never = infinite("-inf", "-inf", kind="max").examine().never
+    assert "class c0: constants mask a whole row that" in str(never)
     noted = infinite("-inf", "1", kind="max").examine().assumptions
     assert [note.split(":")[0] for note in noted] == ["class c0"]
     with pytest.raises(Rejected, match="both signs of infinity meet"):
