@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,20 +77,6 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-class Parallel(nn.Module):
-    """DistributedDataParallel beside the model, whose parameters keep their names."""
-
-    def __init__(self, model: GPT2, **options: Any) -> None:
-        super().__init__()
-        for name, child in model.named_children():
-            setattr(self, name, child)
-        object.__setattr__(self, "ddp", DistributedDataParallel(model, **options))
-
-    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.ddp(tokens, labels)
-        return loss
-
-
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor], micro: int = 1
 ) -> dict[str, Tensor]:
@@ -99,8 +84,8 @@ def train_step(
     losses = []
     for i in range(micro):
         tokens, labels = batch["tokens"][i], batch["labels"][i]
-        quiet = i < micro - 1 and isinstance(model, Parallel)
-        with model.ddp.no_sync() if quiet else contextlib.nullcontext():
+        quiet = i < micro - 1 and isinstance(model, DistributedDataParallel)
+        with model.no_sync() if quiet else contextlib.nullcontext():
             loss = model(tokens, labels) / micro
             loss.backward()
         losses.append(loss.detach())
@@ -132,8 +117,7 @@ def definition(
         return model
 
     def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        assert isinstance(model, GPT2)
-        return Parallel(model, process_group=mesh.get_group("dp"))
+        return DistributedDataParallel(model, process_group=mesh.get_group("dp"))
 
     def step(
         model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]

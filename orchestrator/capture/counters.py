@@ -24,6 +24,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from .errors import StateError
+from .names import parameters
 from .recorder import is_users
 
 #: Containers and objects inside one another are followed so far.
@@ -43,7 +44,7 @@ def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Nu
             for key, value in vars(module).items():
                 if not key.startswith("_") or key in _HOOKS:
                     walk.into(f"model.{name}.{key}" if name else f"model.{key}", value)
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in parameters(model)}
     for i, group in enumerate(optimizer.param_groups):
         walk.into(f"optimizer.param_groups[{i}]", {k: v for k, v in group.items() if k != "params"})
     for owner, entries in optimizer.state.items():

@@ -31,6 +31,7 @@ from .builder import Draft, Frame, Value
 from .errors import CaptureError, ClosureError, LayoutError, LoweringError, UnsupportedOpError
 from .lowering import Lowering
 from .memory import Geometry
+from .names import buffers, parameters
 from .origins import Computed, Origins, Part
 from .recorder import DTYPES, GroupRef, Node, Recorder, TensorRef, recording, reference, user_frame
 
@@ -79,15 +80,15 @@ def parallelized(
 
 def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Local tensors of parameters and buffers by plan name."""
-    named = {f"params.{n}": p for n, p in model.named_parameters()}
-    named |= {f"buffers.{n}": b for n, b in model.named_buffers()}
+    named = {f"params.{n}": p for n, p in parameters(model)}
+    named |= {f"buffers.{n}": b for n, b in buffers(model)}
     return {n: t._local_tensor if isinstance(t, DTensor) else t for n, t in named.items()}
 
 
 def _tied(model: nn.Module) -> set[tuple[str, str]]:
     """Pairs of names of one parameter, the first of them being its name in a plan."""
     names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in parameters(model, tied=True):
         names.setdefault(id(parameter), []).append(name)
     return {(first, other) for first, *others in names.values() for other in others}
 

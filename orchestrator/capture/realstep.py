@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from ..arrays import Array
 from .definition import Definition
 from .environment import speaks_of_a_job
+from .names import buffers, parameters
 
 #: What a real run changes in the libraries; recorded in the plan.
 SHIMS = (
@@ -61,7 +62,7 @@ class RealStep:
             if name in inputs:
                 _fill(tensor, inputs[name])
             elif name.startswith("grads."):
-                dict(self._model.named_parameters())[name.removeprefix("grads.")].grad = None
+                dict(parameters(self._model))[name.removeprefix("grads.")].grad = None
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One whole step on batch and learning rates of ``inputs``; results and all states by plan name."""
@@ -90,7 +91,7 @@ class RealStep:
         return _WIDE.get(dtype, dtype) if self._wide else dtype
 
     def _states(self) -> dict[str, torch.Tensor]:
-        named = dict(self._model.named_parameters())
+        named = dict(parameters(self._model))
         states: dict[str, torch.Tensor] = {f"params.{n}": p for n, p in named.items()}
         for name, parameter in named.items():
             if parameter.grad is not None:
@@ -98,7 +99,7 @@ class RealStep:
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     states[f"opt.{key}.{name}"] = value
-        return states | {f"buffers.{n}": b for n, b in self._model.named_buffers()}
+        return states | {f"buffers.{n}": b for n, b in buffers(self._model)}
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from .counters import Numbers
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, StateError, gathered
 from .layouts import Layout, layout_of, local_tensor, padded_shape, whole_storage
+from .names import buffers, parameters
 from .recorder import TensorRef, reference
 
 #: A gradient is a state only if a step reads what the step before it left.
@@ -52,13 +53,13 @@ def states_of(
     definition: Definition, model: nn.Module, optimizer: torch.optim.Optimizer, parallel: bool
 ) -> dict[str, State]:
     """Parameters, optimizer state, buffers, gradients and learning rates as they are bound now."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in parameters(model)}
     states: dict[str, State] = {}
     problems: list[CaptureError] = []
     for name, owner, tensor in (
         *(("params", name, parameter) for parameter, name in names.items()),
         *_optimizer_states(optimizer, names),
-        *(("buffers", name, buffer) for name, buffer in model.named_buffers()),
+        *(("buffers", name, buffer) for name, buffer in buffers(model)),
         *(("grads", name, p.grad) for p, name in names.items() if p.grad is not None),
         *_learning_rates(optimizer),
     ):

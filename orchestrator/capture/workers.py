@@ -7,6 +7,7 @@ process or a process group for each. Rank ``None`` is the single device; it has 
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -100,6 +101,8 @@ class Workers:
 def _serve(
     rank: int | None, ranks: int, store: str, load: Callable[[Any], Definition], link: Connection
 ) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes, in silence
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     enter_job(rank, ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,21 +41,6 @@ class Net(nn.Module):
         return self.b(self.a(x).relu())
 
 
-class Wrapped(nn.Module):
-    """Parameters keep the names that they have on a single device."""
-
-    def __init__(self, net: nn.Module, **options: Any) -> None:
-        super().__init__()
-        for name, child in net.named_children():
-            setattr(self, name, child)
-        for name, buffer in net.named_buffers(recurse=False):
-            self.register_buffer(name, buffer)
-        object.__setattr__(self, "ddp", DistributedDataParallel(net, **options))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.ddp(x)
-
-
 def train(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
     loss = model(batch["x"]).square().mean()
     loss.backward()
@@ -70,9 +57,9 @@ def definition(
     **options: Any,
 ) -> Definition:
     def parallelize(model: nn.Module, mesh: Any) -> nn.Module:
-        wrapped = Wrapped(model, **options)
+        wrapped = DistributedDataParallel(model, **options)
         if hook is not None:
-            hook(wrapped.ddp)
+            hook(wrapped)
         return wrapped
 
     return Definition(
@@ -128,9 +115,20 @@ def test_the_reducer_is_captured_as_it_runs(name: str) -> None:
     assert any(op.name == "all_reduce" for op in plan.classes[0].program.ops)
 
 
+def test_wrappers_leave_the_names_of_the_model() -> None:
+    def parallelize(model: Any, mesh: Any) -> nn.Module:
+        model.a = DistributedDataParallel(model.a)
+        model.b = DistributedDataParallel(checkpoint_wrapper(model.b))
+        return model
+
+    plan = capture(replace(definition(), parallelize=parallelize), jobs=1)
+    assert differences(plan) == []
+    assert {"params.a.weight", "params.b.bias", "opt.exp_avg.b.weight"} <= set(plan.classes[0].program.inputs)
+
+
 def accumulate(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
     halves = batch["x"].chunk(2)
-    quiet = model.ddp.no_sync() if hasattr(model, "ddp") else contextlib.nullcontext()
+    quiet = model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
     with quiet:
         first = model(halves[0]).square().mean() / 2
         first.backward()
@@ -146,7 +144,7 @@ def test_accumulation_without_synchronisation_in_between() -> None:
 
 
 def unsynchronised(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
-    with model.ddp.no_sync():
+    with model.no_sync():
         return train(model, optimizer, batch)
 
 
@@ -171,7 +169,7 @@ def test_a_hook_that_does_not_wait_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"parallel_step": lambda m, o, b: m.ddp.join().__enter__()}, "join cannot be captured"),
+        ({"parallel_step": lambda m, o, b: m.join().__enter__()}, "join cannot be captured"),
         ({"net": lambda: nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8))}, "SyncBatchNorm"),
     ],
 )
