@@ -1,4 +1,4 @@
-"""One process per traced rank: a fake process group cannot be made twice in one process."""
+"""One process per traced rank: PyTorch remembers device meshes and groups of the first one in a process."""
 
 from __future__ import annotations
 
