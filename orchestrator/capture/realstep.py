@@ -58,11 +58,12 @@ class RealStep:
 
     def set(self, inputs: Mapping[str, Array]) -> None:
         """Give every state that is among the inputs its value; other gradients are dropped."""
+        named = dict(parameters(self._model))
         for name, tensor in self._states().items():
             if name in inputs:
                 _fill(tensor, inputs[name])
             elif name.startswith("grads."):
-                dict(parameters(self._model))[name.removeprefix("grads.")].grad = None
+                named[name.removeprefix("grads.")].grad = None
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One whole step on batch and learning rates of ``inputs``; results and all states by plan name."""

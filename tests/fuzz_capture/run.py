@@ -31,6 +31,12 @@ class Tally:
         self.differing += other.differing
         self.seconds += other.seconds
 
+    def count(self, outcome: functions.Outcome) -> None:
+        self.programs[outcome.kind] += 1
+        self.outputs += outcome.outputs
+        self.refused += outcome.refused
+        self.rules.update(outcome.rules)
+
     def table(self) -> str:
         total = self.programs.total()
         counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.programs.items()))
@@ -51,17 +57,12 @@ def programs(seeds: Iterable[int], folder: Path | None = None) -> Tally:
     for seed in seeds:
         function = functions.write(seed)
         outcome = functions.check(function)
-        tally.programs[outcome.kind] += 1
-        tally.outputs += outcome.outputs
-        tally.refused += outcome.refused
-        tally.rules.update(outcome.rules)
+        tally.count(outcome)
         if outcome.kind != "differs":
             continue
         least = functions.shrunk(function)
         name = f"program_{seed}.py"
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(least.source(), encoding="utf-8")
+        _save(folder, name, least.source())
         detail = "; ".join(least.statements) + " -- " + functions.check(least).detail
         tally.differing.append((name, detail[:600]))
     tally.seconds = time.monotonic() - start
@@ -75,18 +76,19 @@ def runs(seeds: Iterable[int], folder: Path | None = None, shrink: bool = True) 
         for seed in seeds:
             definition = definitions.write(seed)
             outcome = pool.check(definition)
-            tally.programs[outcome.kind] += 1
-            tally.outputs += outcome.outputs
-            tally.refused += outcome.refused
-            tally.rules.update(outcome.rules)
+            tally.count(outcome)
             if outcome.kind != "differs":
                 continue
             least = pool.shrunk(definition) if shrink else definition
             name = f"run_{seed}.py"
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_text(least.source(), encoding="utf-8")
+            _save(folder, name, least.source())
             detail = f"{least.way}, {least.reduction}, {least.before}, {least.after}, {least.extras}: "
             tally.differing.append((name, detail + pool.check(least).detail[:600]))
     tally.seconds = time.monotonic() - start
     return tally
+
+
+def _save(folder: Path | None, name: str, source: str) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(source, encoding="utf-8")
