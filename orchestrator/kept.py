@@ -112,11 +112,10 @@ def _interface(plan: Plan, function: str, signs: Signs) -> object:
 
 
 @cache
-def code() -> str:
-    """A digest of the code that makes proofs."""
-    root = Path(__file__).parents[1]
-    files = sorted(path for package in _PACKAGES for path in (root / package).glob("*.py"))
-    return key(*(part for path in files for part in (path.name, path.read_text("utf-8"))))
+def code(root: Path = Path(__file__).parents[1]) -> str:
+    """A digest of the code that makes proofs: every module of every folder, and where it lies."""
+    files = sorted(path for package in _PACKAGES for path in (root / package).rglob("*.py"))
+    return key(*(part for path in files for part in (str(path.relative_to(root)), path.read_text("utf-8"))))
 
 
 def _transcript(data: object) -> Transcript:

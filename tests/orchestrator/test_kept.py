@@ -249,6 +249,22 @@ def test_other_code_or_other_solvers_use_nothing(
     assert again.lemma("f0", []) is None
 
 
+def test_code_of_every_folder_counts(tmp_path: Path) -> None:
+    """A proof made before an edit of a module in a subfolder is as stale as any other."""
+    deep = tmp_path / "orchestrator" / "relating" / "matching.py"
+    deep.parent.mkdir(parents=True)
+    digests = []
+    for text in ("x = 1\n", "x = 2\n"):
+        deep.write_text(text)
+        kept.code.cache_clear()
+        digests.append(kept.code(tmp_path))
+    deep.rename(deep.parents[1] / deep.name)
+    kept.code.cache_clear()
+    digests.append(kept.code(tmp_path))
+    kept.code.cache_clear()
+    assert len(set(digests)) == 3
+
+
 def test_the_file_holds_the_last_proof_only(plan: Plan, answers: Path, tmp_path: Path) -> None:
     parts = answers.read_bytes().count(b'["part", ')
     size = answers.stat().st_size
