@@ -56,7 +56,8 @@ CHECKER = ROOT / "checker"
 EXPLAINED = ROOT / "docs" / "mutation.md"
 TESTS = ("tests/checker", "tests/test_forged.py")
 #: Those that notice most of what goes wrong at import, to be collected alone at first.
-FIRST = tuple(f"tests/checker/test_{name}.py" for name in ("documents", "kernel", "two_texts", "intervals"))
+FIRST = tuple(f"tests/checker/{name}.py" for name in (
+    "test_documents", "test_kernel", "rules/test_two_texts", "refuting/test_intervals"))
 #: These read large plans, which takes longer than it tells.
 SKIPPED = "not shipped_plans"
 WARM = ("pytest", "_pytest.assertion.rewrite", "hypothesis", "z3", "cvc5", "numpy", "networkx", "click",
@@ -155,6 +156,11 @@ def mutated(tree: ast.Module, mutant: Mutant) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+def within(path: Path) -> str:
+    """The name of a module: its path in checker/."""
+    return path.relative_to(CHECKER).as_posix()
+
+
 @cache
 def parsed(file: str) -> ast.Module:
     return ast.parse((CHECKER / file).read_text(encoding="utf-8"))
@@ -187,7 +193,7 @@ def mutants(files: Sequence[Path]) -> list[Mutant]:
     """All of them, by kind, file and line."""
     found = []
     for path in files:
-        tree = parsed(path.name)
+        tree = parsed(within(path))
         place, same = places(tree), Counter[tuple[str, str, str]]()
         statements = path.read_text(encoding="utf-8").splitlines()
         for number, node in enumerate(ast.walk(tree)):
@@ -197,13 +203,13 @@ def mutants(files: Sequence[Path]) -> list[Mutant]:
                 if kind == "number":
                     what += f" of {statements[line - 1].strip()}"
                 what = " ".join(what.split()).replace("|", "¦").replace("`", "'")[:160]
-                found.append(Mutant(path.name, line, kind, number, part, first, last, inside, what,
+                found.append(Mutant(within(path), line, kind, number, part, first, last, inside, what,
                                     same[inside, kind, what]))
                 same[inside, kind, what] += 1
     return sorted(found, key=lambda m: (KINDS.index(m.kind), m.file, m.line, m.node, m.part))
 
 
-ROW = re.compile(r"\| (\w+\.py):\d+ ([\w.]*) \| (\w+) \| (`.*`) \| (\d+) \| (.+) \|")
+ROW = re.compile(r"\| ([\w/]+\.py):\d+ ([\w.]*) \| (\w+) \| (`.*`) \| (\d+) \| (.+) \|")
 
 
 def explained() -> dict[str, str]:
@@ -359,7 +365,7 @@ class Lines:
 
     def stop(self) -> dict[str, list[int]]:
         sys.settrace(None)
-        return {Path(name).name: sorted(lines) for name, lines in self.seen.items()}
+        return {within(Path(name)): sorted(lines) for name, lines in self.seen.items()}
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
@@ -486,7 +492,7 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module of the checker with a change."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self.name, self.code = f"checker.{mutant.file[:-3]}", compiled(mutant)
+        self.name, self.code = f"checker.{mutant.file[:-3].replace('/', '.')}", compiled(mutant)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         return importlib.util.spec_from_loader(name, self, origin=self.code.co_filename) if (
@@ -621,9 +627,9 @@ def main() -> None:
                         help="only put the lines of the day into docs/mutation.md")
     given = parser.parse_args()
     if given.renumber:
-        stale = renumber(mutants(sorted(CHECKER.glob("*.py"))))
+        stale = renumber(mutants(sorted(CHECKER.rglob("*.py"))))
         raise SystemExit(f"{stale} rows explain nothing" if stale else 0)
-    found = [m for m in mutants(sorted(CHECKER.glob(f"{given.file or '*'}.py")))
+    found = [m for m in mutants(sorted(CHECKER.rglob(f"{given.file or '*'}.py")))
              if given.kind in (None, m.kind)]
     if given.only:
         lines = [line.split(" ", 2) for line in given.only.read_text(encoding="utf-8").splitlines()]

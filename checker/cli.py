@@ -15,16 +15,17 @@ from typing import Any
 
 import click
 
-from . import kernel, roles
-from .bundle import read_bundle, read_file, read_plan_file
-from .calls import inline
+from . import kernel
 from .errors import CheckerError, Rejected, SolverMissing, Undecided
-from .reader import Plan, Relation, read_plan
-from .records import AlgebraStage, Fact, Law, Proof, read_manifest, read_proof
-from .relations import relation_facts
-from .replay import read_answers, replay, solvers
-from .strict import FUNCTIONS, integer, members, need, read_json
-from .witness import replay as replay_witness
+from .reading.bundle import read_bundle, read_file, read_plan_file
+from .reading.plan import Plan, Relation, read_plan
+from .reading.proof import AlgebraStage, Fact, Law, Proof, read_manifest, read_proof
+from .reading.strict import FUNCTIONS, integer, members, need, read_json
+from .refuting.witness import replay as replay_witness
+from .rules import roles
+from .rules.calls import inline
+from .rules.relations import relation_facts
+from .solvers import read_answers, replay, solvers
 
 FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
 MANY = 200  # more lines than this are folded

@@ -32,21 +32,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .acyclic import check_acyclic
-from .affine import evident
-from .algebra import Algebra
-from .calls import Call, seen, tensors
 from .errors import Masked, Rejected, Undecided
-from .infinite import infinities
-from .layout import Layout
-from .model import LITERALS, Model
-from .normalise import Normaliser
-from .reader import Plan
-from .records import CallStage, ElementHyp, Fact, Hyp, LayoutStage, Lemma, Manifest, Proof, Stage, Tensor
-from .relations import check_once, check_outputs, relation_facts
-from .roles import broken
-from .terms import file_text, plain
-from .widths import check_widths
+from .language.affine import evident
+from .reading.plan import Plan
+from .reading.proof import (
+    CallStage,
+    ElementHyp,
+    Fact,
+    Hyp,
+    LayoutStage,
+    Lemma,
+    Manifest,
+    Proof,
+    Stage,
+    Tensor,
+)
+from .rules.acyclic import check_acyclic
+from .rules.algebra import Algebra
+from .rules.calls import Call, seen, tensors
+from .rules.infinite import infinities
+from .rules.layout import Layout
+from .rules.model import LITERALS, Model
+from .rules.normalise import Normaliser
+from .rules.relations import check_once, check_outputs, relation_facts
+from .rules.roles import broken
+from .rules.terms import file_text, plain
+from .rules.widths import check_widths
 
 _SEAL = object()
 

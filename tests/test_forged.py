@@ -15,14 +15,10 @@ from certificates.build import ProgramBuilder, build_plan
 from certificates.errors import FormatError
 from certificates.plan import dumps, loads
 from certificates.relation import Partial
-from checker.affine import Affine
-from checker.algebra import Algebra
 from checker.errors import Rejected
-from checker.layout import Layout
-from checker.model import Model
-from checker.normalise import Normaliser
-from checker.reader import read_plan
-from checker.records import (
+from checker.language.affine import Affine
+from checker.reading.plan import read_plan
+from checker.reading.proof import (
     BoundPart,
     BoundSymbol,
     Def,
@@ -35,7 +31,11 @@ from checker.records import (
     LayoutStage,
     Tensor,
 )
-from checker.relations import check_once, relation_facts
+from checker.rules.algebra import Algebra
+from checker.rules.layout import Layout
+from checker.rules.model import Model
+from checker.rules.normalise import Normaliser
+from checker.rules.relations import check_once, relation_facts
 from tests.fuzz.families import product, total
 from tests.fuzz.stages import Direct, Pair
 from tests.fuzz.terms import CLASSES, Term, differ, number

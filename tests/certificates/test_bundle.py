@@ -18,7 +18,7 @@ from certificates.errors import FormatError
 from certificates.plan import Plan, digest, dumps
 from certificates.proof import Proof, proof_bytes
 from certificates.report import report, summary
-from checker.replay import read_answers
+from checker.solvers import read_answers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from checker import kernel
-from checker.algebra import Algebra
 from checker.errors import Malformed, Rejected, Undecided
-from checker.model import Model
-from checker.reader import read_plan
-from checker.records import read_manifest, read_proof
-from checker.widths import check_widths
+from checker.reading.plan import read_plan
+from checker.reading.proof import read_manifest, read_proof
+from checker.rules.algebra import Algebra
+from checker.rules.model import Model
+from checker.rules.widths import check_widths
 
 
 def dump(value: Any) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from checker import replay
+from checker import solvers as replay
 from checker.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -166,8 +166,8 @@ def test_rejects_layout(name: str, change: Change, number: int, reason: str) -> 
 
 
 def test_unlisted_and_missing_members() -> None:
-    from checker.reader import read_plan
-    from checker.records import read_manifest, read_proof
+    from checker.reading.plan import read_plan
+    from checker.reading.proof import read_manifest, read_proof
 
     data = row_parallel().members()
     parsed = (read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
@@ -276,7 +276,7 @@ def test_malformed(name: str, change: Change, reason: str) -> None:
 
 
 def test_duplicate_keys_and_depth() -> None:
-    from checker.reader import read_plan
+    from checker.reading.plan import read_plan
 
     for data, reason in ((b'{"a":1,"a":2}', "duplicate"), (b"[" * 100_000, "deeply"), (b"\xff", "no JSON"),
                          (b'{"a":NaN}', "floating-point"), (b"{", "no JSON")):

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checker import kernel
-from checker.affine import Affine
-from checker.algebra import MAX_PIECES, Algebra, tiled
 from checker.errors import Malformed, Rejected, Undecided
-from checker.layout import MAX_SUMMANDS, Layout
-from checker.model import Model
-from checker.reader import read_plan
-from checker.records import BoundPart, Def, Fact, LayoutStage, Reduced, Tensor, read_proof
+from checker.language.affine import Affine
+from checker.reading.plan import read_plan
+from checker.reading.proof import BoundPart, Def, Fact, LayoutStage, Reduced, Tensor, read_proof
+from checker.rules.algebra import MAX_PIECES, Algebra, tiled
+from checker.rules.layout import MAX_SUMMANDS, Layout
+from checker.rules.model import Model
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import dump, one_case, op, piece, plan_of, program, relation, row_parallel, shards, z

@@ -27,10 +27,10 @@ import z3
 from certificates.errors import FormatError
 from certificates.plan import Plan, dumps, loads
 from checker import kernel
-from checker.bundle import read_bundle
 from checker.errors import Malformed, Rejected, Undecided
-from checker.reader import read_plan
-from checker.records import read_manifest, read_proof
+from checker.reading.bundle import read_bundle
+from checker.reading.plan import read_plan
+from checker.reading.proof import read_manifest, read_proof
 from orchestrator.engine import Engine
 from orchestrator.errors import EvaluationError
 from orchestrator.solving import Cores

@@ -14,11 +14,11 @@ import pytest
 
 from checker import kernel
 from checker.errors import Rejected, Undecided
-from checker.infinite import infinities
-from checker.model import Model
-from checker.reader import read_plan
-from checker.records import Fact, read_manifest, read_proof
-from checker.relations import relation_facts
+from checker.reading.plan import read_plan
+from checker.reading.proof import Fact, read_manifest, read_proof
+from checker.rules.infinite import infinities
+from checker.rules.model import Model
+from checker.rules.relations import relation_facts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import Bundle, dump, op, piece, plan_of, program, relation, row_parallel, shards, z

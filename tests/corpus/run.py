@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from certificates.plan import Plan, dumps
-from checker.affine import Affine
 from checker.errors import CheckerError
-from checker.reader import Plan as CheckedPlan
-from checker.reader import read_plan
-from checker.records import Fact, Reduced, Tensor
-from checker.witness import Replay, replay
+from checker.language.affine import Affine
+from checker.reading.plan import Plan as CheckedPlan
+from checker.reading.plan import read_plan
+from checker.reading.proof import Fact, Reduced, Tensor
+from checker.refuting.witness import Replay, replay
 from orchestrator import interpreter, scatter
 from orchestrator.errors import EvaluationError
 from orchestrator.refute import Refuter

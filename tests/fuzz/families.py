@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from checker.normalise import Normaliser
-from checker.records import Element, Tensor
+from checker.reading.proof import Element, Tensor
+from checker.rules.normalise import Normaliser
 
 from .stages import Direct, Pair
 from .terms import FUNCTIONS, Random, Sizes, Term, free, number

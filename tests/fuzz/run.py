@@ -11,10 +11,10 @@ from pathlib import Path
 
 from certificates.bundle import Bundle, OutputVerdict, write
 from checker import kernel
-from checker.bundle import read_bundle
 from checker.errors import Undecided
-from checker.reader import read_plan
-from checker.records import read_manifest, read_proof
+from checker.reading.bundle import read_bundle
+from checker.reading.plan import read_plan
+from checker.reading.proof import read_manifest, read_proof
 from orchestrator.engine import Engine
 from orchestrator.errors import Unproved
 from orchestrator.solving import Cores

@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from checker.affine import Affine, row_major
-from checker.algebra import Algebra, Choice, Solved
 from checker.errors import Undecided
-from checker.model import Model
-from checker.normalise import Normaliser
-from checker.ops import Op, Type
-from checker.reader import Group, Plan, Program, RankClass
-from checker.records import (
+from checker.language.affine import Affine, row_major
+from checker.language.ops import Op, Type
+from checker.reading.plan import Group, Plan, Program, RankClass
+from checker.reading.proof import (
     AlgebraStage,
     Case,
     Element,
@@ -29,7 +26,10 @@ from checker.records import (
     Tensor,
     Tree,
 )
-from checker.widths import Width, check_widths
+from checker.rules.algebra import Algebra, Choice, Solved
+from checker.rules.model import Model
+from checker.rules.normalise import Normaliser
+from checker.rules.widths import Width, check_widths
 from orchestrator.algebra_stage import patterns
 
 from .terms import CLASSES, LETTERS, Sizes, Term, free, size_of, substitute, value_of, variables

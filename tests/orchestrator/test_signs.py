@@ -11,10 +11,10 @@ from certificates.build import ProgramBuilder, build_plan
 from certificates.functions import body_plan
 from certificates.plan import Plan, dumps
 from certificates.relation import Replicate
-from checker.model import Model
-from checker.reader import read_plan
-from checker.records import Tensor
-from checker.roots import nonnegative
+from checker.reading.plan import read_plan
+from checker.reading.proof import Tensor
+from checker.rules.model import Model
+from checker.rules.roots import nonnegative
 from orchestrator.emit import emit
 from orchestrator.outline import outline
 from orchestrator.signs import Signs

@@ -1,0 +1,1 @@
+"""Data and meaning: affine forms, the table of ops."""

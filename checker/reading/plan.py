@@ -1,0 +1,398 @@
+"""The plan reader: plan bytes to a fully type-checked `Plan`, or `Malformed` (obligation 2).
+
+Nothing in the data model can be built from bytes without passing every check below, so later modules may rely
+on types, ranges and names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import Any
+
+from ..errors import Malformed
+from ..language.affine import Affine, evident
+from ..language.ops import (
+    ATTRIBUTES,
+    COLLECTIVES,
+    OPERANDS,
+    SORTS,
+    Op,
+    Type,
+    attribute_readers,
+    check_types,
+    literal_value,
+)
+from .strict import (
+    RESULT,
+    affines,
+    anything,
+    array,
+    integer,
+    integers,
+    interval,
+    many,
+    members,
+    name,
+    natural,
+    need,
+    one_of,
+    optional,
+    rational,
+    read_json,
+    record,
+    row,
+    symbol,
+    text,
+)
+
+MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
+ROLES = ("given", "constants")
+OPTIONAL = ("functions", *ROLES)
+Box = tuple[tuple[int, int], ...]
+
+
+Site = tuple[str, int]
+"""A function and the number of an instance of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program in static single assignment; `types` covers inputs and results, `producers` the results.
+    `calls` has the operands and the results of every call; each result's producer is an op named `call`."""
+
+    inputs: Mapping[str, Type]
+    ops: tuple[Op, ...]
+    outputs: Mapping[str, str]
+    types: Mapping[str, Type]
+    producers: Mapping[str, Op]
+    calls: Mapping[Site, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RankClass:
+    """The ranks in `box` (half-open intervals in mesh order), which run `program`."""
+
+    name: str
+    box: Box
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group; `factorised` when its rank lists are exactly the fibres of `axes`, order included."""
+
+    name: str
+    axes: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    factorised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece of a relation: digits z0.. of these sizes, forms of the plan and specification index."""
+
+    cls: str
+    sizes: tuple[int, ...]
+    plan: tuple[Affine, ...]
+    spec: tuple[Affine, ...]
+
+    def digits(self) -> dict[str, tuple[int, int]]:
+        return {f"z{i}": (0, n) for i, n in enumerate(self.sizes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """`plan[...] = coef * spec[...]`, or the reduction over mesh axes of the plan side (`reduce`)."""
+
+    spec: str
+    plan: str
+    coef: Fraction
+    reduce: tuple[str, tuple[str, ...]] | None
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole plan file. `rendezvous[seq][class]` is the collective of that number in that class. A function
+    is a plan of its own on the same mesh, without relations: its bodies."""
+
+    name: str
+    mesh: tuple[tuple[str, int], ...]
+    groups: Mapping[str, Group]
+    sources: tuple[str, ...]
+    spec: Program
+    classes: Mapping[str, RankClass]
+    inputs: tuple[Relation, ...]
+    outputs: tuple[Relation, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    provenance: Mapping[str, Any]
+    rendezvous: Mapping[int, Mapping[str, Op]]
+    digest: str
+    functions: Mapping[str, Plan]
+    given: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    def axis(self, name: str) -> int:
+        """Position of a mesh axis."""
+        return [a for a, _ in self.mesh].index(name)
+
+    def box(self, cls: str) -> dict[str, tuple[int, int]]:
+        """The range of every mesh axis in a class."""
+        return {a: b for (a, _), b in zip(self.mesh, self.classes[cls].box, strict=True)}
+
+    def program(self, space: str) -> Program:
+        return self.classes[space].program if space in self.classes else self.spec
+
+    def operands(self, function: str, space: str, name: str) -> list[str]:
+        """What stands for an input of a function at each of its calls."""
+        place = list(self.functions[function].program(space).inputs).index(name)
+        return [o[place] for (f, _), (o, _) in self.program(space).calls.items() if f == function]
+
+
+def read_plan(data: bytes) -> Plan:
+    """The plan in these (uncompressed) bytes, everything in it checked; else `Malformed`."""
+    document = read_json(data, "plan")
+    extra = {k: document.pop(k) for k in OPTIONAL if k in document} if isinstance(document, dict) else {}
+    need(all(extra.values()), "plan: an optional member is empty")
+    called = extra.get("functions", {})
+    top = record(document, "plan", format=one_of(("trainverify-plan",), "unknown format"),
+                 version=anything, name=text, mesh=many(row(symbol, natural)), groups=anything,
+                 sources=many(text), specification=anything, classes=array, inputs=array, outputs=array,
+                 ranges=anything, provenance=anything)
+    mesh = top["mesh"]
+    need(top["version"] == 1 and isinstance(top["provenance"], dict), "plan: unknown version, or provenance")
+    world = math.prod(n for _, n in mesh)
+    need(len(dict(mesh)) == len(mesh) and 1 <= world <= MAX_RANKS, "mesh: bad axes")
+    need(len(top["classes"]) <= MAX_CLASSES, f"plan: more than {MAX_CLASSES} classes")
+    groups = _groups(top["groups"], mesh)
+    boxes, programs = dict[str, dict[str, tuple[int, int]]](), dict[str, Any]()
+    for entry in top["classes"]:
+        item = record(entry, "class", name=symbol, box=anything, program=anything)
+        what = f"class {item['name']}"
+        box = record(item["box"], f"{what}: box", **{a: interval for a, _ in mesh})
+        need(all(box[a][0] >= 0 and box[a][1] <= n for a, n in mesh), f"{what}: bad box")
+        need(item["name"] not in boxes, f"{what} occurs twice")
+        boxes[item["name"]], programs[item["name"]] = box, item["program"]
+
+    def problem(what: str, spec: Any, bodies: Mapping[str, Any], functions: Mapping[str, Plan]) -> Plan:
+        """The specification's program and one for each class, which meet, and may call functions."""
+        sources = len(top["sources"])
+        read = _program(spec, f"{what}specification", {}, {}, sources,
+                        {f: p.spec for f, p in functions.items()})
+        classes = {c: RankClass(c, tuple(box[a] for a, _ in mesh), _program(
+            bodies[c], f"{what}class {c}", box, groups, sources,
+            {f: p.program(c) for f, p in functions.items()})) for c, box in boxes.items()}
+        for c, cls in classes.items():
+            need(cls.program.calls.keys() == read.calls.keys(),
+                 f"{what}class {c}: it and the specification call different instances")
+        plan = Plan(top["name"], mesh, groups, top["sources"], read, classes, (), (), {}, top["provenance"],
+                    _rendezvous(classes), hashlib.sha256(data).hexdigest(), functions)
+        _tile(plan)
+        _meet(plan)
+        return plan
+
+    functions = dict[str, Plan]()
+    for key, entry in members(called, "functions", "",
+                              " ".join(called) if isinstance(called, dict) else "").items():
+        item = record(entry, f"function {symbol(key, 'function')}", specification=anything, classes=anything)
+        bodies = members(item["classes"], f"function {key}: classes", " ".join(boxes))
+        functions[key] = problem(f"function {key}: ", item["specification"], bodies, {})
+    plan = problem("", top["specification"], programs, functions)
+    integral = " ".join(n for n, t in plan.spec.inputs.items() if t.sort == "Int")
+    ranges = {n: interval(r, f"range of {n}")
+              for n, r in members(top["ranges"], "ranges", "", integral).items()}
+    relations = [tuple(_relation(r, plan, side, f"{side[:-1]} relation {i}") for i, r in enumerate(top[side]))
+                 for side in ("inputs", "outputs")]
+    for f, body in functions.items():
+        given = {i: plan.operands(f, "s", i) for i in body.spec.inputs}
+        functions[f] = replace(body, ranges={
+            i: (min(ranges[v][0] for v in vs), max(ranges[v][1] for v in vs))
+            for i, vs in given.items() if vs and ranges.keys() >= set(vs)})
+    roles = [_declared(plan, extra.get(role, []), role) for role in ROLES]
+    need(not set(roles[0]) & set(roles[1]), "an input is declared both given and constant")
+    return replace(plan, inputs=relations[0], outputs=relations[1], ranges=ranges, given=roles[0],
+                   constants=roles[1])
+
+
+def _declared(plan: Plan, value: Any, role: str) -> tuple[str, ...]:
+    """Inputs that the plan declares given anew, or constant: a step leaves them as they were."""
+    programs = [plan.program(space) for space in ("s", *plan.classes)]
+    names: tuple[str, ...] = many(one_of({n for p in programs for n in p.inputs}, "no input:"))(value, role)
+    need(list(names) == sorted(set(names)), f"{role}: names must be sorted, each once")
+    for n in names:
+        need(all(p.outputs.get(n, n) == n for p in programs), f"{role}: a step leaves {n} with another value")
+    return names
+
+
+def read_type(value: Any, what: str) -> Type:
+    found = re.fullmatch(r"([a-z0-9]{2,4})\[([0-9,]*)\]", value) if isinstance(value, str) else None
+    if found is None or found[1] not in SORTS:
+        raise Malformed(f"{what}: {value!r:.60} is no type")
+    dims = found[2].split(",") if found[2] else []
+    need(len(dims) <= 16 and all(re.fullmatch(r"[1-9][0-9]{0,11}", d) for d in dims),
+         f"{what}: {value[:60]} has a bad dimension")
+    return Type(found[1], tuple(map(int, dims)))
+
+
+def _groups(value: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, Group]:
+    groups, world = {}, math.prod(n for _, n in mesh)
+    for key, entry in members(value, "groups", "",
+                              " ".join(value) if isinstance(value, dict) else "").items():
+        what = f"group {key!r:.60}"
+        item = record(entry, what, axes=many(text), ranks=many(partial(integers, high=world)))
+        axes, ranks = item["axes"], item["ranks"]
+        need(set(axes) <= set(dict(mesh)) and len(set(axes)) == len(axes), f"{what}: bad axes")
+        need(sorted(r for line in ranks for r in line) == list(range(world)), f"{what}: no partition")
+        need(len({len(line) for line in ranks}) == 1, f"{what}: lists of different lengths")
+        groups[key] = Group(key, axes, ranks, bool(axes) and set(ranks) == set(fibres(mesh, axes)))
+    return groups
+
+
+def fibres(mesh: tuple[tuple[str, int], ...], axes: Sequence[str]) -> list[tuple[int, ...]]:
+    """The rank lists of a factorised group (obligation 13): members in row-major order of the axes as
+    listed."""
+    sizes, stride, steps = dict(mesh), 1, dict[str, range]()
+    for axis, n in reversed(mesh):
+        steps[axis], stride = range(0, n * stride, stride), stride * n
+    bases = product(*(steps[a] for a in sizes if a not in axes))
+    return [tuple(sum(base) + sum(step) for step in product(*(steps[a] for a in axes))) for base in bases]
+
+
+def _program(value: Any, what: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Group],
+             sources: int, bodies: Mapping[str, Program]) -> Program:
+    item = record(value, what, inputs=many(row(name, read_type)), ops=array, outputs=many(row(name, text)))
+    types, ops = dict[str, Type](item["inputs"]), dict[str, Op]()
+    need(len(types) == len(item["inputs"]), f"{what}: an input occurs twice")
+    inputs, calls = dict(types), dict[Site, tuple[tuple[str, ...], tuple[str, ...]]]()
+    for entry in item["ops"]:
+        if isinstance(entry, list) and entry[1:2] == ["call"]:
+            _call(entry, what, bodies, types, ops, calls)
+            continue
+        result, op, operands, kind, attrs, source = array(entry, f"{what}: op", 6)
+        where = f"{what}: op {text(result, what, RESULT)}"
+        where = f"{where} {one_of(ATTRIBUTES, 'unknown op')(op, where)}"
+        need(result not in types, f"{where}: assigned twice")
+        operands = many(one_of(types, "an operand is not defined before it:"))(operands, where)
+        wanted = OPERANDS.get(op, 1 if op != "concatenate" else max(len(operands), 1))
+        need(len(operands) == wanted, f"{where}: a list of {wanted} operands is expected")
+        found = record(attrs, where, **attribute_readers(op, axes, groups))
+        types[result] = read_type(kind, where)
+        if op == "constant":
+            found["value"] = literal_value(found["value"], types[result], where)
+        place = optional(row(partial(integer, low=0, high=sources), natural, text))(source, where)
+        ops[result] = Op(result, op, operands, tuple(types[o] for o in operands), types[result], found, place)
+        group = len(groups[found["group"]].ranks[0]) if op in COLLECTIVES else 1
+        try:
+            check_types(ops[result], axes, group)
+        except Malformed as error:
+            raise Malformed(f"{where}: {error}") from None
+    outputs = dict[str, str](item["outputs"])
+    need(len(outputs) == len(item["outputs"]), f"{what}: an output occurs twice")
+    need(set(outputs.values()) <= set(types), f"{what}: an output has no value")
+    return Program(inputs, tuple(ops.values()), outputs, types, ops, calls)
+
+
+def _call(entry: list[Any], what: str, bodies: Mapping[str, Program], types: dict[str, Type],
+          ops: dict[str, Op], calls: dict[Site, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
+    """A call: a new value for each output of the body, whose inputs have the types of the operands."""
+    listed, _, operands, function, number = array(entry, f"{what}: call", 5)
+    body = bodies[one_of(bodies, "unknown function")(function, f"{what}: call")]
+    where = f"{what}: call of {function} {natural(number, f'{what}: call')}"
+    operands = many(one_of(types, "an operand is not defined before it:"))(operands, where)
+    results = many(lambda r, w: text(r, w, RESULT))(listed, where)
+    need((function, number) not in calls, f"{where}: it occurs twice")
+    need([types[o] for o in operands] == list(body.inputs.values()), f"{where}: operands of other types")
+    need(len(results) == len(body.outputs) > 0, f"{where}: a result for each of {len(body.outputs)} outputs")
+    for result, value in zip(results, body.outputs.values(), strict=True):
+        need(result not in types, f"{where}: {result} is assigned twice")
+        types[result] = body.types[value]
+        ops[result] = Op(result, "call", operands, (), types[result],
+                         {"function": function, "value": value}, None)
+    calls[function, number] = operands, results
+
+
+def apart(a: Box, b: Box) -> bool:
+    """Have two boxes no common point?"""
+    return any(x[1] <= y[0] or y[1] <= x[0] for x, y in zip(a, b, strict=True))
+
+
+def _tile(plan: Plan) -> None:
+    """The boxes of the rank classes tile the mesh: pairwise disjoint, and as many ranks as the mesh has."""
+    boxes = [c.box for c in plan.classes.values()]
+    need(all(apart(a, b) for i, a in enumerate(boxes) for b in boxes[:i]), "two rank classes share a rank")
+    total = sum(math.prod(hi - lo for lo, hi in box) for box in boxes)
+    need(total == math.prod(n for _, n in plan.mesh), "the rank classes do not cover the mesh")
+
+
+def _rendezvous(classes: Mapping[str, RankClass]) -> dict[int, dict[str, Op]]:
+    found: dict[int, dict[str, Op]] = {}
+    for cls in classes.values():
+        for op in cls.program.ops:
+            if op.name in COLLECTIVES:
+                here = found.setdefault(op.attrs["seq"], {})
+                need(cls.name not in here, f"class {cls.name}: op {op.result}: its seq occurs twice")
+                here[cls.name] = op
+    return found
+
+
+def _meet(plan: Plan) -> None:
+    """Every rendezvous (obligation 14): one op, group, attributes and operand type; whole groups take
+    part."""
+    owner: dict[int, str] = {}
+    if any(len(ops) < len(plan.classes) for ops in plan.rendezvous.values()):
+        for cls in plan.classes.values():
+            for point in product(*(range(lo, hi) for lo, hi in cls.box)):
+                rank = 0
+                for i, (_, n) in zip(point, plan.mesh, strict=True):
+                    rank = rank * n + i
+                owner[rank] = cls.name
+    for seq, ops in plan.rendezvous.items():
+        alike = {(o.name, tuple(sorted(o.attrs.items())), o.ins) for o in ops.values()}
+        need(len(alike) == 1, f"rendezvous {seq}: classes disagree on op, group, attributes or operand type")
+        ranks = plan.groups[next(iter(ops.values())).attrs["group"]].ranks
+        need(len(ops) == len(plan.classes)
+             or all(len({owner[r] in ops for r in line}) == 1 for line in ranks),
+             f"rendezvous {seq}: a member of a group is absent")
+
+
+def _relation(value: Any, plan: Plan, side: str, what: str) -> Relation:
+    item = record(value, what, spec=name, plan=name, coef=rational, pieces=array, reduce=optional(
+        row(one_of(("add", "max", "min"), "unknown reduction"), many(text))))
+    spec, local, coef, reduce = (item[k] for k in ("spec", "plan", "coef", "reduce"))
+
+    def tensor(program: Program, key: str, owner: str) -> Type:
+        need(key in getattr(program, side), f"{what}: {owner} has no such {side[:-1]} {key[:60]}")
+        return program.types[key if side == "inputs" else program.outputs[key]]
+
+    target = tensor(plan.spec, spec, "the specification")
+    need(coef != 0 and (coef == 1 or target.sort == "Real"), f"{what}: bad coefficient")
+    gone = reduce[1] if reduce else ()
+    need(gone == tuple(a for a, _ in plan.mesh if a in gone) and bool(gone) == bool(reduce),
+         f"{what}: reduced axes must be mesh axes in mesh order")
+    need(not reduce or target.sort != "Bool", f"{what}: unknown reduction")
+    pieces = []
+    for entry in item["pieces"]:
+        where = f"{what}: piece"
+        raw = record(entry, where, sizes=partial(integers, low=1), plan=anything, spec=anything,
+                     **{"class": one_of(plan.classes, "unknown class")})
+        cls, sizes = plan.classes[raw["class"]], raw["sizes"]
+        kind = tensor(cls.program, local, f"class {cls.name}")
+        need(kind.sort == target.sort, f"{where}: the sorts of {spec[:60]} and {local[:60]} differ")
+        need(len(sizes) <= 32, f"{where}: too many digits")
+        digits = Piece(cls.name, sizes, (), ()).digits()
+        symbols = digits | {a: b for a, b in plan.box(cls.name).items() if a not in gone}
+        forms, images = affines(digits)(raw["plan"], where), affines(symbols)(raw["spec"], where)
+        need(len(forms) == len(kind.shape) and len(images) == len(target.shape), f"{where}: wrong rank")
+        need(all(evident(form, 0, n, symbols) for form,
+                 n in zip(forms + images, kind.shape + target.shape, strict=True)),
+             f"{where}: a piece in class {cls.name} leaves its tensor")
+        pieces.append(Piece(cls.name, sizes, forms, images))
+    need(bool(pieces), f"{what}: no pieces")
+    return Relation(spec, local, coef, reduce, tuple(pieces))

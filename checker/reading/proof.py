@@ -1,0 +1,416 @@
+"""Records of `proof.json` and `manifest.json` as frozen data: shape only; meaning is the kernel's
+business."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any, NamedTuple
+
+from ..language.affine import Affine
+from .strict import (
+    DIGEST,
+    FILE,
+    FUNCTIONS,
+    Reader,
+    affines,
+    anything,
+    array,
+    integer,
+    integers,
+    many,
+    members,
+    natural,
+    need,
+    one_of,
+    optional,
+    rational,
+    read_json,
+    record,
+    row,
+    symbol,
+    text,
+)
+
+MAX_TERM, MAX_REPS, MAX_DIGITS = 200, 1000, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value of the specification (space "s") or of a rank class, or a literal (space "#f", "#i", "#b")."""
+
+    space: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.space}:{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The reduction, over all coordinates of `axes`, of what each rank holds; one member per rank class."""
+
+    kind: str
+    axes: tuple[str, ...]
+    of: tuple[Tensor, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} over {' '.join(self.axes)} of ({'; '.join(map(str, self.of))})"
+
+
+Ref = Tensor | Reduced
+Index = tuple[Affine, ...]
+Piece = tuple[int, tuple[str, ...], tuple[int, ...]]
+"""Offset, classes major to minor, and the stride of each."""
+Tree = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """For all values of the symbols: `lhs[lhs_index] = coef * rhs[rhs_index]`."""
+
+    lhs: Ref
+    rhs: Ref
+    coef: Fraction
+    symbols: tuple[tuple[str, int, int], ...]
+    lhs_index: Index
+    rhs_index: Index
+
+    def __hash__(self) -> int:
+        return hash((self.lhs, self.rhs, self.lhs_index, self.rhs_index))  # that of a Fraction is slow
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {name: (lo, hi) for name, lo, hi in self.symbols}
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a tensor in an algebra stage: per coordinate the piece number and its representatives."""
+
+    ref: Ref
+    coords: tuple[tuple[Any, ...], ...]
+
+    def pieces(self) -> tuple[int, ...]:
+        return tuple(c[0] for c in self.coords)
+
+
+class BoundSymbol(NamedTuple):
+    sym: str
+
+
+class BoundPart(NamedTuple):
+    t: Ref
+    at: Index
+    arg: Index
+    part: int
+
+
+class BoundValue(NamedTuple):
+    t: Ref
+    at: Index
+    value: str
+
+
+class Def(NamedTuple):
+    t: Ref
+    at: Index
+    arg: Index | None
+
+
+class Hyp(NamedTuple):
+    facts: tuple[int, ...]
+    at: Index
+    lift: tuple[str, ...]
+    kind: str
+
+
+class Range(NamedTuple):
+    input: str
+    at: Index
+
+
+class ElementDef(NamedTuple):
+    e: Element
+
+
+class ElementHyp(NamedTuple):
+    fact: int
+    at: Index
+    defines: str
+
+
+class Law(NamedTuple):
+    """`lhs = rhs`; terms are Elements, ("lit", q), ("*", q, term) and (operator or function, term, …)."""
+
+    schema: str
+    lhs: Any
+    rhs: Any
+
+
+LayoutPremise = BoundSymbol | BoundPart | BoundValue | Def | Hyp | Range
+AlgebraPremise = ElementDef | ElementHyp | Law
+
+
+class LayoutStage(NamedTuple):
+    goal: int
+    title: str
+    file: str
+    symbols: tuple[tuple[str, tuple[int, int] | None], ...]
+    premises: tuple[LayoutPremise, ...]
+
+
+class Case(NamedTuple):
+    reps: tuple[tuple[int, ...], ...]
+    premises: tuple[AlgebraPremise, ...]
+    file: str
+
+
+class AlgebraStage(NamedTuple):
+    goal: int
+    title: str
+    classes: Mapping[str, tuple[int, int]]
+    trees: tuple[tuple[Ref, tuple[Tree, ...]], ...]
+    goal_at: tuple[tuple[str, ...], ...]
+    cases: tuple[Case, ...]
+
+
+Stage = LayoutStage | AlgebraStage
+
+
+class CallStage(NamedTuple):
+    """The conclusions of a lemma (by number) at one instance of its function."""
+
+    lemma: int
+    instance: int
+
+
+class Lemma(NamedTuple):
+    """Stages about the bodies of a function. Facts that no stage proves are assumed."""
+
+    function: str
+    facts: tuple[Fact, ...]
+    stages: tuple[Stage, ...]
+    concludes: tuple[int, ...]
+
+
+class Proof(NamedTuple):
+    """All facts, the input relation that each declared fact cites (by fact number), lemmas, all stages."""
+
+    facts: tuple[Fact, ...]
+    declared: Mapping[int, int]
+    stages: tuple[Stage | CallStage, ...]
+    lemmas: tuple[Lemma, ...]
+
+
+class Manifest(NamedTuple):
+    """What `manifest.json` says: status of the files, digests of the members, a claim per output relation."""
+
+    generator: str
+    status: str
+    members: Mapping[str, str]
+    verdicts: tuple[tuple[str, str, str, str], ...]
+
+
+MEMBER = re.compile(rf"(plan|proof|witness)\.json|run\.sh|report\.txt|obligations/{FILE.pattern}\.smt2")
+reduction = one_of(("add", "max", "min"), "unknown reduction")
+file = partial(text, pattern=FILE)
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """`manifest.json` as a record, or `Malformed`."""
+    def reason(value: Any, what: str) -> str:
+        need(isinstance(value, str), f"{what}: a text is expected")
+        return "".join(c for c in value[:1000] if c.isprintable())
+
+    def digests(value: Any, what: str) -> dict[str, str]:
+        listed = members(value, what, "plan.json proof.json",
+                         " ".join(value) if isinstance(value, dict) else "")
+        return {text(m, what, MEMBER): text(digest, f"{what}: {m}", DIGEST) for m, digest in listed.items()}
+
+    verdict = one_of(("PROVED", "REFUTED", "UNKNOWN"), "unknown verdict")
+    top = record(read_json(data, "manifest"), "manifest", version=integer, generator=text, members=digests,
+                 format=one_of(("trainverify-bundle",), "unknown format"), verdicts=array,
+                 status=one_of(("unsat", "unknown"), "unknown status"))
+    need(top["version"] == 1, "manifest: unknown version")
+    verdicts = [record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
+                for v in top["verdicts"]]
+    return Manifest(top["generator"], top["status"], top["members"],
+                    tuple((v["spec"], v["plan"], v["verdict"], v["reason"]) for v in verdicts))
+
+
+def read_proof(data: bytes) -> Proof:
+    """`proof.json` as records, or `Malformed`."""
+    document = read_json(data, "proof")
+    called = document.pop("lemmas", []) if isinstance(document, dict) else []
+    top = record(document, "proof", format=one_of(("trainverify-proof",), "unknown format"),
+                 version=integer, facts=array, stages=array)
+    need(top["version"] == 1, "proof: unknown version")
+    lemmas = []
+    for i, entry in enumerate(array(called, "lemmas")):
+        what = f"lemma {i}"
+        item = record(entry, what, function=symbol, facts=array, stages=array, concludes=anything)
+        inside = [_fact(f, f"{what}, fact {n}")[0] for n, f in enumerate(item["facts"])]
+        proofs = tuple(_stage(s, f"{what}, stage {n}", inside) for n, s in enumerate(item["stages"]))
+        concludes = integers(item["concludes"], f"{what}: concludes", high=len(inside))
+        lemmas.append(Lemma(item["function"], tuple(inside), proofs, concludes))
+    facts, declared = [], dict[int, int]()
+    for i, entry in enumerate(top["facts"]):
+        fact, by = _fact(entry, f"fact {i}")
+        facts.append(fact)
+        if by is not None:
+            number = natural(next(iter(members(by, f"fact {i}: by", "", "input output").values()), None),
+                             f"fact {i}: by")
+            need(len(by) == 1, f"fact {i}: by names one relation")
+            if "input" in by:
+                declared[i] = number
+    stages: list[Stage | CallStage] = []
+    for i, entry in enumerate(top["stages"]):
+        if isinstance(entry, dict) and entry.get("kind") == "call":
+            item = record(entry, f"stage {i}", kind=text, instance=natural,
+                          lemma=partial(integer, low=0, high=len(lemmas)))
+            stages.append(CallStage(item["lemma"], item["instance"]))
+        else:
+            stages.append(_stage(entry, f"stage {i}", facts))
+    return Proof(tuple(facts), declared, tuple(stages), tuple(lemmas))
+
+
+def read_ref(value: Any, what: str) -> Ref:
+    """A REF; that the tensor exists is checked by the kernel."""
+    if not isinstance(value, str):
+        item = record(value, what, kind=reduction, axes=many(text), of=many(text))
+        need(bool(item["of"]), f"{what}: a reduced tensor has members")
+        return Reduced(item["kind"], item["axes"], tuple(Tensor(*v.partition(":")[::2]) for v in item["of"]))
+    space, colon, rest = value.partition(":")
+    need(bool(colon), f"{what}: {value[:60]!r} is no tensor")
+    if space[:1] == "#":
+        fit = rest in ("true", "false") if space == "#b" else space in ("#f", "#i")
+        need(fit and (space == "#b" or rational(rest, what).denominator == 1 or space == "#f"),
+             f"{what}: {value[:60]!r} is no literal")
+    return Tensor(space, rest)
+
+
+def _symbols(value: Any, what: str) -> tuple[tuple[str, int, int], ...]:
+    found = many(row(partial(symbol, prefixes="teqv"), integer, integer))(value, what)
+    need(all(low < high for _, low, high in found), f"{what}: an empty range")
+    need(len({s for s, _, _ in found}) == len(found), f"{what}: a symbol occurs twice")
+    return found  # type: ignore[no-any-return]
+
+
+def _fact(entry: Any, what: str) -> tuple[Fact, Any]:
+    item = record(entry, what, lhs=read_ref, rhs=read_ref, coef=rational, symbols=_symbols,
+                  lhs_index=anything,
+                  rhs_index=anything, by=anything)
+    need(item["coef"] != 0, f"{what}: a coefficient of zero")
+    index = affines({s for s, _, _ in item["symbols"]})
+    return Fact(item["lhs"], item["rhs"], item["coef"], item["symbols"], index(item["lhs_index"], what),
+                index(item["rhs_index"], what)), item["by"]
+
+
+def title(value: Any, what: str) -> str:
+    need("|" not in text(value, what), f"{what}: a title has no bar")
+    return str(value)
+
+
+def _stage(entry: Any, what: str, facts: list[Fact]) -> Stage:
+    need(isinstance(entry, dict), f"{what}: an object is expected")
+    common: dict[str, Reader] = {"kind": text, "goal": partial(integer, low=0, high=len(facts)),
+                                 "title": title}
+    if entry.get("kind") == "algebra":
+        return _algebra(record(entry, what, **common, classes=anything, trees=anything, goal_at=anything,
+                               cases=array), what, facts)
+    need(entry.get("kind") == "layout", f"{what}: unknown kind")
+    item = record(entry, what, **common, file=file, symbols=array, premises=array)
+    fresh: list[tuple[str, tuple[int, int] | None]] = []
+    for v in item["symbols"]:
+        label, low, high = array(v, what, 3)
+        text(label, f"{what}: fresh symbol", re.compile(r"[qv][0-9]{1,9}"))
+        need(label[0] == "q" or low is high is None, f"{what}: a v symbol has no range")
+        fresh.append((label, None if label[0] == "v" else (integer(low, what), integer(high, what, low + 1))))
+    known = [s[0] for s in facts[item["goal"]].symbols] + [s for s, _ in fresh]
+    need(len(set(known)) == len(known), f"{what}: a symbol occurs twice")
+    premises = tuple(_layout_premise(p, f"{what}, premise {n}", affines(set(known)), len(facts))
+                     for n, p in enumerate(item["premises"], 1))
+    return LayoutStage(item["goal"], item["title"], item["file"], tuple(fresh), premises)
+
+
+def _variant(value: Any, what: str, kinds: Mapping[str, tuple[Any, Mapping[str, Reader]]]) -> Any:
+    """A premise: the fields besides `k` decide which variant of the kind it is."""
+    need(isinstance(value, dict) and isinstance(value.get("k"), str),
+         f"{what}: an object with a kind is expected")
+    for key, (make, fields) in kinds.items():
+        if key.partition(" ")[0] == value["k"] and (" " not in key or key.partition(" ")[2] in value):
+            item = record(value, what, k=text, **fields)
+            return make(*(item[f] for f in fields))
+    return need(False, f"{what}: unknown kind {value['k'][:20]!r}")
+
+
+def _layout_premise(value: Any, what: str, index: Reader, facts: int) -> LayoutPremise:
+    place = {"t": read_ref, "at": index}
+    found: LayoutPremise = _variant(value, what, {
+        "bound sym": (BoundSymbol, {"sym": text}),
+        "bound value": (BoundValue, place | {"value": text}),
+        "bound": (BoundPart, place | {"arg": index, "part": natural}),
+        "def": (Def, place | {"arg": optional(index)}),
+        "hyp": (Hyp, {"facts": partial(integers, high=facts), "at": index, "lift": many(text),
+                      "kind": reduction}),
+        "range": (Range, {"input": text, "at": index})})
+    return found
+
+
+def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
+    sizes = many(row(symbol, partial(integer, low=1), partial(integer, low=1)))(item["classes"],
+                                                                                f"{what}: classes")
+    classes = {c: (n, m) for c, n, m in sizes}
+    need(len(classes) == len(sizes), f"{what}: a class occurs twice")
+    need(all(m <= n for n, m in classes.values()), f"{what}: a class has more representatives than elements")
+    names = many(one_of(classes, "unknown class"))
+    coords = many(partial(integers, high=10**9))
+    forms = affines({f"{c}.{r}" for c, (_, m) in classes.items() for r in range(min(m, MAX_REPS))})
+    term = partial(_term, coords=coords)
+
+    def piece(value: Any, where: str) -> Piece:
+        """Strides are given where they are not row-major."""
+        some: list[Reader] = [natural, names, partial(integers, low=1)]
+        offset, inner, *given = row(*some[:max(2, len(array(value, where)))])(value, where)
+        need(len(inner) <= MAX_DIGITS, f"{where}: a piece of more than {MAX_DIGITS} classes")
+        own = tuple(math.prod(classes[c][0] for c in inner[k + 1:]) for k in range(len(inner)))
+        need(not given or (len(given[0]) == len(inner) and given[0] != own), f"{where}: strides out of place")
+        return offset, inner, given[0] if given else own
+
+    def element(value: Any, where: str) -> Element:
+        return Element(*row(read_ref, coords)(value, where))
+
+    kinds: dict[str, tuple[Any, Mapping[str, Reader]]] = {
+        "def": (ElementDef, {"e": element}),
+        "hyp": (ElementHyp, {"fact": partial(integer, low=0, high=len(facts)), "at": forms,
+                             "defines": one_of(("lhs", "rhs"), "defines lhs or rhs, not")}),
+        "law": (Law, {"schema": one_of(("ring", "lattice", "recip", "root"), "unknown law"), "lhs": term,
+                      "rhs": term})}
+    cases = []
+    for i, entry in enumerate(item["cases"]):
+        where = f"{what}, case {i}"
+        case = record(entry, where, reps=coords, premises=array, file=file)
+        cases.append(Case(case["reps"], tuple(_variant(p, f"{where}, premise {n}", kinds) for n, p in
+                                              enumerate(case["premises"], 1)), case["file"]))
+    trees = many(row(read_ref, many(many(piece))))(item["trees"], f"{what}: trees")
+    goal_at = many(names)(item["goal_at"], f"{what}: goal_at")
+    return AlgebraStage(item["goal"], item["title"], classes, trees, goal_at, tuple(cases))
+
+
+def _term(value: Any, what: str, coords: Reader, depth: int = 0) -> Any:
+    """A TERM of a law."""
+    head = text(array(value, what)[0] if value else None, f"{what}: term")
+    need(depth < MAX_TERM, f"{what}: a term is nested too deeply")
+    inner = partial(_term, coords=coords, depth=depth + 1)
+    if head == "e":
+        return Element(*row(text, read_ref, coords)(value, what)[1:])
+    need(head in ("lit", "*", "+", "-", "neg") or head in FUNCTIONS, f"{what}: unknown function {head[:20]}")
+    binary = head in ("-", "mul", "fpow", "max2", "min2") or head.startswith("cmp_")
+    count = 0 if head in ("neg_inf", "pos_inf") else 2 if binary else 1
+    fields: list[Reader] = [rational] if head == "lit" else [rational, inner] if head == "*" else [inner] * (
+        max(len(value) - 1, 2) if head == "+" else count)
+    return row(text, *fields)(value, what)

@@ -1,0 +1,1 @@
+"""What only a REFUTED rests on: a witness at true sizes, in interval arithmetic."""

@@ -1,0 +1,1 @@
+"""What a stage of a proof may say, one family of rules per module."""

@@ -1,0 +1,109 @@
+"""SMT-LIB terms and the text of one obligation (docs/certificate.md, Text).
+
+A term is a string (literal, operator or free function), an `Affine`, a `Ref` or `Element` (a declared name),
+or a tuple of terms. Names and declarations follow from one left-to-right pass over the assertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from ..language.affine import Affine, Ranges, evident
+from ..language.ops import Term
+from ..reading.strict import FUNCTIONS
+
+ARITY = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
+HEAD = """(set-info :smt-lib-version 2.6)
+(set-logic {})
+(set-info :source |TrainVerify|)
+(set-info :license "https://creativecommons.org/licenses/by/4.0/")
+(set-info :category "industrial")
+(set-info :status {})
+; {}"""
+
+
+def integer(value: int) -> str:
+    return str(value) if value >= 0 else f"(- {-value})"
+
+
+def literal(value: Fraction, sort: str = "Real") -> str:
+    if sort != "Real":
+        return integer(int(value))
+    size = abs(value)
+    text = f"{size.numerator}.0" if size.denominator == 1 else f"(/ {size.numerator}.0 {size.denominator}.0)"
+    return text if value >= 0 else f"(- {text})"
+
+
+def scaled(coef: Fraction, term: Term, sort: str) -> Term:
+    """`(* coef term)`, without the product if coef is 1."""
+    return term if coef == 1 else ("*", literal(coef, sort), term)
+
+
+def nary(operator: str, terms: Sequence[Term]) -> Term:
+    return (operator, *terms) if len(terms) > 1 else terms[0]
+
+
+def guarded(guard: Sequence[Term], body: Term) -> Term:
+    return ("=>", nary("and", guard), body) if guard else body
+
+
+def range_guard(forms: Sequence[Affine], bounds: Sequence[tuple[int, int]], ranges: Ranges) -> list[Term]:
+    """Per coordinate the parts of `lo <= form < hi` that are not evident."""
+    guard: list[Term] = []
+    for form, (low, high) in zip(forms, bounds, strict=True):
+        guard += [] if evident(form, low, None, ranges) else [("<=", integer(low), form)]
+        guard += [] if evident(form, None, high, ranges) else [("<", form, integer(high))]
+    return guard
+
+
+def within(low: int, term: Term, high: int) -> Term:
+    return ("and", ("<=", integer(low), term), ("<", term, integer(high)))
+
+
+class _Printer:
+    """Prints terms, numbering tensors or elements and noting symbols and functions as they occur."""
+
+    def __init__(self, prefix: str, symbols: Sequence[str]) -> None:
+        self.prefix, self.order = prefix, {name: i for i, name in enumerate(symbols)}
+        self.names: dict[Any, str] = {}
+        self.seen: set[str] = set()
+
+    def __call__(self, term: Term) -> str:
+        if isinstance(term, str):
+            self.seen.add(term)
+            return term
+        if isinstance(term, tuple):
+            return f"({' '.join([self(t) for t in term])})"
+        if not isinstance(term, Affine):
+            return self.names.setdefault(term, f"{self.prefix}{len(self.names)}")
+        parts = []
+        for name, c in sorted(term.terms, key=lambda part: self.order[part[0]]):
+            self.seen.add(name)
+            parts.append(name if c == 1 else f"(* {integer(c)} {name})")
+        if term.const or not parts:
+            parts.append(integer(term.const))
+        return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
+
+
+def file_text(logic: str, title: str, status: str, symbols: Sequence[str],
+              assertions: Sequence[tuple[str, Term]],
+              signature: Callable[[Any], str], describe: Callable[[Any], str]) -> bytes:
+    """The bytes of one obligation file; `assertions` pairs names with terms, the goal last."""
+    show = _Printer("e" if logic == "QF_UFLRA" else "t", symbols)
+    body = [f"(assert (! {show(term)} :named {name}))" for name, term in assertions]
+    head = [HEAD.format(logic, status, title),
+            *(f"(declare-fun {s} () Int)" for s in symbols if s in show.seen)]
+    for item, name in show.names.items():
+        head += [f"; {name} = {describe(item)}", f"(declare-fun {name} {signature(item)})"]
+    for function in FUNCTIONS:
+        if function in show.seen:
+            arity = ARITY.get(function, 2 if function.startswith("cmp_") else 1)
+            head.append(f"(declare-fun {function} ({' '.join(['Real'] * arity)}) Real)")
+    return "\n".join([*head, *body, "(check-sat)", "(exit)", ""]).encode("ascii")
+
+
+def plain(data: bytes) -> bytes:
+    """A file without its comment lines."""
+    return b"\n".join(line for line in data.split(b"\n") if not line.startswith(b";"))

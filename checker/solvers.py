@@ -1,0 +1,148 @@
+"""Replays obligation files on solvers, as child processes under deterministic limits.
+
+The solvers see the texts that the kernel generated, not the bundle's files. Whatever is not a clean `unsat`
+(a crash, a hang, a strange answer) is kept as it is and never becomes success.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from .errors import Malformed
+from .reading.strict import need
+
+SECONDS = 120
+"""Wall-clock limit per file; the deterministic limits below strike long before it."""
+LATE = "no answer in time"
+Answers = dict[str, str]
+Solver = Callable[[list[str]], list[str]]
+
+_LOOP = """
+import json, sys
+bytes(16 << 20)  # once freed, the C library keeps this much, or each fresh context asks the system again
+for line in sys.stdin:
+    try:
+        answer = solve(json.loads(line))
+    except Exception as error:
+        answer = "error: " + str(error)
+    print("answer " + " ".join(answer.split())[:200], flush=True)
+"""
+RUNNERS = {
+    "z3": """
+import z3
+def solve(text):
+    context = z3.Context()
+    return z3.Z3_eval_smtlib2_string(context.ref(), "(set-option :rlimit 200000000)\\n" + text)
+""" + _LOOP,
+    "cvc5": """
+import cvc5
+def solve(text):
+    solver = cvc5.Solver()
+    solver.setOption("parsing-mode", "strict")
+    solver.setOption("rlimit-per", "20000000")
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "obligation")
+    names, out = parser.getSymbolManager(), []
+    while not (command := parser.nextCommand()).isNull():
+        out.append(str(command.invoke(solver, names)))
+    return "".join(out)
+""" + _LOOP,
+}
+"""One child answers many texts, each with a fresh context: JSON on standard input, a line for each."""
+
+
+def solvers(commands: Sequence[str]) -> dict[str, Solver]:
+    """The solvers that can run here: z3 and cvc5 (package or program), and the caller's commands."""
+    found: dict[str, Solver] = {}
+    for name, script in RUNNERS.items():
+        if find_spec(name) is not None:
+            found[name] = partial(_batch, [sys.executable, "-I", "-c", script])
+        elif shutil.which(name):
+            found[name] = partial(_singly, f"{name} {{file}}")
+    for command in commands:
+        name = Path((shlex.split(command) or ["?"])[0]).name
+        found[name if name not in found else command] = partial(_singly, command)
+    return found
+
+
+def _singly(command: str, texts: list[str]) -> list[str]:
+    """A solver that is started once per file, in a private folder."""
+    answers = []
+    with tempfile.TemporaryDirectory(prefix="tv-check-") as folder:
+        path = Path(folder, "obligation.smt2")
+        words = [w.replace("{file}", str(path)) for w in shlex.split(command)]
+        for text in texts:
+            path.write_text(text, encoding="ascii")
+            try:
+                done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
+                                      check=False)
+                out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
+                answers.append(f"exit code {done.returncode}" if done.returncode and out == "unsat" else out)
+            except subprocess.TimeoutExpired:
+                answers.append(LATE)
+            except OSError as error:
+                answers.append(f"cannot start: {error.strerror}")
+    return answers
+
+
+def _batch(words: list[str], texts: list[str]) -> list[str]:
+    """One child for many texts; after a crash or a hang a new one goes on with the next."""
+    answers: list[str] = []
+    while len(answers) < len(texts):
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True, errors="replace") as child, selectors.DefaultSelector() as ready:
+            if child.stdin is None or child.stdout is None:
+                raise OSError("no pipes")
+            ready.register(child.stdout, selectors.EVENT_READ)
+            for text in texts[len(answers):]:
+                line, end = "", time.monotonic() + SECONDS
+                try:
+                    child.stdin.write(f"{json.dumps(text)}\n")
+                    child.stdin.flush()
+                    in_time = bool(ready.select(end - time.monotonic()))
+                    line = child.stdout.readline() if in_time else f"answer {LATE}\n"
+                except OSError:
+                    in_time = False
+                clean = line.startswith("answer ") and line.endswith("\n")
+                answers.append(line[7:-1] if clean else "crash")
+                if not clean or not in_time:
+                    child.kill()
+                    break
+    return answers
+
+
+def replay(files: Mapping[str, bytes], chosen: Mapping[str, Solver], jobs: int) -> dict[str, Answers]:
+    """Every solver's answer to every file."""
+    answers: dict[str, Answers] = {solver: {} for solver in chosen}
+    with ThreadPoolExecutor(jobs) as pool:
+        parts = [part for i in range(jobs) if (part := list(files)[i::jobs])]
+        tasks = [(solver, part, pool.submit(run, [files[n].decode("ascii") for n in part]))
+                 for solver, run in chosen.items() for part in parts]
+        for solver, part, task in tasks:
+            answers[solver].update(zip(part, task.result(), strict=True))
+    return answers
+
+
+def read_answers(text: str, what: str) -> Answers:
+    """Lines `NNNN answer`, as the bundle's run.sh prints them."""
+    answers: Answers = {}
+    for line in text.splitlines():
+        found = re.fullmatch(r"([0-9]{4,7})\s+([a-z]+)", line.strip())
+        if found is None:
+            raise Malformed(f"{what}: {line[:60]!r} is no line of the form 'NNNN answer'")
+        need(found[1] not in answers, f"{what}: a second answer for {found[1]}")
+        answers[found[1]] = found[2]
+    return answers
