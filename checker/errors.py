@@ -44,3 +44,8 @@ class SolverMissing(CheckerError):
 
 class Masked(Rejected):
     """Constants mask a whole row: nothing is proved of such a plan, but a witness may refute it."""
+
+
+def need(condition: bool, message: str) -> None:
+    if not condition:
+        raise Malformed(message)

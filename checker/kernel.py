@@ -34,8 +34,8 @@ from typing import Any
 
 from .errors import Masked, Rejected, Undecided
 from .language.affine import evident
-from .reading.plan import Plan
-from .reading.proof import (
+from .language.plan import Plan
+from .language.proof import (
     CallStage,
     ElementHyp,
     Fact,

@@ -21,8 +21,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from .errors import Malformed
-from .reading.strict import need
+from .errors import Malformed, need
 
 SECONDS = 120
 """Wall-clock limit per file; the deterministic limits below strike long before it."""

@@ -17,8 +17,7 @@ from certificates.plan import dumps, loads
 from certificates.relation import Partial
 from checker.errors import Rejected
 from checker.language.affine import Affine
-from checker.reading.plan import read_plan
-from checker.reading.proof import (
+from checker.language.proof import (
     BoundPart,
     BoundSymbol,
     Def,
@@ -31,6 +30,7 @@ from checker.reading.proof import (
     LayoutStage,
     Tensor,
 )
+from checker.reading.plan import read_plan
 from checker.rules.algebra import Algebra
 from checker.rules.layout import Layout
 from checker.rules.model import Model

@@ -11,12 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..reading.strict import Reader, affine, affines, integer, integers, natural, need, one_of, rational
-from .affine import Affine, evident
+from ..errors import need
+from .affine import evident
 
 SORTS = {"f64": "Real", "f32": "Real", "f16": "Real", "bf16": "Real", "i1": "Bool"} | dict.fromkeys(
     ("i64", "i32", "i16", "i8", "u8"), "Int")
@@ -179,31 +178,6 @@ ATTRIBUTES = {
 OPERANDS = {row.split()[0]: len({"a", "b", "c"}.intersection(re.findall(r"\w+", columns[2])))
             for row, columns in ROWS.items()} | {"constant": 0, "iota": 0, "pad": 2, "gather": 2}
 """Number of operands, where it is not 1 (or, for `concatenate`, any)."""
-
-
-def attribute_readers(op: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Any]
-                      ) -> dict[str, Reader]:
-    """How to read each attribute of an op; `axes` are the symbols of rank-dependent forms."""
-    special: dict[str, Reader] = {
-        "value": lambda value, what: value if isinstance(value, str) else affine(value, what, axes),
-        "start": affines(axes), "stride": partial(integers, low=1),
-        "group": one_of(groups, "unknown process group"), "seq": integer,
-        "kind": one_of(("add", "max", "min", "and", "or"), "unknown kind"),
-        "direction": one_of(("EQ", "NE", "LT", "LE", "GT", "GE"), "unknown direction")}
-    lists = ("dims", "perm", "low", "high", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
-    return {a: special.get(a, integers if a in lists else natural) for a in ATTRIBUTES[op].split()}
-
-
-def literal_value(value: Any, kind: Type, what: str) -> Any:
-    """The `value` of a constant: Fraction, bool, "inf", "-inf" or a rank-dependent form; None if wrong."""
-    if kind.sort == "Bool":
-        return {"true": True, "false": False}.get(value) if isinstance(value, str) else None
-    if isinstance(value, Affine):
-        return value if value.terms else Fraction(value.const)
-    if value in ("inf", "-inf"):
-        return value if kind.sort == "Real" else None
-    number = rational(value, what)
-    return number if kind.sort == "Real" or number.denominator == 1 else None
 
 
 def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None:

@@ -8,8 +8,8 @@ import os
 import stat
 from pathlib import Path
 
-from ..errors import Malformed
-from .strict import MAX_BYTES, need
+from ..errors import Malformed, need
+from .strict import MAX_BYTES
 
 MAX_FILES, MAX_TOTAL = 100_000, 1 << 29
 

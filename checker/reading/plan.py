@@ -10,27 +10,20 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
 from typing import Any
 
-from ..errors import Malformed
+from ..errors import Malformed, need
 from ..language.affine import Affine, evident
-from ..language.ops import (
-    ATTRIBUTES,
-    COLLECTIVES,
-    OPERANDS,
-    SORTS,
-    Op,
-    Type,
-    attribute_readers,
-    check_types,
-    literal_value,
-)
+from ..language.ops import ATTRIBUTES, COLLECTIVES, OPERANDS, SORTS, Op, Type, check_types
+from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Site, apart
 from .strict import (
     RESULT,
+    Reader,
+    affine,
     affines,
     anything,
     array,
@@ -41,7 +34,6 @@ from .strict import (
     members,
     name,
     natural,
-    need,
     one_of,
     optional,
     rational,
@@ -55,107 +47,6 @@ from .strict import (
 MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
 ROLES = ("given", "constants")
 OPTIONAL = ("functions", *ROLES)
-Box = tuple[tuple[int, int], ...]
-
-
-Site = tuple[str, int]
-"""A function and the number of an instance of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A program in static single assignment; `types` covers inputs and results, `producers` the results.
-    `calls` has the operands and the results of every call; each result's producer is an op named `call`."""
-
-    inputs: Mapping[str, Type]
-    ops: tuple[Op, ...]
-    outputs: Mapping[str, str]
-    types: Mapping[str, Type]
-    producers: Mapping[str, Op]
-    calls: Mapping[Site, tuple[tuple[str, ...], tuple[str, ...]]]
-
-
-@dataclass(frozen=True, slots=True)
-class RankClass:
-    """The ranks in `box` (half-open intervals in mesh order), which run `program`."""
-
-    name: str
-    box: Box
-    program: Program
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A process group; `factorised` when its rank lists are exactly the fibres of `axes`, order included."""
-
-    name: str
-    axes: tuple[str, ...]
-    ranks: tuple[tuple[int, ...], ...]
-    factorised: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One piece of a relation: digits z0.. of these sizes, forms of the plan and specification index."""
-
-    cls: str
-    sizes: tuple[int, ...]
-    plan: tuple[Affine, ...]
-    spec: tuple[Affine, ...]
-
-    def digits(self) -> dict[str, tuple[int, int]]:
-        return {f"z{i}": (0, n) for i, n in enumerate(self.sizes)}
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """`plan[...] = coef * spec[...]`, or the reduction over mesh axes of the plan side (`reduce`)."""
-
-    spec: str
-    plan: str
-    coef: Fraction
-    reduce: tuple[str, tuple[str, ...]] | None
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A whole plan file. `rendezvous[seq][class]` is the collective of that number in that class. A function
-    is a plan of its own on the same mesh, without relations: its bodies."""
-
-    name: str
-    mesh: tuple[tuple[str, int], ...]
-    groups: Mapping[str, Group]
-    sources: tuple[str, ...]
-    spec: Program
-    classes: Mapping[str, RankClass]
-    inputs: tuple[Relation, ...]
-    outputs: tuple[Relation, ...]
-    ranges: Mapping[str, tuple[int, int]]
-    provenance: Mapping[str, Any]
-    rendezvous: Mapping[int, Mapping[str, Op]]
-    digest: str
-    functions: Mapping[str, Plan]
-    given: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
-
-    def axis(self, name: str) -> int:
-        """Position of a mesh axis."""
-        return [a for a, _ in self.mesh].index(name)
-
-    def box(self, cls: str) -> dict[str, tuple[int, int]]:
-        """The range of every mesh axis in a class."""
-        return {a: b for (a, _), b in zip(self.mesh, self.classes[cls].box, strict=True)}
-
-    def program(self, space: str) -> Program:
-        return self.classes[space].program if space in self.classes else self.spec
-
-    def operands(self, function: str, space: str, name: str) -> list[str]:
-        """What stands for an input of a function at each of its calls."""
-        place = list(self.functions[function].program(space).inputs).index(name)
-        return [o[place] for (f, _), (o, _) in self.program(space).calls.items() if f == function]
-
-
 def read_plan(data: bytes) -> Plan:
     """The plan in these (uncompressed) bytes, everything in it checked; else `Malformed`."""
     document = read_json(data, "plan")
@@ -229,6 +120,31 @@ def _declared(plan: Plan, value: Any, role: str) -> tuple[str, ...]:
     for n in names:
         need(all(p.outputs.get(n, n) == n for p in programs), f"{role}: a step leaves {n} with another value")
     return names
+
+
+def attribute_readers(op: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Any]
+                      ) -> dict[str, Reader]:
+    """How to read each attribute of an op; `axes` are the symbols of rank-dependent forms."""
+    special: dict[str, Reader] = {
+        "value": lambda value, what: value if isinstance(value, str) else affine(value, what, axes),
+        "start": affines(axes), "stride": partial(integers, low=1),
+        "group": one_of(groups, "unknown process group"), "seq": integer,
+        "kind": one_of(("add", "max", "min", "and", "or"), "unknown kind"),
+        "direction": one_of(("EQ", "NE", "LT", "LE", "GT", "GE"), "unknown direction")}
+    lists = ("dims", "perm", "low", "high", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
+    return {a: special.get(a, integers if a in lists else natural) for a in ATTRIBUTES[op].split()}
+
+
+def literal_value(value: Any, kind: Type, what: str) -> Any:
+    """The `value` of a constant: Fraction, bool, "inf", "-inf" or a rank-dependent form; None if wrong."""
+    if kind.sort == "Bool":
+        return {"true": True, "false": False}.get(value) if isinstance(value, str) else None
+    if isinstance(value, Affine):
+        return value if value.terms else Fraction(value.const)
+    if value in ("inf", "-inf"):
+        return value if kind.sort == "Real" else None
+    number = rational(value, what)
+    return number if kind.sort == "Real" or number.denominator == 1 else None
 
 
 def read_type(value: Any, what: str) -> Type:
@@ -316,11 +232,6 @@ def _call(entry: list[Any], what: str, bodies: Mapping[str, Program], types: dic
         ops[result] = Op(result, "call", operands, (), types[result],
                          {"function": function, "value": value}, None)
     calls[function, number] = operands, results
-
-
-def apart(a: Box, b: Box) -> bool:
-    """Have two boxes no common point?"""
-    return any(x[1] <= y[0] or y[1] <= x[0] for x, y in zip(a, b, strict=True))
 
 
 def _tile(plan: Plan) -> None:

@@ -9,33 +9,17 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from ..errors import Malformed
+from ..errors import Malformed, need
 from ..language.affine import Affine
+from ..language.functions import RESERVED
 
 MAX_BYTES, MAX_DIGITS, MAX_DEPTH = 1 << 26, 18, 250
-FUNCTIONS = ["mul", "recip", "fexp", "flog", "fsqrt", "frsqrt", "fsin", "fcos", "ftanh", "flogistic", "fabs",
-             "fpow", "max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge", "nonzero",
-             "neg_inf", "pos_inf"]
-"""The free functions of docs/certificate.md, in the order in which a file declares them."""
-RESERVED = frozenset(FUNCTIONS).union(["and", "or", "not", "ite", "xor", "let", "par", "as", "exists",
-                                       "forall", "match", "distinct", "div", "mod", "abs", "to_real",
-                                       "to_int", "is_int", "true", "false", "assert", "define", "declare",
-                                       "check", "push", "pop", "exit", "echo", "reset", "divisible", "select",
-                                       "store", "implies", "iff", "if", "sum", "prod", "int", "real", "bool",
-                                       "sec", "csc", "cot", "tan", "asin", "acos", "atan", "sinh", "cosh",
-                                       "pi", "iand", "pow2", "goal", "def", "hyp", "law", "bound", "range",
-                                       "s"])
 PRINTABLE, SYMBOL = re.compile(r"[ -~]{0,200}"), re.compile(r"[a-z][a-z0-9_]*")
 NAME, RESULT = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*"), re.compile(r"%(0|[1-9][0-9]{0,9})")
 DIGEST, FILE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9]{4,7}")
 
 Reader = Callable[[Any, str], Any]
 """Reads a value; the second argument says in messages where it stands."""
-
-
-def need(condition: bool, message: str) -> None:
-    if not condition:
-        raise Malformed(message)
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

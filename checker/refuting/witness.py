@@ -22,13 +22,13 @@ from itertools import pairwise, product
 from math import prod
 from typing import Any, NamedTuple
 
-from ..errors import Rejected, Undecided
+from ..errors import Rejected, Undecided, need
 from ..language.affine import Affine, row_major
 from ..language.ops import COLLECTIVES, Op, Type, wires
-from ..reading.plan import Plan
-from ..reading.proof import Fact, Reduced
-from ..reading.strict import anything, array, integer, integers, need, one_of, rational, record
-from ..rules.layout import reshape_parts
+from ..language.plan import Plan
+from ..language.proof import Fact, Reduced
+from ..language.regroup import reshape_parts
+from ..reading.strict import anything, array, integer, integers, one_of, rational, record
 from ..rules.relations import check_once
 from .intervals import HIGH, LOW, NOWHERE, Reals
 

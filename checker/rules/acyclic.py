@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import Rejected, Undecided
 from ..language.ops import COLLECTIVES
-from ..reading.plan import Group, Plan, apart
+from ..language.plan import Group, Plan, apart
 
 MAX_BITS = 1 << 31
 Node = tuple[Any, ...]

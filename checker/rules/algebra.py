@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from ..errors import Rejected, Undecided
 from ..language.affine import Affine, evident, row_major
 from ..language.ops import ALGEBRA, Term, fill, scaling, wires
-from ..reading.proof import (
-    MAX_REPS,
+from ..language.proof import (
     AlgebraStage,
     Case,
     Element,
@@ -32,6 +31,7 @@ from ..reading.proof import (
     Tensor,
     Tree,
 )
+from ..reading.proof import MAX_REPS
 from . import roots
 from .model import LITERALS, Model
 from .normalise import Node, law_holds

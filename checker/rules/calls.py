@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..language.ops import COLLECTIVES, Op
-from ..reading.plan import Plan, Program, Site
-from ..reading.proof import Fact, Reduced, Ref, Tensor
+from ..language.plan import Plan, Site
+from ..language.proof import Fact, Reduced, Ref, Tensor
 
 
 class Call:
@@ -49,38 +48,3 @@ def seen(body: Plan, outputs: bool) -> set[Tensor]:
     return {Tensor(s, v) for s, p in programs for v in (*p.inputs, *(p.outputs.values() if outputs else ()))}
 
 
-def inline(plan: Plan) -> Plan:
-    """The plan without calls, as a witness evaluates it."""
-    seqs: dict[tuple[Site, int], int] = {}
-
-    def written(space: str) -> Program:
-        ops, name, program = dict[str, Op](), dict[str, str](), plan.program(space)
-        first = {results[0]: (site, operands, results) for site, (operands, results) in program.calls.items()}
-        for op in program.ops:
-            if op.name != "call":
-                ops[op.result] = replace(op, operands=tuple(name.get(o, o) for o in op.operands))
-            elif op.result in first:
-                site, operands, results = first[op.result]
-                body = plan.functions[site[0]].program(space)
-                local = dict(zip(body.inputs, (name.get(o, o) for o in operands), strict=True))
-                for inner in body.ops:
-                    attrs = dict(inner.attrs)
-                    if inner.name in COLLECTIVES:
-                        attrs["seq"] = -1 - seqs.setdefault((site, attrs["seq"]), len(seqs))
-                    local[inner.result] = f"{site[0]}.{site[1]}.{inner.result}"
-                    ops[local[inner.result]] = replace(inner, result=local[inner.result], attrs=attrs,
-                                                       operands=tuple(local[o] for o in inner.operands))
-                name |= {r: local[v] for r, v in zip(results, body.outputs.values(), strict=True)}
-        outputs = {n: name.get(v, v) for n, v in program.outputs.items()}
-        types = dict(program.inputs) | {r: op.type for r, op in ops.items()}
-        return Program(program.inputs, tuple(ops.values()), outputs, types, ops, {})
-
-    if not plan.functions:
-        return plan
-    classes = {c: replace(cls, program=written(c)) for c, cls in plan.classes.items()}
-    meets: dict[int, dict[str, Op]] = {}
-    for c, cls in classes.items():
-        for op in cls.program.ops:
-            if op.name in COLLECTIVES:
-                meets.setdefault(op.attrs["seq"], {})[c] = op
-    return replace(plan, spec=written("s"), classes=classes, rendezvous=meets, functions={})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import Masked, Rejected
 from ..language.ops import Op
-from ..reading.plan import Plan, Program
+from ..language.plan import Plan, Program
 from .masks import Masks
 
 MOVES = frozenset(

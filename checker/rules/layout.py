@@ -14,7 +14,7 @@ from itertools import product
 from ..errors import Rejected
 from ..language.affine import Affine, Ranges, evident, row_major
 from ..language.ops import LAYOUT, Op, Term, fill, scaling, wires
-from ..reading.proof import (
+from ..language.proof import (
     BoundPart,
     BoundSymbol,
     BoundValue,
@@ -29,29 +29,11 @@ from ..reading.proof import (
     Ref,
     Tensor,
 )
+from ..language.regroup import Part, reshape_parts
 from .model import Model
 from .terms import guarded, integer, literal, nary, range_guard, scaled, within
 
-Part = tuple[list[int], list[int]]
 REGROUPING, MAX_SUMMANDS = ("reshape", "all_gather", "all_to_all"), 128
-
-
-def reshape_parts(result: Sequence[int], operand: Sequence[int]) -> list[Part]:
-    """The finest parts of equal products; size 1 joins its left neighbour's part, leading ones the first."""
-    left, right = ([i for i, n in enumerate(s) if n > 1] for s in (result, operand))
-    cuts, i, j = [(0, 0)], 0, 0
-    while i < len(left):
-        if i:
-            cuts.append((left[i], right[j]))
-        a, b, i, j = result[left[i]], operand[right[j]], i + 1, j + 1
-        while a != b:
-            if a < b:
-                a, i = a * result[left[i]], i + 1
-            else:
-                b, j = b * operand[right[j]], j + 1
-    ends = [*cuts[1:], (len(result), len(operand))]
-    return [(list(range(a, c)), list(range(b, d)))
-            for (a, b), (c, d) in zip(cuts, ends, strict=True) if c or d]
 
 
 class Layout:

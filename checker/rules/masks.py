@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ..language.affine import Affine
 from ..language.ops import Op, wires
-from ..reading.plan import Plan
-from .layout import reshape_parts
+from ..language.plan import Plan
+from ..language.regroup import reshape_parts
 
 MAX_WORK, MAX_TRIES, MAX_DEEP = 1 << 14, 24, 100
 Key = int | str

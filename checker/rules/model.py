@@ -12,8 +12,8 @@ from fractions import Fraction
 from ..errors import Rejected
 from ..language.affine import Affine, Ranges, row_major
 from ..language.ops import Op, Term, Type
-from ..reading.plan import Box, Plan
-from ..reading.proof import Element, Index, Reduced, Ref, Tensor
+from ..language.plan import Box, Plan
+from ..language.proof import Element, Index, Reduced, Ref, Tensor
 from .terms import literal, nary, range_guard
 
 LITERALS = {"#f": "f64", "#i": "i64", "#b": "i1"}

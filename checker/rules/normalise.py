@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import Undecided
-from ..reading.proof import Element
+from ..language.proof import Element
 
 Node = Any
 Monomial = tuple[int, ...]

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..errors import Rejected, Undecided
 from ..language.affine import Affine
-from ..reading.plan import Piece, Plan, Relation
-from ..reading.proof import Fact, Reduced, Ref, Tensor
+from ..language.plan import Piece, Plan, Relation
+from ..language.proof import Fact, Reduced, Ref, Tensor
 
 MAX_PIECES, MAX_POSITIONS, MAX_INTERVALS, MAX_WORK = 1 << 10, 1 << 20, 1 << 16, 1 << 24
 Intervals = list[tuple[int, int]]

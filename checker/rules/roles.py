@@ -6,13 +6,11 @@ run only if every state leaves the step under the relation that it enters under.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..reading.plan import Plan, Relation
+from ..language.plan import Plan, Relation
 
-FEW = 12
 Stated = dict[tuple[str, str], set[tuple[Any, ...]]]
 
 
@@ -56,20 +54,3 @@ def _stated(relations: Sequence[Relation]) -> Stated:
         for key in (("specification", r.spec), ("plan", r.plan)):
             found.setdefault(key, set()).update(pieces)
     return found
-
-
-def named(names: Sequence[str]) -> str:
-    """How many there are, and which: of many, those that differ in numbers only as one."""
-    kinds: dict[str, int] = {}
-    for name in names:
-        key = name if len(names) <= FEW else re.sub("[0-9]+", "#", name)
-        kinds[key] = kinds.get(key, 0) + 1
-    return f"{len(names)}: " + ", ".join(k if n == 1 else f"{k} ({n})" for k, n in kinds.items())
-
-
-def lines(plan: Plan) -> list[str]:
-    """The role of every input, as far as the claim goes and the plan declares."""
-    found = [("states that the claim covers", states(plan)),
-             ("given anew at each step (declared, not proved)", plan.given),
-             ("constant over all steps (declared, not proved)", plan.constants)]
-    return [f"{what}, {named(names)}" for what, names in found if names]

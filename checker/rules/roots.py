@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ..reading.proof import Element, Reduced, Ref, Tensor
+from ..language.proof import Element, Reduced, Ref, Tensor
 from .model import Model
 from .normalise import Node
 

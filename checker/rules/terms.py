@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from ..language.affine import Affine, Ranges, evident
+from ..language.functions import FUNCTIONS
 from ..language.ops import Term
-from ..reading.strict import FUNCTIONS
 
 ARITY = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
 HEAD = """(set-info :smt-lib-version 2.6)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import Rejected, Undecided
-from ..reading.proof import Element
+from ..language.proof import Element
 from .algebra import Algebra, Key
 from .normalise import Node
 

@@ -14,12 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from checker import solvers as replay
-from checker.cli import final_line, folded, main, provenance, read_policy, rounded, trusted_base, witnesses
+from checker.cli import main, read_policy, witnesses
 from checker.errors import Malformed
 from checker.kernel import _SEAL, Output, Verified
+from checker.language.proof import AlgebraStage, Case, Law, Lemma, Proof
 from checker.reading.plan import read_plan
-from checker.reading.proof import AlgebraStage, Case, Law, Lemma, Proof
 from checker.refuting.witness import Replay
+from checker.report import final_line, folded, provenance, rounded, trusted_base
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z

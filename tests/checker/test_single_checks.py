@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from checker import kernel
 from checker.errors import Malformed, Rejected, Undecided
 from checker.language.affine import Affine
+from checker.language.proof import BoundPart, Def, Fact, LayoutStage, Reduced, Tensor
 from checker.reading.plan import read_plan
-from checker.reading.proof import BoundPart, Def, Fact, LayoutStage, Reduced, Tensor, read_proof
+from checker.reading.proof import read_proof
 from checker.rules.algebra import MAX_PIECES, Algebra, tiled
 from checker.rules.layout import MAX_SUMMANDS, Layout
 from checker.rules.model import Model

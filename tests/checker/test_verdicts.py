@@ -14,8 +14,9 @@ import pytest
 
 from checker import kernel
 from checker.errors import Rejected, Undecided
+from checker.language.proof import Fact
 from checker.reading.plan import read_plan
-from checker.reading.proof import Fact, read_manifest, read_proof
+from checker.reading.proof import read_manifest, read_proof
 from checker.rules.infinite import infinities
 from checker.rules.model import Model
 from checker.rules.relations import relation_facts

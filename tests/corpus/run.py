@@ -14,9 +14,9 @@ import numpy as np
 from certificates.plan import Plan, dumps
 from checker.errors import CheckerError
 from checker.language.affine import Affine
-from checker.reading.plan import Plan as CheckedPlan
+from checker.language.plan import Plan as CheckedPlan
+from checker.language.proof import Fact, Reduced, Tensor
 from checker.reading.plan import read_plan
-from checker.reading.proof import Fact, Reduced, Tensor
 from checker.refuting.witness import Replay, replay
 from orchestrator import interpreter, scatter
 from orchestrator.errors import EvaluationError

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from checker.reading.proof import Element, Tensor
+from checker.language.proof import Element, Tensor
 from checker.rules.normalise import Normaliser
 
 from .stages import Direct, Pair

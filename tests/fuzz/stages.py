@@ -13,8 +13,8 @@ from typing import Any
 from checker.errors import Undecided
 from checker.language.affine import Affine, row_major
 from checker.language.ops import Op, Type
-from checker.reading.plan import Group, Plan, Program, RankClass
-from checker.reading.proof import (
+from checker.language.plan import Group, Plan, Program, RankClass
+from checker.language.proof import (
     AlgebraStage,
     Case,
     Element,

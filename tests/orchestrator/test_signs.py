@@ -11,8 +11,8 @@ from certificates.build import ProgramBuilder, build_plan
 from certificates.functions import body_plan
 from certificates.plan import Plan, dumps
 from certificates.relation import Replicate
+from checker.language.proof import Tensor
 from checker.reading.plan import read_plan
-from checker.reading.proof import Tensor
 from checker.rules.model import Model
 from checker.rules.roots import nonnegative
 from orchestrator.emit import emit

@@ -14,8 +14,9 @@ import pytest
 
 from checker.errors import Malformed, Rejected, Undecided
 from checker.language.affine import Affine
-from checker.reading.plan import Plan, read_plan
-from checker.reading.proof import Fact, Reduced, Tensor
+from checker.language.plan import Plan
+from checker.language.proof import Fact, Reduced, Tensor
+from checker.reading.plan import read_plan
 from checker.refuting import witness
 from checker.refuting.intervals import HIGH, LOW, NOWHERE, Reals
 from checker.refuting.witness import (

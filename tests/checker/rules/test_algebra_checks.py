@@ -12,8 +12,9 @@ import pytest
 
 from checker.errors import Rejected, Undecided
 from checker.language.affine import Affine
+from checker.language.proof import Element, Fact, Tensor
 from checker.reading.plan import read_plan
-from checker.reading.proof import Element, Fact, Tensor, read_proof
+from checker.reading.proof import read_proof
 from checker.rules import algebra, normalise, roots, widths
 from checker.rules.algebra import Algebra, Solved, solve
 from checker.rules.model import Model

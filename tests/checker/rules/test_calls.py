@@ -18,7 +18,7 @@ from certificates.plan import dumps
 from checker import kernel
 from checker.errors import CheckerError, Malformed, Rejected
 from checker.reading.plan import read_plan
-from checker.rules.calls import inline
+from checker.refuting.inline import inline
 from orchestrator.engine import Engine
 from orchestrator.outline import outline
 from orchestrator.solving import Cores

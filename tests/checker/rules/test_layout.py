@@ -12,8 +12,8 @@ import pytest
 
 from checker.errors import Malformed, Rejected
 from checker.language.affine import Affine
+from checker.language.proof import BoundValue, Def, Fact, LayoutStage, Tensor
 from checker.reading.plan import read_plan
-from checker.reading.proof import BoundValue, Def, Fact, LayoutStage, Tensor
 from checker.rules.layout import Layout
 from checker.rules.model import Model
 

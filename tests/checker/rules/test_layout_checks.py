@@ -11,8 +11,7 @@ import pytest
 
 from checker.errors import Rejected
 from checker.language.affine import Affine, evident, row_major
-from checker.reading.plan import read_plan
-from checker.reading.proof import (
+from checker.language.proof import (
     BoundPart,
     BoundSymbol,
     BoundValue,
@@ -25,7 +24,9 @@ from checker.reading.proof import (
     Reduced,
     Tensor,
 )
-from checker.rules.layout import Layout, reshape_parts
+from checker.language.regroup import reshape_parts
+from checker.reading.plan import read_plan
+from checker.rules.layout import Layout
 from checker.rules.model import Model
 from checker.rules.terms import _Printer
 

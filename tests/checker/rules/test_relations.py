@@ -12,7 +12,8 @@ import pytest
 
 from checker.errors import Rejected, Undecided
 from checker.language.affine import Affine
-from checker.reading.plan import Piece, Plan, read_plan
+from checker.language.plan import Piece, Plan
+from checker.reading.plan import read_plan
 from checker.rules import relations
 from checker.rules.relations import check_once, check_outputs, covers, determined, disjoint, image
 

@@ -12,7 +12,9 @@ from certificates.errors import FormatError
 from certificates.plan import Plan, canonical_bytes, dumps, loads
 from checker.errors import Malformed
 from checker.reading.plan import read_plan
-from checker.rules.roles import FEW, broken, lines, named, states
+from checker.report import FEW, named
+from checker.report import role_lines as lines
+from checker.rules.roles import broken, states
 
 
 def document(plan: Plan, **roles: Any) -> bytes:

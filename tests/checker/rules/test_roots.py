@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from checker.errors import Rejected
+from checker.language.proof import Element, Reduced, Tensor
 from checker.reading.plan import read_plan
-from checker.reading.proof import Element, Reduced, Tensor
 from checker.rules import roots
 from checker.rules.algebra import Algebra
 from checker.rules.model import Model

@@ -1,0 +1,116 @@
+"""A plan as data: programs, rank classes, process groups, relations (docs/format.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from .affine import Affine
+from .ops import Op, Type
+
+Box = tuple[tuple[int, int], ...]
+
+
+Site = tuple[str, int]
+"""A function and the number of an instance of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program in static single assignment; `types` covers inputs and results, `producers` the results.
+    `calls` has the operands and the results of every call; each result's producer is an op named `call`."""
+
+    inputs: Mapping[str, Type]
+    ops: tuple[Op, ...]
+    outputs: Mapping[str, str]
+    types: Mapping[str, Type]
+    producers: Mapping[str, Op]
+    calls: Mapping[Site, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RankClass:
+    """The ranks in `box` (half-open intervals in mesh order), which run `program`."""
+
+    name: str
+    box: Box
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group; `factorised` when its rank lists are exactly the fibres of `axes`, order included."""
+
+    name: str
+    axes: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    factorised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece of a relation: digits z0.. of these sizes, forms of the plan and specification index."""
+
+    cls: str
+    sizes: tuple[int, ...]
+    plan: tuple[Affine, ...]
+    spec: tuple[Affine, ...]
+
+    def digits(self) -> dict[str, tuple[int, int]]:
+        return {f"z{i}": (0, n) for i, n in enumerate(self.sizes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """`plan[...] = coef * spec[...]`, or the reduction over mesh axes of the plan side (`reduce`)."""
+
+    spec: str
+    plan: str
+    coef: Fraction
+    reduce: tuple[str, tuple[str, ...]] | None
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole plan file. `rendezvous[seq][class]` is the collective of that number in that class. A function
+    is a plan of its own on the same mesh, without relations: its bodies."""
+
+    name: str
+    mesh: tuple[tuple[str, int], ...]
+    groups: Mapping[str, Group]
+    sources: tuple[str, ...]
+    spec: Program
+    classes: Mapping[str, RankClass]
+    inputs: tuple[Relation, ...]
+    outputs: tuple[Relation, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    provenance: Mapping[str, Any]
+    rendezvous: Mapping[int, Mapping[str, Op]]
+    digest: str
+    functions: Mapping[str, Plan]
+    given: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    def axis(self, name: str) -> int:
+        """Position of a mesh axis."""
+        return [a for a, _ in self.mesh].index(name)
+
+    def box(self, cls: str) -> dict[str, tuple[int, int]]:
+        """The range of every mesh axis in a class."""
+        return {a: b for (a, _), b in zip(self.mesh, self.classes[cls].box, strict=True)}
+
+    def program(self, space: str) -> Program:
+        return self.classes[space].program if space in self.classes else self.spec
+
+    def operands(self, function: str, space: str, name: str) -> list[str]:
+        """What stands for an input of a function at each of its calls."""
+        place = list(self.functions[function].program(space).inputs).index(name)
+        return [o[place] for (f, _), (o, _) in self.program(space).calls.items() if f == function]
+
+
+def apart(a: Box, b: Box) -> bool:
+    """Have two boxes no common point?"""
+    return any(x[1] <= y[0] or y[1] <= x[0] for x, y in zip(a, b, strict=True))
