@@ -37,8 +37,9 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    item = members(read_json(read_file(path, "policy"), "policy"), "policy", "",
-                   "confirmations shape_reduction")
+    item = members(
+        read_json(read_file(path, "policy"), "policy"), "policy", "", "confirmations shape_reduction"
+    )
     reductions = item.get("shape_reduction", True)
     need(isinstance(reductions, bool), "policy: shape_reduction is true or false")
     return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), reductions)
@@ -56,35 +57,58 @@ def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...
     fact = relation_facts(flat, flat.outputs[output], "outputs")[piece]
     found = replay_witness(flat, fact, witness)
     at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
-    sides = [f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number"
-             for s in (found.plan, found.spec)]
-    return {output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
-                    f"{' at ' + at if at else ''}"}
+    sides = [
+        f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number" for s in (found.plan, found.spec)
+    ]
+    return {
+        output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
+        f"{' at ' + at if at else ''}"
+    }
 
 
 @click.command(name="tv-check")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--plan", "plan_path", type=click.Path(path_type=Path),
-              help="Your own copy of the plan; digests must agree.")
-@click.option("--solver", "commands", multiple=True, metavar="'CMD {file}'",
-              help="One more solver, run once per file.")
-@click.option("--answers", "answer_files", multiple=True, type=click.Path(path_type=Path),
-              help="Offline results, lines 'NNNN answer'; each file counts as one solver.")
+@click.option(
+    "--plan",
+    "plan_path",
+    type=click.Path(path_type=Path),
+    help="Your own copy of the plan; digests must agree.",
+)
+@click.option(
+    "--solver", "commands", multiple=True, metavar="'CMD {file}'", help="One more solver, run once per file."
+)
+@click.option(
+    "--answers",
+    "answer_files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Offline results, lines 'NNNN answer'; each file counts as one solver.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 256), help="Solver processes at a time.")
 @click.option("--trusted-base", is_flag=True, help="List everything that the verdict rests on.")
-@click.option("--policy", "policy_path", type=click.Path(path_type=Path),
-              help="What you accept (policy.json).")
-def main(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer_files: tuple[Path, ...],
-         as_json: bool, jobs: int, trusted_base: bool, policy_path: Path | None) -> None:
+@click.option(
+    "--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json)."
+)
+def main(
+    bundle: Path,
+    plan_path: Path | None,
+    commands: tuple[str, ...],
+    answer_files: tuple[Path, ...],
+    as_json: bool,
+    jobs: int,
+    trusted_base: bool,
+    policy_path: Path | None,
+) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
     Exit codes: 0 valid, every output PROVED; 1 refuted or invalid; 2 usage; 3 unknown, incomplete or solvers
     disagree; 4 solver missing; 5 malformed input.
     """
     try:
-        code, lines, detail = check(bundle, plan_path, commands, answer_files, jobs, trusted_base,
-                                    policy_path)
+        code, lines, detail = check(
+            bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path
+        )
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
@@ -93,15 +117,23 @@ def main(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer
         lines, detail = [f"{kind}: {str(error) or 'nested too deeply'}"], {}
     lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
     if as_json:
-        click.echo(json.dumps({"exit_code": code, "verdict": lines[-1], "lines": lines, **detail},
-                              sort_keys=True))
+        click.echo(
+            json.dumps({"exit_code": code, "verdict": lines[-1], "lines": lines, **detail}, sort_keys=True)
+        )
     else:
         click.echo("\n".join(lines))
     sys.exit(code)
 
 
-def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answer_files: tuple[Path, ...],
-          jobs: int, base: bool, policy_path: Path | None) -> tuple[int, list[str], dict[str, Any]]:
+def check(
+    bundle: Path,
+    plan_path: Path | None,
+    commands: tuple[str, ...],
+    answer_files: tuple[Path, ...],
+    jobs: int,
+    base: bool,
+    policy_path: Path | None,
+) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
     policy = read_policy(policy_path) if policy_path else Policy()
@@ -118,9 +150,10 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
     refuted = witnesses(plan, data, examined.claimed)
     chosen = solvers(commands)
-    answers = {f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"),
-                                                        p.name)
-               for p in answer_files}
+    answers = {
+        f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"), p.name)
+        for p in answer_files
+    }
     if len(chosen) + len(answers) < policy.confirmations:
         there = ", ".join([*chosen, *answers]) or "none"
         raise SolverMissing(f"{policy.confirmations} solvers must confirm, there is {there}")
@@ -131,6 +164,15 @@ def check(bundle: Path, plan_path: Path | None, commands: tuple[str, ...], answe
     if base:
         lines = trusted(plan, proof, examined.files.values(), list(answers)) + lines
     outputs = [vars(o) for o in verified.outputs]
-    return code, [*lines, last], {"outputs": outputs, "digest": plan.digest,
-                                  "invariant": not verified.invariant, "states": states(plan),
-                                  "given": list(plan.given), "constants": list(plan.constants)}
+    return (
+        code,
+        [*lines, last],
+        {
+            "outputs": outputs,
+            "digest": plan.digest,
+            "invariant": not verified.invariant,
+            "states": states(plan),
+            "given": list(plan.given),
+            "constants": list(plan.constants),
+        },
+    )

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-OBLIGATIONS = dict(enumerate((
-    "members", "plan", "facts", "hypotheses", "definitions", "bounds", "laws", "trees and classes", "widths",
-    "goals", "order", "text", "process groups", "rendezvous", "inputs", "outputs", "solvers", "witnesses"),
-                             1))
+OBLIGATIONS = dict(
+    enumerate(
+        (
+            "members",
+            "plan",
+            "facts",
+            "hypotheses",
+            "definitions",
+            "bounds",
+            "laws",
+            "trees and classes",
+            "widths",
+            "goals",
+            "order",
+            "text",
+            "process groups",
+            "rendezvous",
+            "inputs",
+            "outputs",
+            "solvers",
+            "witnesses",
+        ),
+        1,
+    )
+)
 """Numbers and names of docs/checking.md and of the kernel's docstring."""
 
 

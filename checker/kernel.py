@@ -148,9 +148,21 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     for name in texts.members:
         if name.startswith("obligations/") and name[12:-5] not in texts.files:
             raise Rejected(12, f"{name} belongs to no stage")
-    return Examined(plan, manifest, texts.files, tuple(facts), known, stages, claimed, texts.cases,
-                    len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
-                    frozenset(texts.normalised), tuple(assumptions), tuple(padding), never)
+    return Examined(
+        plan,
+        manifest,
+        texts.files,
+        tuple(facts),
+        known,
+        stages,
+        claimed,
+        texts.cases,
+        len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
+        frozenset(texts.normalised),
+        tuple(assumptions),
+        tuple(padding),
+        never,
+    )
 
 
 def _fact(model: Model, fact: Fact, where: str) -> None:
@@ -194,10 +206,15 @@ class _Texts:
         self.cases += 1
         if written != text:
             ours, theirs = (t.decode("utf-8", "replace").split("\n") for t in (text, written + b"\nthe end"))
-            line = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                        len(ours) - 1)
-            raise Rejected(12, f"{member}, line {line + 1}: expected {ours[line][:160]!r}, found "
-                           f"{theirs[min(line, len(theirs) - 1)][:160]!r}", where)
+            line = next(
+                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours) - 1
+            )
+            raise Rejected(
+                12,
+                f"{member}, line {line + 1}: expected {ours[line][:160]!r}, found "
+                f"{theirs[min(line, len(theirs) - 1)][:160]!r}",
+                where,
+            )
         return new
 
 
@@ -225,14 +242,23 @@ def _lemma(plan: Plan, lemma: Lemma, texts: _Texts, where: str) -> _Lemma:
     rests = {n: (frozenset((n,)), frozenset[str]()) for n in assumed}
     for stage in _stages(model, list(lemma.facts), {}, set(assumed), lemma.stages, texts, where, []):
         below = [rests[f] for f in stage.used]
-        rests[stage.goal] = (frozenset[int]().union(*(r[0] for r in below)),
-                             stage.files.union(*(r[1] for r in below)))
+        rests[stage.goal] = (
+            frozenset[int]().union(*(r[0] for r in below)),
+            stage.files.union(*(r[1] for r in below)),
+        )
     return _Lemma(lemma.function, lemma.facts, tuple((lemma.facts[n], *rests[n]) for n in lemma.concludes))
 
 
-def _stages(model: Model, facts: list[Fact], known: dict[Fact, int], proved: set[int],
-            given: Sequence[Stage | CallStage], texts: _Texts, prefix: str, lemmas: Sequence[_Lemma]
-            ) -> tuple[Proved, ...]:
+def _stages(
+    model: Model,
+    facts: list[Fact],
+    known: dict[Fact, int],
+    proved: set[int],
+    given: Sequence[Stage | CallStage],
+    texts: _Texts,
+    prefix: str,
+    lemmas: Sequence[_Lemma],
+) -> tuple[Proved, ...]:
     """Every stage in order. Conclusions of calls join `facts` and `known`, their numbers."""
     stages, listed, calls = list[Proved](), len(facts), dict[CallStage, _Called]()
     for number, stage in enumerate(given):
@@ -250,16 +276,30 @@ def _stages(model: Model, facts: list[Fact], known: dict[Fact, int], proved: set
             raise Rejected(11, f"fact {min(used - proved)} is used before it is proved", where)
         if isinstance(stage, LayoutStage):
             layout = Layout(model, facts, stage, where)
-            text = file_text("QF_UFLIRA", stage.title, texts.status, list(layout.ranges), layout.assertions,
-                             model.signature, model.describe)
+            text = file_text(
+                "QF_UFLIRA",
+                stage.title,
+                texts.status,
+                list(layout.ranges),
+                layout.assertions,
+                model.signature,
+                model.describe,
+            )
             texts.compare(stage.file, text, where)
             names = {stage.file}
         else:
             algebra = Algebra(model, facts, stage, where)
             check_widths(algebra, where)
             for i, case in enumerate(algebra.cases):
-                text = file_text("QF_UFLRA", stage.title, texts.status, [], case.assertions,
-                                 lambda _: "() Real", model.describe)
+                text = file_text(
+                    "QF_UFLRA",
+                    stage.title,
+                    texts.status,
+                    [],
+                    case.assertions,
+                    lambda _: "() Real",
+                    model.describe,
+                )
                 new = texts.compare(case.file, text, f"{where}, case {i}")
                 if new and _normal(case.defs, case.left, case.right):
                     texts.normalised.add(case.file)
@@ -313,8 +353,12 @@ def _normal(defs: Mapping[Any, Any], left: Any, right: Any) -> bool:
 # The verdict (obligation 17) --------------------------------------------------------------------------------
 
 
-def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confirmations: int,
-             refuted: Mapping[int, str]) -> Verified:
+def conclude(
+    examined: Examined,
+    answers: Mapping[str, Mapping[str, str]],
+    confirmations: int,
+    refuted: Mapping[int, str],
+) -> Verified:
     """Verdict per output from the solvers' answers (solver, file number); `refuted` has replayed witnesses.
 
     A fact is proved when enough solvers answered unsat on every file of its stage and of all stages before it
@@ -351,12 +395,15 @@ def conclude(examined: Examined, answers: Mapping[str, Mapping[str, str]], confi
         elif claim == "REFUTED":
             raise Rejected(18, f"{plan} is called REFUTED and no witness shows it")
         elif claim == "PROVED" and missing:
-            raise Rejected(16, f"{plan} is called PROVED and {missing} of its {len(facts)} facts are "
-                           "goals of no stage")
+            raise Rejected(
+                16, f"{plan} is called PROVED and {missing} of its {len(facts)} facts are goals of no stage"
+            )
         else:
-            outputs.append(Output(spec, plan, "PROVED", "") if proved else
-                           Output(spec, plan, "UNKNOWN",
-                                  (reasons or [reason or "no proof in the bundle"])[0]))
+            outputs.append(
+                Output(spec, plan, "PROVED", "")
+                if proved
+                else Output(spec, plan, "UNKNOWN", (reasons or [reason or "no proof in the bundle"])[0])
+            )
     if examined.never and not refuted:
         raise examined.never
     return Verified(tuple(outputs), _invariant(examined.plan, outputs), _SEAL)

@@ -25,15 +25,21 @@ CONDITIONS = (
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
-OUTSIDE = ("floating-point rounding (numbers are reals and unbounded integers)",
-           "values of quotients, roots, powers and logarithms outside their domain (functions are total)",
-           "random-number streams",
-           "data loading", "deadlock and schedules", "that the captured graphs are what the framework runs",
-           "run.sh and report.txt of the bundle, which are not checked")
-LAWS = {"ring": "identities of commutative rings over `mul`, + and -, with rational coefficients",
-        "lattice": "associativity, commutativity and idempotence of `max2` and of `min2`",
-        "recip": "the reciprocal of a literal that is not zero",
-        "root": "`sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums"}
+OUTSIDE = (
+    "floating-point rounding (numbers are reals and unbounded integers)",
+    "values of quotients, roots, powers and logarithms outside their domain (functions are total)",
+    "random-number streams",
+    "data loading",
+    "deadlock and schedules",
+    "that the captured graphs are what the framework runs",
+    "run.sh and report.txt of the bundle, which are not checked",
+)
+LAWS = {
+    "ring": "identities of commutative rings over `mul`, + and -, with rational coefficients",
+    "lattice": "associativity, commutativity and idempotence of `max2` and of `min2`",
+    "recip": "the reciprocal of a literal that is not zero",
+    "root": "`sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums",
+}
 
 
 def rounded(number: Fraction) -> str:
@@ -45,12 +51,16 @@ def rounded(number: Fraction) -> str:
 
 def confirmed_lines(examined: Examined, answers: dict[str, dict[str, str]]) -> list[str]:
     total = len(examined.files)
-    lines = [f"{sum(a == 'unsat' for a in given.values())} of {total} obligations confirmed by {name}"
-             for name, given in answers.items()]
+    lines = [
+        f"{sum(a == 'unsat' for a in given.values())} of {total} obligations confirmed by {name}"
+        for name, given in answers.items()
+    ]
     algebra = sum(b"QF_UFLRA" in text for text in examined.files.values())
-    return [*lines,
-            f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
-            "solver-free normaliser; the others rest on the solvers alone"]
+    return [
+        *lines,
+        f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
+        "solver-free normaliser; the others rest on the solvers alone",
+    ]
 
 
 def folded(lines: list[str]) -> list[str]:
@@ -59,8 +69,9 @@ def folded(lines: list[str]) -> list[str]:
     for line in lines:
         alone = len(lines) <= MANY or line.startswith(("  REFUTED", "  UNKNOWN"))
         kinds.setdefault(line if alone else re.sub("[0-9]+", "#", line), []).append(line)
-    return [found[0] if len(found) == 1 else f"{kind} ({len(found)} such lines)"
-            for kind, found in kinds.items()]
+    return [
+        found[0] if len(found) == 1 else f"{kind} ({len(found)} such lines)" for kind, found in kinds.items()
+    ]
 
 
 def claimed(relation: Relation) -> str:
@@ -72,21 +83,25 @@ def claimed(relation: Relation) -> str:
     return f"{left} = {right if relation.coef == 1 else f'{relation.coef} * {right}'}"
 
 
-def report(examined: Examined, verified: Verified,
-           answers: dict[str, dict[str, str]]) -> list[str]:
+def report(examined: Examined, verified: Verified, answers: dict[str, dict[str, str]]) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
     lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
-    lines += folded([f"  {o.verdict:8}{claimed(r)}{': ' + o.reason if o.reason else ''}"
-                     for o, r in zip(verified.outputs, plan.outputs, strict=True)])
+    lines += folded(
+        [
+            f"  {o.verdict:8}{claimed(r)}{': ' + o.reason if o.reason else ''}"
+            for o, r in zip(verified.outputs, plan.outputs, strict=True)
+        ]
+    )
     lines += confirmed_lines(examined, answers)
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
     lines += [f"assumption: {note}" for note in examined.assumptions]
     lines += folded([f"not claimed: {note}" for note in examined.padding])
-    unrelated = sorted({n for c in plan.classes.values() for n in c.program.outputs}
-                       - {r.plan for r in plan.outputs})
+    unrelated = sorted(
+        {n for c in plan.classes.values() for n in c.program.outputs} - {r.plan for r in plan.outputs}
+    )
     lines += [f"not claimed: plan output {name} has no relation" for name in unrelated]
     lines += role_lines(plan)
     lines += [f"provenance: {line}" for line in provenance(plan)]
@@ -108,8 +123,10 @@ def provenance(plan: Plan) -> list[str]:
 def final_line(verified: Verified) -> tuple[int, str]:
     kinds = [o.verdict for o in verified.outputs]
     if "REFUTED" in kinds:
-        return 1, (f"REFUTED: {kinds.count('REFUTED')} of {len(kinds)} outputs provably differ from the "
-                   "single-device model")
+        return 1, (
+            f"REFUTED: {kinds.count('REFUTED')} of {len(kinds)} outputs provably differ from the "
+            "single-device model"
+        )
     if "UNKNOWN" in kinds or not kinds:
         return 3, f"UNKNOWN: {kinds.count('UNKNOWN')} of {len(kinds)} outputs are not proved; no success"
     return 0, f"VALID: all {len(kinds)} outputs equal the single-device model's under the stated relations"
@@ -124,14 +141,17 @@ def trusted_base(plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[
     programs = [p.program(s) for p in (plan, *plan.functions.values()) for s in ("s", *p.classes)]
     ops = sorted({op.name for p in programs for op in p.ops})
     unused = [law for law in LAWS if not laws[law]]
-    lines = [f"the reduction theorem (DESIGN section 3), for {len(algebra)} algebra stages",
-             *(f"law {law}, used {laws[law]} times: {text}" for law, text in LAWS.items() if laws[law]),
-             *([f"laws that this bundle does not use: {', '.join(unused)}"] if unused else []),
-             "functions without a meaning but these laws: "
-             + (", ".join(f"{name.decode()} (in {n} files)" for name, n in sorted(free.items())) or "none"),
-             f"op semantics: {', '.join(ops)}", "opaque kernels: none",
-             f"solvers: {', '.join(chosen)}",
-             "the Python interpreter and its standard library, click, this checker"]
+    lines = [
+        f"the reduction theorem (DESIGN section 3), for {len(algebra)} algebra stages",
+        *(f"law {law}, used {laws[law]} times: {text}" for law, text in LAWS.items() if laws[law]),
+        *([f"laws that this bundle does not use: {', '.join(unused)}"] if unused else []),
+        "functions without a meaning but these laws: "
+        + (", ".join(f"{name.decode()} (in {n} files)" for name, n in sorted(free.items())) or "none"),
+        f"op semantics: {', '.join(ops)}",
+        "opaque kernels: none",
+        f"solvers: {', '.join(chosen)}",
+        "the Python interpreter and its standard library, click, this checker",
+    ]
     return [f"trusted: {line}" for line in lines + provenance(plan)]
 
 
@@ -146,7 +166,9 @@ def named(names: Sequence[str]) -> str:
 
 def role_lines(plan: Plan) -> list[str]:
     """The role of every input, as far as the claim goes and the plan declares."""
-    found = [("states that the claim covers", states(plan)),
-             ("given anew at each step (declared, not proved)", plan.given),
-             ("constant over all steps (declared, not proved)", plan.constants)]
+    found = [
+        ("states that the claim covers", states(plan)),
+        ("given anew at each step (declared, not proved)", plan.given),
+        ("constant over all steps (declared, not proved)", plan.constants),
+    ]
     return [f"{what}, {named(names)}" for what, names in found if names]

@@ -45,7 +45,8 @@ import z3
 def solve(text):
     context = z3.Context()
     return z3.Z3_eval_smtlib2_string(context.ref(), "(set-option :rlimit 200000000)\\n" + text)
-""" + _LOOP,
+"""
+    + _LOOP,
     "cvc5": """
 import cvc5
 def solve(text):
@@ -58,7 +59,8 @@ def solve(text):
     while not (command := parser.nextCommand()).isNull():
         out.append(str(command.invoke(solver, names)))
     return "".join(out)
-""" + _LOOP,
+"""
+    + _LOOP,
 }
 """One child answers many texts, each with a fresh context: JSON on standard input, a line for each."""
 
@@ -86,8 +88,9 @@ def _singly(command: str, texts: list[str]) -> list[str]:
         for text in texts:
             path.write_text(text, encoding="ascii")
             try:
-                done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
-                                      check=False)
+                done = subprocess.run(
+                    words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False
+                )
                 out = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
                 answers.append(f"exit code {done.returncode}" if done.returncode and out == "unsat" else out)
             except subprocess.TimeoutExpired:
@@ -101,12 +104,21 @@ def _batch(words: list[str], texts: list[str]) -> list[str]:
     """One child for many texts; after a crash or a hang a new one goes on with the next."""
     answers: list[str] = []
     while len(answers) < len(texts):
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              text=True, errors="replace") as child, selectors.DefaultSelector() as ready:
+        with (
+            subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+            ) as child,
+            selectors.DefaultSelector() as ready,
+        ):
             if child.stdin is None or child.stdout is None:
                 raise OSError("no pipes")
             ready.register(child.stdout, selectors.EVENT_READ)
-            for text in texts[len(answers):]:
+            for text in texts[len(answers) :]:
                 line, end = "", time.monotonic() + SECONDS
                 try:
                     child.stdin.write(f"{json.dumps(text)}\n")
@@ -128,8 +140,11 @@ def replay(files: Mapping[str, bytes], chosen: Mapping[str, Solver], jobs: int) 
     answers: dict[str, Answers] = {solver: {} for solver in chosen}
     with ThreadPoolExecutor(jobs) as pool:
         parts = [part for i in range(jobs) if (part := list(files)[i::jobs])]
-        tasks = [(solver, part, pool.submit(run, [files[n].decode("ascii") for n in part]))
-                 for solver, run in chosen.items() for part in parts]
+        tasks = [
+            (solver, part, pool.submit(run, [files[n].decode("ascii") for n in part]))
+            for solver, run in chosen.items()
+            for part in parts
+        ]
         for solver, part, task in tasks:
             answers[solver].update(zip(part, task.result(), strict=True))
     return answers

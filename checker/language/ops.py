@@ -18,7 +18,8 @@ from ..errors import need
 from .affine import evident
 
 SORTS = {"f64": "Real", "f32": "Real", "f16": "Real", "bf16": "Real", "i1": "Bool"} | dict.fromkeys(
-    ("i64", "i32", "i16", "i8", "u8"), "Int")
+    ("i64", "i32", "i16", "i8", "u8"), "Int"
+)
 Term = Any
 """A string, or a tuple of an operator and terms; terms.py says what else may stand in it."""
 
@@ -155,28 +156,50 @@ def wires(op: Op) -> list[list[int | None]] | None:
             return [[a["perm"].index(d) for d in range(rank)]]
         case "reduce":
             free = iter(range(rank))
-            return [[-1 - a["dims"].index(d) if d in a["dims"] else next(free)
-                     for d in range(len(shapes[0]))]]
+            return [
+                [-1 - a["dims"].index(d) if d in a["dims"] else next(free) for d in range(len(shapes[0]))]
+            ]
         case "dot_general":
             free = iter(range(len(a["lhs_batch"]), rank))
             sides = ((a["lhs_batch"], a["lhs_contract"]), (a["rhs_batch"], a["rhs_contract"]))
-            return [[-1 - summed.index(d) if d in summed else batch.index(d) if d in batch else next(free)
-                     for d in range(len(shape))] for shape,
-                    (batch, summed) in zip(shapes, sides, strict=True)]
+            return [
+                [
+                    -1 - summed.index(d) if d in summed else batch.index(d) if d in batch else next(free)
+                    for d in range(len(shape))
+                ]
+                for shape, (batch, summed) in zip(shapes, sides, strict=True)
+            ]
     return [list(range(rank)) for _ in shapes] if op.variant in ROWS else None
 
 
 # Type rules -------------------------------------------------------------------------------------------------
 
-COLLECTIVES = {"all_reduce": "group kind seq", "all_gather": "group dim seq",
-               "reduce_scatter": "group kind dim seq", "all_to_all": "group split_dim concat_dim seq"}
+COLLECTIVES = {
+    "all_reduce": "group kind seq",
+    "all_gather": "group dim seq",
+    "reduce_scatter": "group kind dim seq",
+    "all_to_all": "group split_dim concat_dim seq",
+}
 ATTRIBUTES = {
-    **{row.split()[0]: "" for row in ROWS}, "constant": "value", "iota": "dim", "compare": "direction",
-    "broadcast_in_dim": "dims", "reshape": "", "transpose": "perm", "slice": "start stride",
-    "pad": "low high", "concatenate": "dim", "reduce": "dims kind", "gather": "axis batch_dims",
-    "dot_general": "lhs_batch rhs_batch lhs_contract rhs_contract", **COLLECTIVES}
-OPERANDS = {row.split()[0]: len({"a", "b", "c"}.intersection(re.findall(r"\w+", columns[2])))
-            for row, columns in ROWS.items()} | {"constant": 0, "iota": 0, "pad": 2, "gather": 2}
+    **{row.split()[0]: "" for row in ROWS},
+    "constant": "value",
+    "iota": "dim",
+    "compare": "direction",
+    "broadcast_in_dim": "dims",
+    "reshape": "",
+    "transpose": "perm",
+    "slice": "start stride",
+    "pad": "low high",
+    "concatenate": "dim",
+    "reduce": "dims kind",
+    "gather": "axis batch_dims",
+    "dot_general": "lhs_batch rhs_batch lhs_contract rhs_contract",
+    **COLLECTIVES,
+}
+OPERANDS = {
+    row.split()[0]: len({"a", "b", "c"}.intersection(re.findall(r"\w+", columns[2])))
+    for row, columns in ROWS.items()
+} | {"constant": 0, "iota": 0, "pad": 2, "gather": 2}
 """Number of operands, where it is not 1 (or, for `concatenate`, any)."""
 
 
@@ -193,7 +216,7 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
         return found
 
     def resized(dim: int, size: int) -> tuple[int, ...]:
-        return (*shape[:dim], size, *shape[dim + 1:])
+        return (*shape[:dim], size, *shape[dim + 1 :])
 
     match op.name:
         case "constant":
@@ -225,8 +248,9 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
         case "slice":
             need(len(a["start"]) == len(a["stride"]) == len(x) == len(r.shape), "ranks differ")
             for form, step, n, size in zip(a["start"], a["stride"], x, r.shape, strict=True):
-                inside = evident(form, 0, None, axes) and evident(form.shift(step * (size - 1)), None, n,
-                                                                  axes)
+                inside = evident(form, 0, None, axes) and evident(
+                    form.shift(step * (size - 1)), None, n, axes
+                )
                 need(inside, "the slice leaves its operand")
             shape = r.shape
         case "pad":
@@ -236,21 +260,33 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
         case "concatenate":
             d = a["dim"]
             need(d < len(x), "a bad dimension")
-            need(all(t.dtype == dtype and (*t.shape[:d], *t.shape[d + 1:]) == (*x[:d], *x[d + 1:])
-                   and len(t.shape) == len(x) for t in xs), "types do not fit")
+            need(
+                all(
+                    t.dtype == dtype
+                    and (*t.shape[:d], *t.shape[d + 1 :]) == (*x[:d], *x[d + 1 :])
+                    and len(t.shape) == len(x)
+                    for t in xs
+                ),
+                "types do not fit",
+            )
             shape = resized(d, sum(s[d] for s in shapes))
         case "dot_general":
             y, sides = shapes[1], []
-            for batch, summed, rank in (("lhs_batch", "lhs_contract", len(x)),
-                                        ("rhs_batch", "rhs_contract", len(y))):
+            for batch, summed, rank in (
+                ("lhs_batch", "lhs_contract", len(x)),
+                ("rhs_batch", "rhs_contract", len(y)),
+            ):
                 sides.append((dims(batch, rank), dims(summed, rank)))
                 need(not set(a[batch]) & set(a[summed]), "a dimension is named twice")
             (lb, lc), (rb, rc) = sides
             need([x[d] for d in lb] == [y[d] for d in rb], "batch sizes differ")
             need([x[d] for d in lc] == [y[d] for d in rc], "contracting sizes differ")
             need(xs[1].sort == xs[0].sort == r.sort != "Bool", "sorts do not fit")
-            shape = (*(x[d] for d in lb), *(n for d, n in enumerate(x) if d not in lb + lc),
-                     *(n for d, n in enumerate(y) if d not in rb + rc))
+            shape = (
+                *(x[d] for d in lb),
+                *(n for d, n in enumerate(x) if d not in lb + lc),
+                *(n for d, n in enumerate(y) if d not in rb + rc),
+            )
             dtype = r.dtype
         case "reduce":
             gone = dims("dims", len(x), ordered=True)
@@ -260,7 +296,7 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
             axis, batch, index = a["axis"], a["batch_dims"], shapes[1]
             need(axis < len(x) and batch <= min(axis, len(index)), "a bad axis")
             need(xs[1].sort == "Int" and x[:batch] == index[:batch], "the index tensor does not fit")
-            shape = x[:axis] + index[batch:] + x[axis + 1:]
+            shape = x[:axis] + index[batch:] + x[axis + 1 :]
         case "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all":
             kinds = ("add",) if op.name == "reduce_scatter" else ("add", "max", "min")
             need("kind" not in a or (a["kind"] in kinds and xs[0].sort != "Bool"), "unknown kind")
@@ -273,6 +309,8 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
                 d = a["dim" if op.name == "all_gather" else "concat_dim"]
                 shape = resized(d, shape[d] * group)
         case _:
-            need(r.sort in ROWS[op.name][0].split() and all(t == r for t in xs),
-               "operands and result must have one suitable type")
+            need(
+                r.sort in ROWS[op.name][0].split() and all(t == r for t in xs),
+                "operands and result must have one suitable type",
+            )
     need(r == Type(dtype, shape), "result type does not fit")

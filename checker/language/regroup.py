@@ -21,5 +21,6 @@ def reshape_parts(result: Sequence[int], operand: Sequence[int]) -> list[Part]:
             else:
                 b, j = b * operand[right[j]], j + 1
     ends = [*cuts[1:], (len(result), len(operand))]
-    return [(list(range(a, c)), list(range(b, d)))
-            for (a, b), (c, d) in zip(cuts, ends, strict=True) if c or d]
+    return [
+        (list(range(a, c)), list(range(b, d))) for (a, b), (c, d) in zip(cuts, ends, strict=True) if c or d
+    ]

@@ -47,16 +47,30 @@ from .strict import (
 MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
 ROLES = ("given", "constants")
 OPTIONAL = ("functions", *ROLES)
+
+
 def read_plan(data: bytes) -> Plan:
     """The plan in these (uncompressed) bytes, everything in it checked; else `Malformed`."""
     document = read_json(data, "plan")
     extra = {k: document.pop(k) for k in OPTIONAL if k in document} if isinstance(document, dict) else {}
     need(all(extra.values()), "plan: an optional member is empty")
     called = extra.get("functions", {})
-    top = record(document, "plan", format=one_of(("trainverify-plan",), "unknown format"),
-                 version=anything, name=text, mesh=many(row(symbol, natural)), groups=anything,
-                 sources=many(text), specification=anything, classes=array, inputs=array, outputs=array,
-                 ranges=anything, provenance=anything)
+    top = record(
+        document,
+        "plan",
+        format=one_of(("trainverify-plan",), "unknown format"),
+        version=anything,
+        name=text,
+        mesh=many(row(symbol, natural)),
+        groups=anything,
+        sources=many(text),
+        specification=anything,
+        classes=array,
+        inputs=array,
+        outputs=array,
+        ranges=anything,
+        provenance=anything,
+    )
     mesh = top["mesh"]
     need(top["version"] == 1 and isinstance(top["provenance"], dict), "plan: unknown version, or provenance")
     world = math.prod(n for _, n in mesh)
@@ -75,41 +89,79 @@ def read_plan(data: bytes) -> Plan:
     def problem(what: str, spec: Any, bodies: Mapping[str, Any], functions: Mapping[str, Plan]) -> Plan:
         """The specification's program and one for each class, which meet, and may call functions."""
         sources = len(top["sources"])
-        read = _program(spec, f"{what}specification", {}, {}, sources,
-                        {f: p.spec for f, p in functions.items()})
-        classes = {c: RankClass(c, tuple(box[a] for a, _ in mesh), _program(
-            bodies[c], f"{what}class {c}", box, groups, sources,
-            {f: p.program(c) for f, p in functions.items()})) for c, box in boxes.items()}
+        read = _program(
+            spec, f"{what}specification", {}, {}, sources, {f: p.spec for f, p in functions.items()}
+        )
+        classes = {
+            c: RankClass(
+                c,
+                tuple(box[a] for a, _ in mesh),
+                _program(
+                    bodies[c],
+                    f"{what}class {c}",
+                    box,
+                    groups,
+                    sources,
+                    {f: p.program(c) for f, p in functions.items()},
+                ),
+            )
+            for c, box in boxes.items()
+        }
         for c, cls in classes.items():
-            need(cls.program.calls.keys() == read.calls.keys(),
-                 f"{what}class {c}: it and the specification call different instances")
-        plan = Plan(top["name"], mesh, groups, top["sources"], read, classes, (), (), {}, top["provenance"],
-                    _rendezvous(classes), hashlib.sha256(data).hexdigest(), functions)
+            need(
+                cls.program.calls.keys() == read.calls.keys(),
+                f"{what}class {c}: it and the specification call different instances",
+            )
+        plan = Plan(
+            top["name"],
+            mesh,
+            groups,
+            top["sources"],
+            read,
+            classes,
+            (),
+            (),
+            {},
+            top["provenance"],
+            _rendezvous(classes),
+            hashlib.sha256(data).hexdigest(),
+            functions,
+        )
         _tile(plan)
         _meet(plan)
         return plan
 
     functions = dict[str, Plan]()
-    for key, entry in members(called, "functions", "",
-                              " ".join(called) if isinstance(called, dict) else "").items():
+    for key, entry in members(
+        called, "functions", "", " ".join(called) if isinstance(called, dict) else ""
+    ).items():
         item = record(entry, f"function {symbol(key, 'function')}", specification=anything, classes=anything)
         bodies = members(item["classes"], f"function {key}: classes", " ".join(boxes))
         functions[key] = problem(f"function {key}: ", item["specification"], bodies, {})
     plan = problem("", top["specification"], programs, functions)
     integral = " ".join(n for n, t in plan.spec.inputs.items() if t.sort == "Int")
-    ranges = {n: interval(r, f"range of {n}")
-              for n, r in members(top["ranges"], "ranges", "", integral).items()}
-    relations = [tuple(_relation(r, plan, side, f"{side[:-1]} relation {i}") for i, r in enumerate(top[side]))
-                 for side in ("inputs", "outputs")]
+    ranges = {
+        n: interval(r, f"range of {n}") for n, r in members(top["ranges"], "ranges", "", integral).items()
+    }
+    relations = [
+        tuple(_relation(r, plan, side, f"{side[:-1]} relation {i}") for i, r in enumerate(top[side]))
+        for side in ("inputs", "outputs")
+    ]
     for f, body in functions.items():
         given = {i: plan.operands(f, "s", i) for i in body.spec.inputs}
-        functions[f] = replace(body, ranges={
-            i: (min(ranges[v][0] for v in vs), max(ranges[v][1] for v in vs))
-            for i, vs in given.items() if vs and ranges.keys() >= set(vs)})
+        functions[f] = replace(
+            body,
+            ranges={
+                i: (min(ranges[v][0] for v in vs), max(ranges[v][1] for v in vs))
+                for i, vs in given.items()
+                if vs and ranges.keys() >= set(vs)
+            },
+        )
     roles = [_declared(plan, extra.get(role, []), role) for role in ROLES]
     need(not set(roles[0]) & set(roles[1]), "an input is declared both given and constant")
-    return replace(plan, inputs=relations[0], outputs=relations[1], ranges=ranges, given=roles[0],
-                   constants=roles[1])
+    return replace(
+        plan, inputs=relations[0], outputs=relations[1], ranges=ranges, given=roles[0], constants=roles[1]
+    )
 
 
 def _declared(plan: Plan, value: Any, role: str) -> tuple[str, ...]:
@@ -122,15 +174,19 @@ def _declared(plan: Plan, value: Any, role: str) -> tuple[str, ...]:
     return names
 
 
-def attribute_readers(op: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Any]
-                      ) -> dict[str, Reader]:
+def attribute_readers(
+    op: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Any]
+) -> dict[str, Reader]:
     """How to read each attribute of an op; `axes` are the symbols of rank-dependent forms."""
     special: dict[str, Reader] = {
         "value": lambda value, what: value if isinstance(value, str) else affine(value, what, axes),
-        "start": affines(axes), "stride": partial(integers, low=1),
-        "group": one_of(groups, "unknown process group"), "seq": integer,
+        "start": affines(axes),
+        "stride": partial(integers, low=1),
+        "group": one_of(groups, "unknown process group"),
+        "seq": integer,
         "kind": one_of(("add", "max", "min", "and", "or"), "unknown kind"),
-        "direction": one_of(("EQ", "NE", "LT", "LE", "GT", "GE"), "unknown direction")}
+        "direction": one_of(("EQ", "NE", "LT", "LE", "GT", "GE"), "unknown direction"),
+    }
     lists = ("dims", "perm", "low", "high", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
     return {a: special.get(a, integers if a in lists else natural) for a in ATTRIBUTES[op].split()}
 
@@ -152,15 +208,18 @@ def read_type(value: Any, what: str) -> Type:
     if found is None or found[1] not in SORTS:
         raise Malformed(f"{what}: {value!r:.60} is no type")
     dims = found[2].split(",") if found[2] else []
-    need(len(dims) <= 16 and all(re.fullmatch(r"[1-9][0-9]{0,11}", d) for d in dims),
-         f"{what}: {value[:60]} has a bad dimension")
+    need(
+        len(dims) <= 16 and all(re.fullmatch(r"[1-9][0-9]{0,11}", d) for d in dims),
+        f"{what}: {value[:60]} has a bad dimension",
+    )
     return Type(found[1], tuple(map(int, dims)))
 
 
 def _groups(value: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, Group]:
     groups, world = {}, math.prod(n for _, n in mesh)
-    for key, entry in members(value, "groups", "",
-                              " ".join(value) if isinstance(value, dict) else "").items():
+    for key, entry in members(
+        value, "groups", "", " ".join(value) if isinstance(value, dict) else ""
+    ).items():
         what = f"group {key!r:.60}"
         item = record(entry, what, axes=many(text), ranks=many(partial(integers, high=world)))
         axes, ranks = item["axes"], item["ranks"]
@@ -181,8 +240,14 @@ def fibres(mesh: tuple[tuple[str, int], ...], axes: Sequence[str]) -> list[tuple
     return [tuple(sum(base) + sum(step) for step in product(*(steps[a] for a in axes))) for base in bases]
 
 
-def _program(value: Any, what: str, axes: Mapping[str, tuple[int, int]], groups: Mapping[str, Group],
-             sources: int, bodies: Mapping[str, Program]) -> Program:
+def _program(
+    value: Any,
+    what: str,
+    axes: Mapping[str, tuple[int, int]],
+    groups: Mapping[str, Group],
+    sources: int,
+    bodies: Mapping[str, Program],
+) -> Program:
     item = record(value, what, inputs=many(row(name, read_type)), ops=array, outputs=many(row(name, text)))
     types, ops = dict[str, Type](item["inputs"]), dict[str, Op]()
     need(len(types) == len(item["inputs"]), f"{what}: an input occurs twice")
@@ -215,8 +280,14 @@ def _program(value: Any, what: str, axes: Mapping[str, tuple[int, int]], groups:
     return Program(inputs, tuple(ops.values()), outputs, types, ops, calls)
 
 
-def _call(entry: list[Any], what: str, bodies: Mapping[str, Program], types: dict[str, Type],
-          ops: dict[str, Op], calls: dict[Site, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
+def _call(
+    entry: list[Any],
+    what: str,
+    bodies: Mapping[str, Program],
+    types: dict[str, Type],
+    ops: dict[str, Op],
+    calls: dict[Site, tuple[tuple[str, ...], tuple[str, ...]]],
+) -> None:
     """A call: a new value for each output of the body, whose inputs have the types of the operands."""
     listed, _, operands, function, number = array(entry, f"{what}: call", 5)
     body = bodies[one_of(bodies, "unknown function")(function, f"{what}: call")]
@@ -229,8 +300,9 @@ def _call(entry: list[Any], what: str, bodies: Mapping[str, Program], types: dic
     for result, value in zip(results, body.outputs.values(), strict=True):
         need(result not in types, f"{where}: {result} is assigned twice")
         types[result] = body.types[value]
-        ops[result] = Op(result, "call", operands, (), types[result],
-                         {"function": function, "value": value}, None)
+        ops[result] = Op(
+            result, "call", operands, (), types[result], {"function": function, "value": value}, None
+        )
     calls[function, number] = operands, results
 
 
@@ -268,14 +340,22 @@ def _meet(plan: Plan) -> None:
         alike = {(o.name, tuple(sorted(o.attrs.items())), o.ins) for o in ops.values()}
         need(len(alike) == 1, f"rendezvous {seq}: classes disagree on op, group, attributes or operand type")
         ranks = plan.groups[next(iter(ops.values())).attrs["group"]].ranks
-        need(len(ops) == len(plan.classes)
-             or all(len({owner[r] in ops for r in line}) == 1 for line in ranks),
-             f"rendezvous {seq}: a member of a group is absent")
+        need(
+            len(ops) == len(plan.classes) or all(len({owner[r] in ops for r in line}) == 1 for line in ranks),
+            f"rendezvous {seq}: a member of a group is absent",
+        )
 
 
 def _relation(value: Any, plan: Plan, side: str, what: str) -> Relation:
-    item = record(value, what, spec=name, plan=name, coef=rational, pieces=array, reduce=optional(
-        row(one_of(("add", "max", "min"), "unknown reduction"), many(text))))
+    item = record(
+        value,
+        what,
+        spec=name,
+        plan=name,
+        coef=rational,
+        pieces=array,
+        reduce=optional(row(one_of(("add", "max", "min"), "unknown reduction"), many(text))),
+    )
     spec, local, coef, reduce = (item[k] for k in ("spec", "plan", "coef", "reduce"))
 
     def tensor(program: Program, key: str, owner: str) -> Type:
@@ -285,14 +365,22 @@ def _relation(value: Any, plan: Plan, side: str, what: str) -> Relation:
     target = tensor(plan.spec, spec, "the specification")
     need(coef != 0 and (coef == 1 or target.sort == "Real"), f"{what}: bad coefficient")
     gone = reduce[1] if reduce else ()
-    need(gone == tuple(a for a, _ in plan.mesh if a in gone) and bool(gone) == bool(reduce),
-         f"{what}: reduced axes must be mesh axes in mesh order")
+    need(
+        gone == tuple(a for a, _ in plan.mesh if a in gone) and bool(gone) == bool(reduce),
+        f"{what}: reduced axes must be mesh axes in mesh order",
+    )
     need(not reduce or target.sort != "Bool", f"{what}: unknown reduction")
     pieces = []
     for entry in item["pieces"]:
         where = f"{what}: piece"
-        raw = record(entry, where, sizes=partial(integers, low=1), plan=anything, spec=anything,
-                     **{"class": one_of(plan.classes, "unknown class")})
+        raw = record(
+            entry,
+            where,
+            sizes=partial(integers, low=1),
+            plan=anything,
+            spec=anything,
+            **{"class": one_of(plan.classes, "unknown class")},
+        )
         cls, sizes = plan.classes[raw["class"]], raw["sizes"]
         kind = tensor(cls.program, local, f"class {cls.name}")
         need(kind.sort == target.sort, f"{where}: the sorts of {spec[:60]} and {local[:60]} differ")
@@ -301,9 +389,13 @@ def _relation(value: Any, plan: Plan, side: str, what: str) -> Relation:
         symbols = digits | {a: b for a, b in plan.box(cls.name).items() if a not in gone}
         forms, images = affines(digits)(raw["plan"], where), affines(symbols)(raw["spec"], where)
         need(len(forms) == len(kind.shape) and len(images) == len(target.shape), f"{where}: wrong rank")
-        need(all(evident(form, 0, n, symbols) for form,
-                 n in zip(forms + images, kind.shape + target.shape, strict=True)),
-             f"{where}: a piece in class {cls.name} leaves its tensor")
+        need(
+            all(
+                evident(form, 0, n, symbols)
+                for form, n in zip(forms + images, kind.shape + target.shape, strict=True)
+            ),
+            f"{where}: a piece in class {cls.name} leaves its tensor",
+        )
         pieces.append(Piece(cls.name, sizes, forms, images))
     need(bool(pieces), f"{what}: no pieces")
     return Relation(spec, local, coef, reduce, tuple(pieces))

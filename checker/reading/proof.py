@@ -69,32 +69,53 @@ file = partial(text, pattern=FILE)
 
 def read_manifest(data: bytes) -> Manifest:
     """`manifest.json` as a record, or `Malformed`."""
+
     def reason(value: Any, what: str) -> str:
         need(isinstance(value, str), f"{what}: a text is expected")
         return "".join(c for c in value[:1000] if c.isprintable())
 
     def digests(value: Any, what: str) -> dict[str, str]:
-        listed = members(value, what, "plan.json proof.json",
-                         " ".join(value) if isinstance(value, dict) else "")
+        listed = members(
+            value, what, "plan.json proof.json", " ".join(value) if isinstance(value, dict) else ""
+        )
         return {text(m, what, MEMBER): text(digest, f"{what}: {m}", DIGEST) for m, digest in listed.items()}
 
     verdict = one_of(("PROVED", "REFUTED", "UNKNOWN"), "unknown verdict")
-    top = record(read_json(data, "manifest"), "manifest", version=integer, generator=text, members=digests,
-                 format=one_of(("trainverify-bundle",), "unknown format"), verdicts=array,
-                 status=one_of(("unsat", "unknown"), "unknown status"))
+    top = record(
+        read_json(data, "manifest"),
+        "manifest",
+        version=integer,
+        generator=text,
+        members=digests,
+        format=one_of(("trainverify-bundle",), "unknown format"),
+        verdicts=array,
+        status=one_of(("unsat", "unknown"), "unknown status"),
+    )
     need(top["version"] == 1, "manifest: unknown version")
-    verdicts = [record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
-                for v in top["verdicts"]]
-    return Manifest(top["generator"], top["status"], top["members"],
-                    tuple((v["spec"], v["plan"], v["verdict"], v["reason"]) for v in verdicts))
+    verdicts = [
+        record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
+        for v in top["verdicts"]
+    ]
+    return Manifest(
+        top["generator"],
+        top["status"],
+        top["members"],
+        tuple((v["spec"], v["plan"], v["verdict"], v["reason"]) for v in verdicts),
+    )
 
 
 def read_proof(data: bytes) -> Proof:
     """`proof.json` as records, or `Malformed`."""
     document = read_json(data, "proof")
     called = document.pop("lemmas", []) if isinstance(document, dict) else []
-    top = record(document, "proof", format=one_of(("trainverify-proof",), "unknown format"),
-                 version=integer, facts=array, stages=array)
+    top = record(
+        document,
+        "proof",
+        format=one_of(("trainverify-proof",), "unknown format"),
+        version=integer,
+        facts=array,
+        stages=array,
+    )
     need(top["version"] == 1, "proof: unknown version")
     lemmas = []
     for i, entry in enumerate(array(called, "lemmas")):
@@ -109,16 +130,22 @@ def read_proof(data: bytes) -> Proof:
         fact, by = _fact(entry, f"fact {i}")
         facts.append(fact)
         if by is not None:
-            number = natural(next(iter(members(by, f"fact {i}: by", "", "input output").values()), None),
-                             f"fact {i}: by")
+            number = natural(
+                next(iter(members(by, f"fact {i}: by", "", "input output").values()), None), f"fact {i}: by"
+            )
             need(len(by) == 1, f"fact {i}: by names one relation")
             if "input" in by:
                 declared[i] = number
     stages: list[Stage | CallStage] = []
     for i, entry in enumerate(top["stages"]):
         if isinstance(entry, dict) and entry.get("kind") == "call":
-            item = record(entry, f"stage {i}", kind=text, instance=natural,
-                          lemma=partial(integer, low=0, high=len(lemmas)))
+            item = record(
+                entry,
+                f"stage {i}",
+                kind=text,
+                instance=natural,
+                lemma=partial(integer, low=0, high=len(lemmas)),
+            )
             stages.append(CallStage(item["lemma"], item["instance"]))
         else:
             stages.append(_stage(entry, f"stage {i}", facts))
@@ -135,8 +162,10 @@ def read_ref(value: Any, what: str) -> Ref:
     need(bool(colon), f"{what}: {value[:60]!r} is no tensor")
     if space[:1] == "#":
         fit = rest in ("true", "false") if space == "#b" else space in ("#f", "#i")
-        need(fit and (space == "#b" or rational(rest, what).denominator == 1 or space == "#f"),
-             f"{what}: {value[:60]!r} is no literal")
+        need(
+            fit and (space == "#b" or rational(rest, what).denominator == 1 or space == "#f"),
+            f"{what}: {value[:60]!r} is no literal",
+        )
     return Tensor(space, rest)
 
 
@@ -148,13 +177,27 @@ def _symbols(value: Any, what: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def _fact(entry: Any, what: str) -> tuple[Fact, Any]:
-    item = record(entry, what, lhs=read_ref, rhs=read_ref, coef=rational, symbols=_symbols,
-                  lhs_index=anything,
-                  rhs_index=anything, by=anything)
+    item = record(
+        entry,
+        what,
+        lhs=read_ref,
+        rhs=read_ref,
+        coef=rational,
+        symbols=_symbols,
+        lhs_index=anything,
+        rhs_index=anything,
+        by=anything,
+    )
     need(item["coef"] != 0, f"{what}: a coefficient of zero")
     index = affines({s for s, _, _ in item["symbols"]})
-    return Fact(item["lhs"], item["rhs"], item["coef"], item["symbols"], index(item["lhs_index"], what),
-                index(item["rhs_index"], what)), item["by"]
+    return Fact(
+        item["lhs"],
+        item["rhs"],
+        item["coef"],
+        item["symbols"],
+        index(item["lhs_index"], what),
+        index(item["rhs_index"], what),
+    ), item["by"]
 
 
 def title(value: Any, what: str) -> str:
@@ -164,11 +207,17 @@ def title(value: Any, what: str) -> str:
 
 def _stage(entry: Any, what: str, facts: list[Fact]) -> Stage:
     need(isinstance(entry, dict), f"{what}: an object is expected")
-    common: dict[str, Reader] = {"kind": text, "goal": partial(integer, low=0, high=len(facts)),
-                                 "title": title}
+    common: dict[str, Reader] = {
+        "kind": text,
+        "goal": partial(integer, low=0, high=len(facts)),
+        "title": title,
+    }
     if entry.get("kind") == "algebra":
-        return _algebra(record(entry, what, **common, classes=anything, trees=anything, goal_at=anything,
-                               cases=array), what, facts)
+        return _algebra(
+            record(entry, what, **common, classes=anything, trees=anything, goal_at=anything, cases=array),
+            what,
+            facts,
+        )
     need(entry.get("kind") == "layout", f"{what}: unknown kind")
     item = record(entry, what, **common, file=file, symbols=array, premises=array)
     fresh: list[tuple[str, tuple[int, int] | None]] = []
@@ -179,15 +228,19 @@ def _stage(entry: Any, what: str, facts: list[Fact]) -> Stage:
         fresh.append((label, None if label[0] == "v" else (integer(low, what), integer(high, what, low + 1))))
     known = [s[0] for s in facts[item["goal"]].symbols] + [s for s, _ in fresh]
     need(len(set(known)) == len(known), f"{what}: a symbol occurs twice")
-    premises = tuple(_layout_premise(p, f"{what}, premise {n}", affines(set(known)), len(facts))
-                     for n, p in enumerate(item["premises"], 1))
+    premises = tuple(
+        _layout_premise(p, f"{what}, premise {n}", affines(set(known)), len(facts))
+        for n, p in enumerate(item["premises"], 1)
+    )
     return LayoutStage(item["goal"], item["title"], item["file"], tuple(fresh), premises)
 
 
 def _variant(value: Any, what: str, kinds: Mapping[str, tuple[Any, Mapping[str, Reader]]]) -> Any:
     """A premise: the fields besides `k` decide which variant of the kind it is."""
-    need(isinstance(value, dict) and isinstance(value.get("k"), str),
-         f"{what}: an object with a kind is expected")
+    need(
+        isinstance(value, dict) and isinstance(value.get("k"), str),
+        f"{what}: an object with a kind is expected",
+    )
     for key, (make, fields) in kinds.items():
         if key.partition(" ")[0] == value["k"] and (" " not in key or key.partition(" ")[2] in value):
             item = record(value, what, k=text, **fields)
@@ -197,20 +250,28 @@ def _variant(value: Any, what: str, kinds: Mapping[str, tuple[Any, Mapping[str, 
 
 def _layout_premise(value: Any, what: str, index: Reader, facts: int) -> LayoutPremise:
     place = {"t": read_ref, "at": index}
-    found: LayoutPremise = _variant(value, what, {
-        "bound sym": (BoundSymbol, {"sym": text}),
-        "bound value": (BoundValue, place | {"value": text}),
-        "bound": (BoundPart, place | {"arg": index, "part": natural}),
-        "def": (Def, place | {"arg": optional(index)}),
-        "hyp": (Hyp, {"facts": partial(integers, high=facts), "at": index, "lift": many(text),
-                      "kind": reduction}),
-        "range": (Range, {"input": text, "at": index})})
+    found: LayoutPremise = _variant(
+        value,
+        what,
+        {
+            "bound sym": (BoundSymbol, {"sym": text}),
+            "bound value": (BoundValue, place | {"value": text}),
+            "bound": (BoundPart, place | {"arg": index, "part": natural}),
+            "def": (Def, place | {"arg": optional(index)}),
+            "hyp": (
+                Hyp,
+                {"facts": partial(integers, high=facts), "at": index, "lift": many(text), "kind": reduction},
+            ),
+            "range": (Range, {"input": text, "at": index}),
+        },
+    )
     return found
 
 
 def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
-    sizes = many(row(symbol, partial(integer, low=1), partial(integer, low=1)))(item["classes"],
-                                                                                f"{what}: classes")
+    sizes = many(row(symbol, partial(integer, low=1), partial(integer, low=1)))(
+        item["classes"], f"{what}: classes"
+    )
     classes = {c: (n, m) for c, n, m in sizes}
     need(len(classes) == len(sizes), f"{what}: a class occurs twice")
     need(all(m <= n for n, m in classes.values()), f"{what}: a class has more representatives than elements")
@@ -222,9 +283,9 @@ def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
     def piece(value: Any, where: str) -> Piece:
         """Strides are given where they are not row-major."""
         some: list[Reader] = [natural, names, partial(integers, low=1)]
-        offset, inner, *given = row(*some[:max(2, len(array(value, where)))])(value, where)
+        offset, inner, *given = row(*some[: max(2, len(array(value, where)))])(value, where)
         need(len(inner) <= MAX_DIGITS, f"{where}: a piece of more than {MAX_DIGITS} classes")
-        own = tuple(math.prod(classes[c][0] for c in inner[k + 1:]) for k in range(len(inner)))
+        own = tuple(math.prod(classes[c][0] for c in inner[k + 1 :]) for k in range(len(inner)))
         need(not given or (len(given[0]) == len(inner) and given[0] != own), f"{where}: strides out of place")
         return offset, inner, given[0] if given else own
 
@@ -233,16 +294,30 @@ def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
 
     kinds: dict[str, tuple[Any, Mapping[str, Reader]]] = {
         "def": (ElementDef, {"e": element}),
-        "hyp": (ElementHyp, {"fact": partial(integer, low=0, high=len(facts)), "at": forms,
-                             "defines": one_of(("lhs", "rhs"), "defines lhs or rhs, not")}),
-        "law": (Law, {"schema": one_of(("ring", "lattice", "recip", "root"), "unknown law"), "lhs": term,
-                      "rhs": term})}
+        "hyp": (
+            ElementHyp,
+            {
+                "fact": partial(integer, low=0, high=len(facts)),
+                "at": forms,
+                "defines": one_of(("lhs", "rhs"), "defines lhs or rhs, not"),
+            },
+        ),
+        "law": (
+            Law,
+            {"schema": one_of(("ring", "lattice", "recip", "root"), "unknown law"), "lhs": term, "rhs": term},
+        ),
+    }
     cases = []
     for i, entry in enumerate(item["cases"]):
         where = f"{what}, case {i}"
         case = record(entry, where, reps=coords, premises=array, file=file)
-        cases.append(Case(case["reps"], tuple(_variant(p, f"{where}, premise {n}", kinds) for n, p in
-                                              enumerate(case["premises"], 1)), case["file"]))
+        cases.append(
+            Case(
+                case["reps"],
+                tuple(_variant(p, f"{where}, premise {n}", kinds) for n, p in enumerate(case["premises"], 1)),
+                case["file"],
+            )
+        )
     trees = many(row(read_ref, many(many(piece))))(item["trees"], f"{what}: trees")
     goal_at = many(names)(item["goal_at"], f"{what}: goal_at")
     return AlgebraStage(item["goal"], item["title"], classes, trees, goal_at, tuple(cases))
@@ -258,6 +333,11 @@ def _term(value: Any, what: str, coords: Reader, depth: int = 0) -> Any:
     need(head in ("lit", "*", "+", "-", "neg") or head in FUNCTIONS, f"{what}: unknown function {head[:20]}")
     binary = head in ("-", "mul", "fpow", "max2", "min2") or head.startswith("cmp_")
     count = 0 if head in ("neg_inf", "pos_inf") else 2 if binary else 1
-    fields: list[Reader] = [rational] if head == "lit" else [rational, inner] if head == "*" else [inner] * (
-        max(len(value) - 1, 2) if head == "+" else count)
+    fields: list[Reader] = (
+        [rational]
+        if head == "lit"
+        else [rational, inner]
+        if head == "*"
+        else [inner] * (max(len(value) - 1, 2) if head == "+" else count)
+    )
     return row(text, *fields)(value, what)

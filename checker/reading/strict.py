@@ -41,8 +41,13 @@ def read_json(data: bytes, what: str) -> Any:
     """Strict JSON: no duplicate keys, no floats; size, integers and depth capped."""
     need(len(data) <= MAX_BYTES, f"{what}: larger than {MAX_BYTES} bytes")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_pairs, parse_int=_integer,
-                           parse_float=_float, parse_constant=_float)
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_pairs,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=_float,
+        )
     except Malformed as error:
         raise Malformed(f"{what}: {error}") from None
     except RecursionError:
@@ -51,8 +56,12 @@ def read_json(data: bytes, what: str) -> Any:
         raise Malformed(f"{what}: no JSON ({str(error)[:80]})") from None
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [v for x in level if isinstance(x, (list, dict))
-                 for v in (x.values() if isinstance(x, dict) else x)]
+        level = [
+            v
+            for x in level
+            if isinstance(x, (list, dict))
+            for v in (x.values() if isinstance(x, dict) else x)
+        ]
     need(not level, f"{what}: nested too deeply")
     return value
 
@@ -88,7 +97,8 @@ def many(read: Reader) -> Reader:
 def row(*readers: Reader) -> Reader:
     """A list of this length, entry by entry."""
     return lambda value, what: tuple(
-        read(v, what) for read, v in zip(readers, array(value, what, len(readers)), strict=True))
+        read(v, what) for read, v in zip(readers, array(value, what, len(readers)), strict=True)
+    )
 
 
 def optional(read: Reader) -> Reader:
@@ -101,10 +111,12 @@ def anything(value: Any, what: str) -> Any:
 
 def one_of(known: Container[str], complaint: str) -> Reader:
     """A text among known ones."""
+
     def read(value: Any, what: str) -> str:
         if not isinstance(value, str) or value not in known:
             raise Malformed(f"{what}: {complaint} {value!r:.60}")
         return value
+
     return read
 
 

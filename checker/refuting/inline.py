@@ -27,8 +27,12 @@ def inline(plan: Plan) -> Plan:
                     if inner.name in COLLECTIVES:
                         attrs["seq"] = -1 - seqs.setdefault((site, attrs["seq"]), len(seqs))
                     local[inner.result] = f"{site[0]}.{site[1]}.{inner.result}"
-                    ops[local[inner.result]] = replace(inner, result=local[inner.result], attrs=attrs,
-                                                       operands=tuple(local[o] for o in inner.operands))
+                    ops[local[inner.result]] = replace(
+                        inner,
+                        result=local[inner.result],
+                        attrs=attrs,
+                        operands=tuple(local[o] for o in inner.operands),
+                    )
                 name |= {r: local[v] for r, v in zip(results, body.outputs.values(), strict=True)}
         outputs = {n: name.get(v, v) for n, v in program.outputs.items()}
         types = dict(program.inputs) | {r: op.type for r, op in ops.items()}

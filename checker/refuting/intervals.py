@@ -38,13 +38,26 @@ class Reals:
         self.ln2 = sum((2 << far) // ((2 * k + 1) * 3 ** (2 * k + 1)) for k in range(far)) >> 32
         self.half_pi = (8 * _arctan(5, far) - 2 * _arctan(239, far)) >> 32
         self.unary: dict[str, Callable[[Number], Number]] = {
-            "negate": self.neg, "exponential": self.exp, "log": self.log, "sqrt": self.sqrt,
-            "rsqrt": self.rsqrt, "sine": self.sin, "cosine": self.cos, "tanh": self.tanh,
-            "logistic": self.logistic, "abs": self.abs}
+            "negate": self.neg,
+            "exponential": self.exp,
+            "log": self.log,
+            "sqrt": self.sqrt,
+            "rsqrt": self.rsqrt,
+            "sine": self.sin,
+            "cosine": self.cos,
+            "tanh": self.tanh,
+            "logistic": self.logistic,
+            "abs": self.abs,
+        }
         self.binary: dict[str, Callable[[Number, Number], Number]] = {
-            "add": self.add, "subtract": lambda x, y: self.add(x, self.neg(y)), "multiply": self.mul,
-            "divide": lambda x, y: self.mul(x, self.recip(y)), "power": self.power, "maximum": self.max,
-            "minimum": self.min}
+            "add": self.add,
+            "subtract": lambda x, y: self.add(x, self.neg(y)),
+            "multiply": self.mul,
+            "divide": lambda x, y: self.mul(x, self.recip(y)),
+            "power": self.power,
+            "maximum": self.max,
+            "minimum": self.min,
+        }
 
     def of(self, value: Fraction | int) -> tuple[int, int]:
         """The tightest enclosure of a rational."""

@@ -62,10 +62,14 @@ class Grid(NamedTuple):
 
 def replay(plan: Plan, fact: Fact, witness: Any, bits: int = 256) -> Replay:
     """Check that the claimed fact fails on the witness; else `Rejected`, `Malformed` or `Undecided`."""
-    item = record(witness, "witness", output=anything, piece=anything, junk=rational, inputs=anything,
-                  symbols=anything)
-    symbols = record(item["symbols"], "witness: symbols",
-                     **{s: partial(integer, low=lo, high=hi) for s, lo, hi in fact.symbols})
+    item = record(
+        witness, "witness", output=anything, piece=anything, junk=rational, inputs=anything, symbols=anything
+    )
+    symbols = record(
+        item["symbols"],
+        "witness: symbols",
+        **{s: partial(integer, low=lo, high=hi) for s, lo, hi in fact.symbols},
+    )
     check_once(plan.inputs, 15)
     machine = Machine(plan, item["inputs"], item["junk"], Reals(bits))
     gone = fact.lhs.axes if isinstance(fact.lhs, Reduced) else ()
@@ -81,8 +85,10 @@ def replay(plan: Plan, fact: Fact, witness: Any, bits: int = 256) -> Replay:
     need(not isinstance(fact.rhs, Reduced), "witness: the right-hand side must be a specification tensor")
     lhs = machine.merge(parts, fact.lhs.kind if isinstance(fact.lhs, Reduced) else "add")
     rhs = machine.number(-1, getattr(fact.rhs, "value", ""))
-    left, right = element(machine.grids[lhs], at[len(kept):]), element(
-        machine.grids[rhs], [value(f, symbols) for f in fact.rhs_index])
+    left, right = (
+        element(machine.grids[lhs], at[len(kept) :]),
+        element(machine.grids[rhs], [value(f, symbols) for f in fact.rhs_index]),
+    )
     reals = machine.reals
     if machine.types[lhs].sort == "Real":
         right = reals.mul(right, reals.of(fact.coef))
@@ -141,15 +147,15 @@ def coarse(grid: Grid) -> Grid:
         rows = range(0, len(data), count * inner)
         changed = {0}
         for r in rows:
-            line = data[r:r + count * inner]
-            blocks = line if inner == 1 else [line[k:k + inner] for k in range(0, len(line), inner)]
+            line = data[r : r + count * inner]
+            blocks = line if inner == 1 else [line[k : k + inner] for k in range(0, len(line), inner)]
             changed.update(k for k, (x, y) in enumerate(pairwise(blocks), 1) if x is not y and x != y)
             if len(changed) == count:
                 break
         keep = sorted(changed)
         if len(keep) < count:
             cuts[d] = (*(cuts[d][k] for k in keep), cuts[d][-1])
-            data = [v for r in rows for k in keep for v in data[r + k * inner:r + (k + 1) * inner]]
+            data = [v for r in rows for k in keep for v in data[r + k * inner : r + (k + 1) * inner]]
         inner *= len(keep)
     return Grid(tuple(cuts), data)
 
@@ -180,11 +186,12 @@ def pull(grid: Grid, forms: Sequence[Affine], sizes: Mapping[str, int]) -> Grid:
             digits.insert(0, (c, v, reach))
             reach += c * (sizes[v] - 1)
         base = value(form, dict.fromkeys(sizes, 0))
-        rests = [at - base for at in line[bisect_right(line, base):bisect_right(line, base + reach)]]
+        rests = [at - base for at in line[bisect_right(line, base) : bisect_right(line, base + reach)]]
         for c, v, below in digits:  # reached at a digit, or within what the later digits add to it
             pairs = [divmod(rest, c) for rest in rests]
-            marks[v].update([q if not r else q + 1 for q, r in pairs],
-                            [q for q, r in pairs if 0 < r <= below])
+            marks[v].update(
+                [q if not r else q + 1 for q, r in pairs], [q for q, r in pairs if 0 < r <= below]
+            )
             rests = list({r for _, r in pairs if 0 < r <= below})
     cuts = tuple(tuple(sorted(m)) for m in marks.values())
     numbers = [0] * capped(prod(len(c) - 1 for c in cuts))
@@ -193,8 +200,9 @@ def pull(grid: Grid, forms: Sequence[Affine], sizes: Mapping[str, int]) -> Grid:
         for v, ends in zip(sizes, cuts, strict=True):
             c = coefs.get(v, 0)
             corners = [n + c * e for n in corners for e in ends[:-1]]
-        numbers = [n * (len(line) - 1) + bisect_right(line, c) - 1 for n,
-                   c in zip(numbers, corners, strict=True)]
+        numbers = [
+            n * (len(line) - 1) + bisect_right(line, c) - 1 for n, c in zip(numbers, corners, strict=True)
+        ]
     return Grid(cuts, [grid.data[n] for n in numbers])
 
 
@@ -202,18 +210,25 @@ def push(grid: Grid, forms: Sequence[Sequence[tuple[int, int]]], starts: Sequenc
     """The grid of this shape that holds the element z at `start + sum coef * z`, per dimension, and is open
     elsewhere. `forms` pairs coefficients with dimensions of the grid, major to minor; each stands in one."""
     cuts, lines = [], []
-    steps = dict(zip(range(len(grid.cuts)), [prod(grid.counts[i + 1:]) for i in range(len(grid.cuts))],
-                     strict=True))
+    steps = dict(
+        zip(range(len(grid.cuts)), [prod(grid.counts[i + 1 :]) for i in range(len(grid.cuts))], strict=True)
+    )
     for form, start, size in zip(forms, starts, shape, strict=True):
         runs = [(0, 1, 0)]
         for coef, z in reversed(form):
             whole = len(runs) == 1 and runs[0][1] == coef
             blocks = [(a, b, k) for k, (a, b) in enumerate(pairwise(grid.cuts[z]))]
             capped(grid.cuts[z][-1] * len(runs) if not whole else 1)
-            runs = [(coef * a, coef * (b - a), k * steps[z] + runs[0][2]) for a, b,
-                    k in blocks] if whole else [
-                (coef * x + at, length, k * steps[z] + cell)
-                for a, b, k in blocks for x in range(a, b) for at, length, cell in runs]
+            runs = (
+                [(coef * a, coef * (b - a), k * steps[z] + runs[0][2]) for a, b, k in blocks]
+                if whole
+                else [
+                    (coef * x + at, length, k * steps[z] + cell)
+                    for a, b, k in blocks
+                    for x in range(a, b)
+                    for at, length, cell in runs
+                ]
+            )
         ends, cells = [0], list[int | None]()
         for place, length, cell in [*((start + p, n, c) for p, n, c in runs), (size, 0, None)]:
             for end, number in ((place, None), (place + length, cell)):
@@ -235,8 +250,11 @@ def reshaped(grid: Grid, source: Shape, shape: Shape) -> Grid:
     forms = [[(prod(source[j] for j in inner if j > i), i) for i in inner] for _, inner in parts]
     line = push(grid, forms, [0] * len(parts), tuple(prod(source[i] for i in inner) for _, inner in parts))
     sizes = {f"z{i}": n for i, n in enumerate(shape)}
-    return pull(line, [row_major([Affine.symbol(f"z{i}") for i in outer], [shape[i] for i in outer])
-                       for outer, _ in parts], sizes)
+    return pull(
+        line,
+        [row_major([Affine.symbol(f"z{i}") for i in outer], [shape[i] for i in outer]) for outer, _ in parts],
+        sizes,
+    )
 
 
 # The machine ------------------------------------------------------------------------------------------------
@@ -248,10 +266,18 @@ def known(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 INTEGERS: dict[str, Callable[..., Any]] = {
-    "negate": known(operator.neg), "abs": known(abs), "add": known(operator.add), "minimum": known(min),
-    "subtract": known(operator.sub), "multiply": known(operator.mul), "maximum": known(max),
-    "not": known(operator.not_), "and": known(lambda p, q: p and q), "or": known(lambda p, q: p or q),
-    **{f"compare {d}": known(getattr(operator, d.lower())) for d in ("EQ", "NE", "LT", "LE", "GT", "GE")}}
+    "negate": known(operator.neg),
+    "abs": known(abs),
+    "add": known(operator.add),
+    "minimum": known(min),
+    "subtract": known(operator.sub),
+    "multiply": known(operator.mul),
+    "maximum": known(max),
+    "not": known(operator.not_),
+    "and": known(lambda p, q: p and q),
+    "or": known(lambda p, q: p or q),
+    **{f"compare {d}": known(getattr(operator, d.lower())) for d in ("EQ", "NE", "LT", "LE", "GT", "GE")},
+}
 MERGE = {"add": "add", "max": "maximum", "min": "minimum", "and": "and", "or": "or"}
 
 
@@ -269,14 +295,25 @@ class Machine:
         self.junk = {"Real": reals.of(junk), "Int": 0, "Bool": False}
         unary: Mapping[str, Callable[..., Any]] = reals.unary
         self.functions: dict[str, Callable[..., Any]] = {
-            **unary, **reals.binary, "select": lambda p, a, b: None if p is None else a if p else b,
-            "compare EQ": reals.equal, "compare LT": reals.less, "compare GT": lambda x, y: reals.less(y, x),
-            **{f"compare {d}": (lambda x, y, f=f: INTEGERS["not"](f(x, y))) for d, f in (
-                ("NE", reals.equal), ("GE", reals.less), ("LE", lambda x, y: reals.less(y, x)))},
-            "convert Int Real": known(reals.of), "convert Bool Real": known(reals.of),
-            "convert Bool Int": known(int), "convert Int Bool": known(bool), "dot_general": reals.mul}
-        given = record(inputs, "witness: inputs",
-                       **{name: partial(self._block, name) for name in plan.spec.inputs})
+            **unary,
+            **reals.binary,
+            "select": lambda p, a, b: None if p is None else a if p else b,
+            "compare EQ": reals.equal,
+            "compare LT": reals.less,
+            "compare GT": lambda x, y: reals.less(y, x),
+            **{
+                f"compare {d}": (lambda x, y, f=f: INTEGERS["not"](f(x, y)))
+                for d, f in (("NE", reals.equal), ("GE", reals.less), ("LE", lambda x, y: reals.less(y, x)))
+            },
+            "convert Int Real": known(reals.of),
+            "convert Bool Real": known(reals.of),
+            "convert Bool Int": known(int),
+            "convert Int Bool": known(bool),
+            "dot_general": reals.mul,
+        }
+        given = record(
+            inputs, "witness: inputs", **{name: partial(self._block, name) for name in plan.spec.inputs}
+        )
         for name, grid in given.items():
             self.made[-1, name] = self._add(("block", name), plan.spec.inputs[name], partial(coarse, grid))
 
@@ -284,8 +321,10 @@ class Machine:
         """A specification input: cuts that tile it, one value of its sort and range per block."""
         kind = self.plan.spec.inputs[name]
         item = record(given, what, cuts=array, values=array)
-        need(len(item["cuts"]) == len(kind.shape),
-             f"{what}: a list of {len(kind.shape)} lines of cuts is expected")
+        need(
+            len(item["cuts"]) == len(kind.shape),
+            f"{what}: a list of {len(kind.shape)} lines of cuts is expected",
+        )
         cuts = tuple(integers(c, what, 0, n + 1) for c, n in zip(item["cuts"], kind.shape, strict=True))
         for c, n in zip(cuts, kind.shape, strict=True):
             need(c[:1] == (0,) and c[-1] == n and all(a < b for a, b in pairwise(c)), f"{what}: bad cuts")
@@ -296,8 +335,10 @@ class Machine:
         if kind.sort == "Real":
             return Grid(cuts, [self.reals.of(v) for v in values])
         need(all(v.denominator == 1 for v in values), f"{what}: no integer")
-        return Grid(cuts, list(integers(list(map(int, values)), what,
-                                        *self.plan.ranges.get(name, (-1 << 62, 1 << 62)))))
+        return Grid(
+            cuts,
+            list(integers(list(map(int, values)), what, *self.plan.ranges.get(name, (-1 << 62, 1 << 62)))),
+        )
 
     def _add(self, key: Any, kind: Type, compute: Callable[[], Grid]) -> int:
         """The number of a value, computed unless an equal computation was made before."""
@@ -322,8 +363,10 @@ class Machine:
 
         def compute() -> Grid:
             counts = Counter(parts) if kind == "add" else dict.fromkeys(parts, 1)
-            grids = [cellwise(partial(times, number(n)), self.grids[x]) if n > 1 else self.grids[x]
-                     for x, n in counts.items()]
+            grids = [
+                cellwise(partial(times, number(n)), self.grids[x]) if n > 1 else self.grids[x]
+                for x, n in counts.items()
+            ]
             total = grids[0]
             for grid in grids[1:]:
                 total = coarse(cellwise(function, total, grid))
@@ -336,8 +379,15 @@ class Machine:
     def owner(self, rank: int) -> str:
         """The class that runs a rank; "s" for the specification, which is rank -1."""
         at = self.coordinates(rank)
-        return next(c for c in self.plan.classes if all(
-            lo <= at[a] < hi for a, (lo, hi) in self.plan.box(c).items())) if rank >= 0 else "s"
+        return (
+            next(
+                c
+                for c in self.plan.classes
+                if all(lo <= at[a] < hi for a, (lo, hi) in self.plan.box(c).items())
+            )
+            if rank >= 0
+            else "s"
+        )
 
     def coordinates(self, rank: int) -> dict[str, int]:
         at = {}
@@ -381,26 +431,43 @@ class Machine:
         for relation in self.plan.inputs:
             for piece in relation.pieces if relation.plan == name else ():
                 if piece.cls == cls:
-                    first = not (relation.reduce and relation.reduce[0] == "add"
-                                 and any(at[a] for a in relation.reduce[1]))
-                    images = tuple(f.substitute({s: Affine(at[s]) if s in at else Affine.symbol(s)
-                                                 for s in f.names()})
-                                   for f in piece.spec)
-                    found.append((relation.spec, piece.sizes, piece.plan, images,
-                                  relation.coef if first else Fraction(0)))
+                    first = not (
+                        relation.reduce
+                        and relation.reduce[0] == "add"
+                        and any(at[a] for a in relation.reduce[1])
+                    )
+                    images = tuple(
+                        f.substitute({s: Affine(at[s]) if s in at else Affine.symbol(s) for s in f.names()})
+                        for f in piece.spec
+                    )
+                    found.append(
+                        (
+                            relation.spec,
+                            piece.sizes,
+                            piece.plan,
+                            images,
+                            relation.coef if first else Fraction(0),
+                        )
+                    )
 
         def compute() -> Grid:
             layers = []
             for spec, sizes, plan, images, coef in found:
-                grid = pull(self.grids[self.made[-1, spec]], images,
-                            {f"z{i}": n for i, n in enumerate(sizes)})
+                grid = pull(
+                    self.grids[self.made[-1, spec]], images, {f"z{i}": n for i, n in enumerate(sizes)}
+                )
                 if coef != 1:
                     grid = cellwise(partial(self.reals.mul, self.reals.of(coef)), grid)
-                forms = [sorted(((c, int(s[1:])) for s, c in f.terms if sizes[int(s[1:])] > 1), reverse=True)
-                         for f in plan]
+                forms = [
+                    sorted(((c, int(s[1:])) for s, c in f.terms if sizes[int(s[1:])] > 1), reverse=True)
+                    for f in plan
+                ]
                 used = sorted(z for form in forms for _, z in form)
-                free = all(c > 0 and c > sum(d * (sizes[y] - 1) for d, y in form[i + 1:])
-                           for form in forms for i, (c, z) in enumerate(form))
+                free = all(
+                    c > 0 and c > sum(d * (sizes[y] - 1) for d, y in form[i + 1 :])
+                    for form in forms
+                    for i, (c, z) in enumerate(form)
+                )
                 if not free or used != [i for i, n in enumerate(sizes) if n > 1]:
                     raise Rejected(18, f"the layout of input {name} is outside the reach of a witness")
                 layers.append(push(grid, forms, [f.const for f in plan], kind.shape))
@@ -435,18 +502,27 @@ class Machine:
     def _window(self, x: int, dim: int, start: int, size: int) -> int:
         shape = tuple(size if d == dim else n for d, n in enumerate(self.types[x].shape))
         starts = [start if d == dim else 0 for d in range(len(shape))]
-        return self._add(("window", x, dim, start, size), Type(self.types[x].dtype, shape),
-                         lambda: sliced(self.grids[x], starts, [1] * len(shape), shape))
+        return self._add(
+            ("window", x, dim, start, size),
+            Type(self.types[x].dtype, shape),
+            lambda: sliced(self.grids[x], starts, [1] * len(shape), shape),
+        )
 
     def _joined(self, ins: Sequence[int], dim: int) -> int:
         shape = list(self.types[ins[0]].shape)
         shape[dim] = sum(self.types[x].shape[dim] for x in ins)
-        return self._add(("joined", tuple(ins), dim), Type(self.types[ins[0]].dtype, tuple(shape)),
-                         lambda: joined([self.grids[x] for x in ins], dim))
+        return self._add(
+            ("joined", tuple(ins), dim),
+            Type(self.types[ins[0]].dtype, tuple(shape)),
+            lambda: joined([self.grids[x] for x in ins], dim),
+        )
 
     def _function(self, variant: str, operand: Type) -> Callable[..., Any]:
-        return self.functions[variant] if operand.sort == "Real" or variant in (
-            "select", "dot_general") or variant.startswith("convert") else INTEGERS[variant]
+        return (
+            self.functions[variant]
+            if operand.sort == "Real" or variant in ("select", "dot_general") or variant.startswith("convert")
+            else INTEGERS[variant]
+        )
 
     def _op(self, op: Op, a: Mapping[str, Any], ins: list[Grid]) -> Grid:
         """One op on grids; the index maps are StableHLO's."""
@@ -454,8 +530,18 @@ class Machine:
         match op.name:
             case "constant":
                 v = a["value"]
-                return constant(shape, LOW if v == "-inf" else HIGH if v == "inf" else v if sort == "Bool"
-                                else int(v) if sort == "Int" else reals.of(v))
+                return constant(
+                    shape,
+                    LOW
+                    if v == "-inf"
+                    else HIGH
+                    if v == "inf"
+                    else v
+                    if sort == "Bool"
+                    else int(v)
+                    if sort == "Int"
+                    else reals.of(v),
+                )
             case "iota":
                 line = range(capped(shape[a["dim"]]))
                 ends = tuple(tuple(range(n + 1)) if d == a["dim"] else (0, n) for d, n in enumerate(shape))
@@ -473,8 +559,12 @@ class Machine:
                 return gathered(ins, a["axis"], a["batch_dims"], NOWHERE if sort == "Real" else None)
         wiring = wires(op) or []
         sums = max((-d for wire in wiring for d in wire if d is not None), default=0)
-        lengths = {(-d - 1): n for wire, t in zip(wiring, op.ins, strict=True)
-                   for d, n in zip(wire, t.shape, strict=True) if d is not None and d < 0}
+        lengths = {
+            (-d - 1): n
+            for wire, t in zip(wiring, op.ins, strict=True)
+            for d, n in zip(wire, t.shape, strict=True)
+            if d is not None and d < 0
+        }
         whole: Cuts = tuple((0, n) for n in (*shape, *(lengths[k] for k in range(max(sums, 0)))))
         spread = [self._wired(g, wire, whole, len(shape)) for g, wire in zip(ins, wiring, strict=True)]
         if op.name not in ("reduce", "dot_general"):
@@ -490,7 +580,7 @@ class Machine:
         for place, line in zip(places, grid.cuts, strict=True):
             if place is not None:
                 cuts[place] = line
-        steps = [prod(grid.counts[i + 1:]) for i in range(len(places))]
+        steps = [prod(grid.counts[i + 1 :]) for i in range(len(places))]
         numbers = [0]
         for place, line in enumerate(cuts):
             step = steps[places.index(place)] if place in places else 0
@@ -507,12 +597,15 @@ class Machine:
             rows.append([self.reals.one if real else 1] * len(rows[0]))
         data: list[Any] = []
         for k in range(0, len(rows[0]), len(weights)):
-            xs, ys = (row[k:k + len(weights)] for row in rows)
+            xs, ys = (row[k : k + len(weights)] for row in rows)
             if kind == "add" and real:
                 data.append(self.reals.weighted(zip(weights, xs, ys, strict=True)))
             elif kind == "add":
-                data.append(known(lambda *vs: sum(map(prod, zip(weights, vs, strict=True))))(
-                    *map(INTEGERS["multiply"], xs, ys)))
+                data.append(
+                    known(lambda *vs: sum(map(prod, zip(weights, vs, strict=True))))(
+                        *map(INTEGERS["multiply"], xs, ys)
+                    )
+                )
             else:
                 function, best = self._function(MERGE[kind], result), xs[0]
                 for x in xs[1:]:
@@ -521,30 +614,37 @@ class Machine:
         return Grid(cuts[:rank], data)
 
 
-IDENTITIES = frozenset(("broadcast_in_dim", "transpose", "convert Real Real", "convert Int Int",
-                        "convert Bool Bool"))
+IDENTITIES = frozenset(
+    ("broadcast_in_dim", "transpose", "convert Real Real", "convert Int Int", "convert Bool Bool")
+)
 
 
 def sliced(grid: Grid, starts: Sequence[int], strides: Sequence[int], shape: Shape) -> Grid:
-    forms = [Affine(start, ((f"z{d}", stride),)) for d,
-             (start, stride) in enumerate(zip(starts, strides, strict=True))]
+    forms = [
+        Affine(start, ((f"z{d}", stride),))
+        for d, (start, stride) in enumerate(zip(starts, strides, strict=True))
+    ]
     return pull(grid, forms, {f"z{d}": n for d, n in enumerate(shape)})
 
 
 def joined(grids: Sequence[Grid], dim: int) -> Grid:
     """Concatenation: every part cut alike in the other dimensions."""
-    sides = union([(*g.cuts[:dim], *g.cuts[dim + 1:]) for g in grids])
-    parts = [Grid((*sides[:dim], g.cuts[dim], *sides[dim:]),
-                  refine(g, (*sides[:dim], g.cuts[dim], *sides[dim:])))
-             for g in grids]
+    sides = union([(*g.cuts[:dim], *g.cuts[dim + 1 :]) for g in grids])
+    parts = [
+        Grid((*sides[:dim], g.cuts[dim], *sides[dim:]), refine(g, (*sides[:dim], g.cuts[dim], *sides[dim:])))
+        for g in grids
+    ]
     ends, offset = [0], 0
     for part in parts:
         ends += [offset + c for c in part.cuts[dim][1:]]
         offset = ends[-1]
     steps = [prod(p.counts[dim:]) for p in parts]
-    data = [v for k in range(prod(len(c) - 1 for c in sides[:dim])) for p,
-            step in zip(parts, steps, strict=True)
-            for v in p.data[k * step:(k + 1) * step]]
+    data = [
+        v
+        for k in range(prod(len(c) - 1 for c in sides[:dim]))
+        for p, step in zip(parts, steps, strict=True)
+        for v in p.data[k * step : (k + 1) * step]
+    ]
     capped(len(data))
     return Grid((*sides[:dim], tuple(ends), *sides[dim:]), data)
 
@@ -556,16 +656,16 @@ def gathered(ins: Sequence[Grid], axis: int, batch: int, lost: Any) -> Grid:
     shared = union([x.cuts[:batch], index.cuts[:batch]])
     index = Grid((*shared, *index.cuts[batch:]), refine(index, (*shared, *index.cuts[batch:])))
     x = Grid((*shared, *x.cuts[batch:]), refine(x, (*shared, *x.cuts[batch:])))
-    cuts = (*x.cuts[:axis], *index.cuts[batch:], *x.cuts[axis + 1:])
+    cuts = (*x.cuts[:axis], *index.cuts[batch:], *x.cuts[axis + 1 :])
     outer, own = prod(x.counts[batch:axis]), prod(index.counts[batch:])
-    inner, rows, data = prod(x.counts[axis + 1:]), x.counts[axis], []
+    inner, rows, data = prod(x.counts[axis + 1 :]), x.counts[axis], []
     capped(prod(len(c) - 1 for c in cuts))
     for b in range(prod(x.counts[:batch])):
         for o in range(outer):
-            for i in index.data[b * own:(b + 1) * own]:
+            for i in index.data[b * own : (b + 1) * own]:
                 if i is None or not 0 <= i < size:
                     data += [None if i is None else lost] * inner
                 else:
                     at = ((b * outer + o) * rows + bisect_right(x.cuts[axis], i) - 1) * inner
-                    data += x.data[at:at + inner]
+                    data += x.data[at : at + inner]
     return Grid(cuts, data)

@@ -46,8 +46,10 @@ def joined(plan: Plan, group: Group) -> dict[str, int]:
 def _ordered(plan: Plan, functions: dict[str, Rests], where: str) -> dict[Node, list[Node]]:
     """What each node needs, in an order in which all it needs stands before it."""
     needs: dict[Node, list[Node]] = {}
-    labels = {g: joined(plan, plan.groups[g])
-              for g in {op.attrs["group"] for ops in plan.rendezvous.values() for op in ops.values()}}
+    labels = {
+        g: joined(plan, plan.groups[g])
+        for g in {op.attrs["group"] for ops in plan.rendezvous.values() for op in ops.values()}
+    }
     for c, cls in plan.classes.items():
         for op in cls.program.ops:
             operands: list[Node] = [(c, o) for o in op.operands]
@@ -68,8 +70,10 @@ def _ordered(plan: Plan, functions: dict[str, Rests], where: str) -> dict[Node, 
     try:
         return {node: needs.get(node, []) for node in TopologicalSorter(needs).static_order()}
     except CycleError as error:
-        circle = [" ".join(map(str, node[:3])) if len(node) > 2 else f"{node[0]}:{node[1]}"
-                  for node in error.args[1]]
+        circle = [
+            " ".join(map(str, node[:3])) if len(node) > 2 else f"{node[0]}:{node[1]}"
+            for node in error.args[1]
+        ]
         shown = " <- ".join(circle[:12]) + (" ..." if len(circle) > 12 else "")
         raise Rejected(14, f"a value rests on itself: {shown}", where) from None
 

@@ -83,8 +83,9 @@ class Algebra:
     def __init__(self, model: Model, facts: Sequence[Fact], stage: AlgebraStage, where: str) -> None:
         self.model, self.facts, self.stage, self.where = model, facts, stage, where
         self.goal = facts[stage.goal]
-        self.ranges = {f"{c}.{r}": (0, n) for c,
-                       (n, m) in stage.classes.items() for r in range(min(m, MAX_REPS))}
+        self.ranges = {
+            f"{c}.{r}": (0, n) for c, (n, m) in stage.classes.items() for r in range(min(m, MAX_REPS))
+        }
         self.trees: dict[Ref, tuple[Tree, ...]] = {}
         for ref, trees in stage.trees:
             self._add_trees(ref, trees)
@@ -101,12 +102,18 @@ class Algebra:
 
     def _add_trees(self, ref: Ref, trees: tuple[Tree, ...]) -> None:
         bounds = self.model.ranges(ref)
-        self.need(ref not in self.trees and len(trees) == len(bounds), 8,
-                  f"{ref} has {len(bounds)} coordinates and one list of trees")
+        self.need(
+            ref not in self.trees and len(trees) == len(bounds),
+            8,
+            f"{ref} has {len(bounds)} coordinates and one list of trees",
+        )
         for tree, (low, high) in zip(trees, bounds, strict=True):
             cut = [(o, [*zip(map(self.size, classes), steps, strict=True)]) for o, classes, steps in tree]
-            self.need(len(tree) <= MAX_PIECES and tiled(cut, low) == high, 8,
-                      f"the pieces of {ref} do not tile its range")
+            self.need(
+                len(tree) <= MAX_PIECES and tiled(cut, low) == high,
+                8,
+                f"the pieces of {ref} do not tile its range",
+            )
         self.trees[ref] = trees
 
     def size(self, cls: str) -> int:
@@ -122,9 +129,12 @@ class Algebra:
         """An element with existing pieces and representatives."""
         trees = self.tree(e.ref)
         good = len(trees) == len(e.coords) and all(
-            coord and coord[0] < len(tree) and len(tree[coord[0]][1]) == len(coord) - 1
+            coord
+            and coord[0] < len(tree)
+            and len(tree[coord[0]][1]) == len(coord) - 1
             and all(r < self.stage.classes[c][1] for c, r in zip(tree[coord[0]][1], coord[1:], strict=True))
-            for tree, coord in zip(trees, e.coords, strict=True))
+            for tree, coord in zip(trees, e.coords, strict=True)
+        )
         self.need(good, 8, f"{e.ref} has no element {list(map(list, e.coords))}")
         return e
 
@@ -146,15 +156,20 @@ class Algebra:
                 for names in product(*options):
                     if self._form(piece, names) == form:
                         tails = (v.partition(".")[2] for v in names)
-                        return (number,
-                                *(int(t) if t.isdigit() else v for t, v in zip(tails, names, strict=True)))
+                        return (
+                            number,
+                            *(int(t) if t.isdigit() else v for t, v in zip(tails, names, strict=True)),
+                        )
         return None
 
-    def _locate(self, ref: Ref, index: Sequence[Affine], values: Mapping[str, Affine],
-                number: int) -> Element:
+    def _locate(
+        self, ref: Ref, index: Sequence[Affine], values: Mapping[str, Affine], number: int
+    ) -> Element:
         """The element at index forms over the variables; each must be the position of a piece."""
-        coords = tuple(self._decode(form.substitute(values), tree)
-                       for form, tree in zip(index, self.tree(ref), strict=True))
+        coords = tuple(
+            self._decode(form.substitute(values), tree)
+            for form, tree in zip(index, self.tree(ref), strict=True)
+        )
         self.need(None not in coords, number, f"an index of {ref} is no position of a piece")
         return Element(ref, tuple(c for c in coords if c is not None))
 
@@ -175,16 +190,25 @@ class Algebra:
         at = self.stage.goal_at
         self.need(len(at) == len(self.goal.symbols), 10, "goal_at must name the classes of every symbol")
         for (name, low, high), classes in zip(self.goal.symbols, at, strict=True):
-            self.need(math.prod(map(self.size, classes)) == high - low, 10,
-                      f"the classes of {name} do not make up its range")
+            self.need(
+                math.prod(map(self.size, classes)) == high - low,
+                10,
+                f"the classes of {name} do not make up its range",
+            )
         wanted = self._patterns()
         self.need(bool(wanted), 9, "a reduced class has fewer representatives than free occurrences")
         shapes = {tuple(map(len, case.reps)) for case in self.stage.cases}
-        self.need(shapes <= {tuple(map(len, at))}, 10,
-                  "a case must give one representative per class of each symbol")
+        self.need(
+            shapes <= {tuple(map(len, at))},
+            10,
+            "a case must give one representative per class of each symbol",
+        )
         given = [tuple(r for reps in case.reps for r in reps) for case in self.stage.cases]
-        self.need(set(given) == wanted and len(given) == len(wanted), 10,
-                  f"{len(wanted)} coincidence patterns are needed, each exactly once")
+        self.need(
+            set(given) == wanted and len(given) == len(wanted),
+            10,
+            f"{len(wanted)} coincidence patterns are needed, each exactly once",
+        )
 
     def _patterns(self) -> set[tuple[int, ...]]:
         """Distinct representatives for a reduced class, restricted growth strings for an exact one."""
@@ -220,8 +244,11 @@ class Algebra:
                     defs[e] = rhs
                 case Law(schema, lhs, rhs):
                     kind, left, right = "law", self._read(lhs), self._read(rhs)
-                    good = roots.holds(self.model, left, right) if schema == "root" else law_holds(
-                        schema, left, right)
+                    good = (
+                        roots.holds(self.model, left, right)
+                        if schema == "root"
+                        else law_holds(schema, left, right)
+                    )
                     self.need(good, 7, f"this is no instance of the {schema} law")
                     rooted = rooted or schema == "root"
             assertions.append((f"{kind}.{number}", ("=", term_of(left), term_of(right))))
@@ -240,7 +267,8 @@ class Algebra:
         """Each (REF, pieces) has one definition; a reduced REF is defined by hyps or by defs, not by both."""
         same = sources.setdefault((e.ref, e.pieces()), source) == source
         mixed = isinstance(e.ref, Reduced) and any(
-            (s is None) != (source is None) for (ref, _), s in sources.items() if ref == e.ref)
+            (s is None) != (source is None) for (ref, _), s in sources.items() if ref == e.ref
+        )
         self.need(same and not mixed, 4, f"{e.ref} is defined twice")
 
     def _read(self, node: Node) -> Node:
@@ -254,19 +282,24 @@ class Algebra:
     def _hyp(self, premise: ElementHyp) -> tuple[Element, Node, Node, Node]:
         """Element defined, its definition, and both sides of the equation as written."""
         fact = self.facts[premise.fact]
-        self.need(len(premise.at) == len(fact.symbols), 4,
-                  f"{len(fact.symbols)} symbols, {len(premise.at)} forms")
+        self.need(
+            len(premise.at) == len(fact.symbols), 4, f"{len(fact.symbols)} symbols, {len(premise.at)} forms"
+        )
         for (name, low, high), form in zip(fact.symbols, premise.at, strict=True):
-            self.need(evident(form, low, high, self.ranges), 4,
-                      f"{name} leaves the range of fact {premise.fact}")
+            self.need(
+                evident(form, low, high, self.ranges), 4, f"{name} leaves the range of fact {premise.fact}"
+            )
         values = {s: form for (s, _, _), form in zip(fact.symbols, premise.at, strict=True)}
         left = self._locate(fact.lhs, fact.lhs_index, values, 4)
         right = self._locate(fact.rhs, fact.rhs_index, values, 4)
         forward = premise.defines == "lhs"
         here, there = (left, right) if forward else (right, left)
         self.need(self.model.constant(here.ref) is None, 4, f"{here.ref} is a constant and cannot be defined")
-        self.need(self.other_side(here, premise.fact, premise.defines) == there, 4,
-                  f"the other side does not follow from the element of {here.ref}")
+        self.need(
+            self.other_side(here, premise.fact, premise.defines) == there,
+            4,
+            f"the other side does not follow from the element of {here.ref}",
+        )
         rhs = times(fact.coef if forward else 1 / fact.coef, self.leaf(there))
         return here, rhs, self.leaf(left), times(fact.coef, self.leaf(right))
 
@@ -283,13 +316,18 @@ class Algebra:
             if side == "rhs":
                 index, there, other = fact.rhs_index, fact.lhs, fact.lhs_index
             values = solve(index, forms, fact)
-            self.need(all(s in values and evident(values[s], lo, hi, ranges) for s, lo, hi in fact.symbols)
-                      and all(
-                f.substitute(values) == form for f, form in zip(index, forms, strict=True)), 4,
-                f"fact {number} does not define this piece of {ref}")
+            self.need(
+                all(s in values and evident(values[s], lo, hi, ranges) for s, lo, hi in fact.symbols)
+                and all(f.substitute(values) == form for f, form in zip(index, forms, strict=True)),
+                4,
+                f"fact {number} does not define this piece of {ref}",
+            )
             self.templates[key] = self._locate(there, other, values, 4)
-        actual = {v: r for line, coord in zip(names, here.coords, strict=True)
-                  for v, r in zip(line, coord[1:], strict=True)}
+        actual = {
+            v: r
+            for line, coord in zip(names, here.coords, strict=True)
+            for v, r in zip(line, coord[1:], strict=True)
+        }
         found = self.templates[key]
         return Element(found.ref, tuple((c[0], *(actual[v] for v in c[1:])) for c in found.coords))
 
@@ -307,8 +345,10 @@ class Algebra:
                 weight = math.prod((Fraction(n, m) for n, m in sizes), start=Fraction(1))
                 line += [((number, *reps), weight) for reps in product(*(range(m) for _, m in sizes))]
             items.append(line)
-        return [(tuple(c for c, _ in pick), math.prod((w for _, w in pick), start=Fraction(1)), ())
-                for pick in product(*items)]
+        return [
+            (tuple(c for c, _ in pick), math.prod((w for _, w in pick), start=Fraction(1)), ())
+            for pick in product(*items)
+        ]
 
     def variables(self, trees: Sequence[Tree]) -> list[Choice]:
         """All combinations of pieces, with fresh bound variables; `_representatives` has listed no fewer."""
@@ -363,8 +403,11 @@ class Algebra:
         parts, inner = [], [i for i, a in enumerate(self.model.axes) if a in ref.axes]
         for member in ref.of:
             trees = self.tree(member)
-            self.need(tuple(t for i, t in enumerate(trees) if i not in inner) == self.tree(ref), 8,
-                      f"{ref} and its member {member} are cut differently")
+            self.need(
+                tuple(t for i, t in enumerate(trees) if i not in inner) == self.tree(ref),
+                8,
+                f"{ref} and its member {member} are cut differently",
+            )
             for choice in choose([trees[i] for i in inner]):
                 own, rest = iter(choice[0]), iter(coords)
                 at = [next(own) if i in inner else next(rest) for i in range(len(trees))]
@@ -376,8 +419,11 @@ class Algebra:
         """A sum or an idempotent reduction over the chosen items; over variables it binds them."""
         function = FOLDS.get(kind)
         if any(binders for (_, _, binders), _ in parts):
-            return ("fold" if function else "sum", function,
-                    *((binders, node) for (_, _, binders), node in parts))
+            return (
+                "fold" if function else "sum",
+                function,
+                *((binders, node) for (_, _, binders), node in parts),
+            )
         if function is None:
             terms = [times(weight, node) for (_, weight, _), node in parts]
             return ("+", *terms) if len(terms) > 1 else terms[0]
@@ -395,12 +441,12 @@ def tiled(pieces: Sequence[tuple[int, list[tuple[int, int]]]], low: int) -> int 
     while pieces:
         first, digits = pieces[0]
         n, step = digits[0] if digits else (1, 1)
-        block = pieces[:next((i for i, (o, _) in enumerate(pieces) if o >= low + step), len(pieces))]
+        block = pieces[: next((i for i, (o, _) in enumerate(pieces) if o >= low + step), len(pieces))]
         rest = [(o, inner[1:]) for o, inner in block]
         whole = tiled(rest, low) == low + step if digits else len(block) == 1
         if first != low or not whole or any(inner[:1] != digits[:1] for _, inner in block):
             return None
-        low, pieces = low + n * step, pieces[len(block):]
+        low, pieces = low + n * step, pieces[len(block) :]
     return low
 
 
@@ -417,7 +463,7 @@ def solve(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[
         rest = Affine.total([(1, form), (-1, Affine(pattern.const)), *known])
         unknown = sorted(((c, s) for s, c in pattern.terms if s not in values and c > 0), reverse=True)
         for i, (c, s) in enumerate(unknown):
-            below = sum(d * low[o] for d, o in unknown[i + 1:])
+            below = sum(d * low[o] for d, o in unknown[i + 1 :])
             share = Affine((rest.const - below) // c, tuple((v, a // c) for v, a in rest.terms if a % c == 0))
             values[s], rest = share, Affine.total([(1, rest), (-c, share)])
     return values

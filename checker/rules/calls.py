@@ -27,8 +27,9 @@ class Call:
 
     def fact(self, fact: Fact) -> Fact:
         """A fact about inputs and outputs of the function, at this call."""
-        return Fact(self._ref(fact.lhs), self._ref(fact.rhs), fact.coef, fact.symbols, fact.lhs_index,
-                    fact.rhs_index)
+        return Fact(
+            self._ref(fact.lhs), self._ref(fact.rhs), fact.coef, fact.symbols, fact.lhs_index, fact.rhs_index
+        )
 
     def _ref(self, ref: Ref) -> Ref:
         if isinstance(ref, Reduced):
@@ -46,5 +47,3 @@ def seen(body: Plan, outputs: bool) -> set[Tensor]:
     """Inputs of a function, with its output values or without."""
     programs = [(s, body.program(s)) for s in ("s", *body.classes)]
     return {Tensor(s, v) for s, p in programs for v in (*p.inputs, *(p.outputs.values() if outputs else ()))}
-
-

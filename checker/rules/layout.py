@@ -79,20 +79,25 @@ class Layout:
                 return "bound", guarded(guard, ("=", Affine.symbol(value), model.read(t, at)))
             case Def(t, at, arg):
                 guard = self._guard(t, at)
-                body, extra = (self._sum(t, at, arg), []) if isinstance(t, Reduced) else self._body(t, at,
-                                                                                                    arg)
+                body, extra = (
+                    (self._sum(t, at, arg), []) if isinstance(t, Reduced) else self._body(t, at, arg)
+                )
                 return "def", guarded(guard + extra, ("=", model.read(t, at), body))
             case Hyp(facts, at, lift, kind):
-                self.need(len(facts) == 1 and kind == "add" if not lift else bool(facts), 4,
-                          "a hypothesis without lift has one fact and kind add")
+                self.need(
+                    len(facts) == 1 and kind == "add" if not lift else bool(facts),
+                    4,
+                    "a hypothesis without lift has one fact and kind add",
+                )
                 members = [self.facts[f] for f in facts]
                 fact = self._lifted(members, lift, kind) if lift else members[0]
                 self.need(len(at) == len(fact.symbols), 4, f"{len(fact.symbols)} symbols, {len(at)} forms")
                 guard = range_guard(at, [(lo, hi) for _, lo, hi in fact.symbols], self.ranges)
                 return "hyp", guarded(guard, self._equation(fact, at))
             case Range(name, at):
-                self.need(name in model.plan.ranges, 6,
-                          f"the input relation declares no range of {name[:60]}")
+                self.need(
+                    name in model.plan.ranges, 6, f"the input relation declares no range of {name[:60]}"
+                )
                 t, (low, high) = Tensor("s", name), model.plan.ranges[name]
                 return "range", guarded(self._guard(t, at), within(low, model.read(t, at), high))
 
@@ -113,8 +118,11 @@ class Layout:
         """A fresh symbol has one meaning, made of symbols before it."""
         self.need(name in self.fresh and name[0] == prefix, 6, f"{name[:40]} is no fresh {prefix} symbol")
         self.need(self.introduced.setdefault(name, meaning) == meaning, 6, f"{name} is introduced twice")
-        self.need(all(self.order[s] < self.order[name] for form in meaning[1] for s in form.names()), 6,
-                  f"{name} depends on itself or on a later symbol")
+        self.need(
+            all(self.order[s] < self.order[name] for form in meaning[1] for s in form.names()),
+            6,
+            f"{name} depends on itself or on a later symbol",
+        )
 
     def _regroup(self, t: Ref, op: Op, at: Index, arg: Index) -> tuple[list[Part], list[tuple[int, int]]]:
         """The parts of a regrouping op; `arg` must solve each of them (resolved or fresh)."""
@@ -136,10 +144,14 @@ class Layout:
                 fixed[split] = Affine.total([(size, model.position(op, at[:k])), (1, at[split])])
             for i in parts[0][1]:
                 del fixed[i]
-        self.need(len(arg) == len(bounds), 6,
-                  f"{op.name} of {t} needs the operand's {len(bounds)} coordinates")
-        self.need(all(arg[i] == form for i, form in fixed.items()), 6,
-                  f"{op.name} of {t}: a coordinate that is not regrouped changes")
+        self.need(
+            len(arg) == len(bounds), 6, f"{op.name} of {t} needs the operand's {len(bounds)} coordinates"
+        )
+        self.need(
+            all(arg[i] == form for i, form in fixed.items()),
+            6,
+            f"{op.name} of {t}: a coordinate that is not regrouped changes",
+        )
         for number, (outer, inner) in enumerate(parts):
             same = lin(at, model.ranges(t), outer) == lin(arg, bounds, inner)
             if same and all(evident(arg[i], *bounds[i], self.ranges) for i in inner):
@@ -149,8 +161,11 @@ class Layout:
                 if bounds[i][1] == 1:
                     self.need(arg[i] == Affine(0), 6, f"{op.name} of {t}: coordinate {i} of size 1 must be 0")
                     continue
-                self.need(arg[i] == Affine.symbol(name) and self.ranges[name] == bounds[i], 6,
-                          f"{op.name} of {t}: part {number} is neither resolved nor fresh")
+                self.need(
+                    arg[i] == Affine.symbol(name) and self.ranges[name] == bounds[i],
+                    6,
+                    f"{op.name} of {t}: part {number} is neither resolved nor fresh",
+                )
                 self._introduce(name, "q", (t, at, i))
         return parts, bounds
 
@@ -159,23 +174,32 @@ class Layout:
     def _sum(self, t: Reduced, at: Index, arg: Index | None) -> Term:
         """A reduced tensor of kind add lists its ranks, row-major."""
         model, sizes = self.model, dict(self.model.plan.mesh)
-        self.need(t.kind == "add" and arg is None and math.prod(sizes[a] for a in t.axes) <= MAX_SUMMANDS, 5,
-                  f"{t} has no layout def")
+        self.need(
+            t.kind == "add" and arg is None and math.prod(sizes[a] for a in t.axes) <= MAX_SUMMANDS,
+            5,
+            f"{t} has no layout def",
+        )
         kept = dict(zip(model.mesh_axes(t), at, strict=False))
         terms = []
         for point in product(*(range(sizes[a]) for a in t.axes)):
             here = dict(zip(t.axes, point, strict=True))
-            owner = next(r for r in t.of if all(
-                lo <= here[a] < hi for a, (lo, hi) in model.plan.box(r.space).items() if a in here))
+            owner = next(
+                r
+                for r in t.of
+                if all(lo <= here[a] < hi for a, (lo, hi) in model.plan.box(r.space).items() if a in here)
+            )
             mesh = [Affine(here[a]) if a in here else kept[a] for a in model.axes]
-            terms.append(model.read(owner, (*mesh, *at[len(kept):])))
+            terms.append(model.read(owner, (*mesh, *at[len(kept) :])))
         return nary("+", terms)
 
     def _body(self, t: Tensor, at: Index, arg: Index | None) -> tuple[Term, list[Term]]:
         """The right-hand side of an op's result at `at`, and the extra guard of a gather."""
         model, op = self.model, self._op(t)
-        self.need((arg is None) == (op.name not in (*REGROUPING, "gather")), 5,
-                  f"{op.name} of {t}: operand index is missing or out of place")
+        self.need(
+            (arg is None) == (op.name not in (*REGROUPING, "gather")),
+            5,
+            f"{op.name} of {t}: operand index is missing or out of place",
+        )
         operands, k, a = [Tensor(t.space, o) for o in op.operands], len(model.mesh_axes(t)), op.attrs
         mesh, dims, index = at[:k], at[k:], arg or ()
 
@@ -185,8 +209,13 @@ class Layout:
         match op.name:
             case "slice":
                 here = dict(zip(model.axes, mesh, strict=False))
-                return read(0, [Affine.total([(1, start.substitute(here)), (step, form)])
-                                for start, step, form in zip(a["start"], a["stride"], dims, strict=True)]), []
+                return read(
+                    0,
+                    [
+                        Affine.total([(1, start.substitute(here)), (step, form)])
+                        for start, step, form in zip(a["start"], a["stride"], dims, strict=True)
+                    ],
+                ), []
             case "pad":
                 inside: list[Term] = []
                 for low, high, n, form in zip(a["low"], a["high"], op.ins[0].shape, dims, strict=True):
@@ -211,9 +240,12 @@ class Layout:
                 axis, batch, bounds = k + a["axis"], a["batch_dims"], model.ranges(operands[0])
                 after = axis + len(op.ins[1].shape) - batch
                 name = next(iter(index[axis].names()), "") if len(index) == len(bounds) else ""
-                self.need(index == (*at[:axis], Affine.symbol(name), *at[after:]), 5,
-                          f"gather of {t}: the operand index does not fit")
-                self._introduce(name, "v", (operands[1], (*at[:k + batch], *at[axis:after]), -1))
+                self.need(
+                    index == (*at[:axis], Affine.symbol(name), *at[after:]),
+                    5,
+                    f"gather of {t}: the operand index does not fit",
+                )
+                self._introduce(name, "v", (operands[1], (*at[: k + batch], *at[axis:after]), -1))
                 return model.read(operands[0], index), range_guard([index[axis]], [bounds[axis]], self.ranges)
             case "reshape":
                 self._regroup(t, op, at, index)
@@ -227,17 +259,22 @@ class Layout:
                 if op.name == "reduce_scatter":
                     d = a["dim"]
                     shift = Affine.total([(op.type.shape[d], model.position(op, mesh)), (1, dims[d])])
-                    dims = (*dims[:d], shift, *dims[d + 1:])
+                    dims = (*dims[:d], shift, *dims[d + 1 :])
                 return model.read(red, (*kept, *dims)), []
         return self._wired(t, op, operands, mesh, dims), []
 
     def _wired(self, t: Tensor, op: Op, operands: list[Tensor], mesh: Index, dims: Index) -> Term:
         """Elementwise ops, broadcasts and transposes, by the tables of ops.py."""
         wiring, sort = wires(op) or (), op.type.sort
-        self.need(op.variant in LAYOUT and not (op.name == "abs" and sort == "Int"), 5,
-                  f"{op.name} of {t} has no layout def")
-        reads = [self.model.read(x, (*mesh, *(Affine(0) if d is None else dims[d] for d in wire)))
-                 for x, wire in zip(operands, wiring, strict=True)]
+        self.need(
+            op.variant in LAYOUT and not (op.name == "abs" and sort == "Int"),
+            5,
+            f"{op.name} of {t} has no layout def",
+        )
+        reads = [
+            self.model.read(x, (*mesh, *(Affine(0) if d is None else dims[d] for d in wire)))
+            for x, wire in zip(operands, wiring, strict=True)
+        ]
         scale = scaling(op, [self.model.constant(x) for x in operands])
         if scale is not None:
             return ("*", literal(scale[0], sort), reads[scale[1]])
@@ -251,8 +288,10 @@ class Layout:
 
     def _equation(self, fact: Fact, at: Sequence[Affine]) -> Term:
         values = {s: form for (s, _, _), form in zip(fact.symbols, at, strict=True)}
-        left, right = (self.model.read(ref, tuple(f.substitute(values) for f in forms)) for ref, forms in
-                       ((fact.lhs, fact.lhs_index), (fact.rhs, fact.rhs_index)))
+        left, right = (
+            self.model.read(ref, tuple(f.substitute(values) for f in forms))
+            for ref, forms in ((fact.lhs, fact.lhs_index), (fact.rhs, fact.rhs_index))
+        )
         return ("=", left, scaled(fact.coef, right, self.model.type(fact.lhs).sort))
 
     def _lifted(self, facts: list[Fact], lift: tuple[str, ...], kind: str) -> Fact:
@@ -261,29 +300,49 @@ class Layout:
         A left side that is reduced over other axes already is reduced over both then.
         """
         model, first = self.model, facts[0]
-        self.need(tuple(a for a in model.axes if a in lift) == lift, 4,
-                  "lifted axes must be mesh axes in mesh order")
+        self.need(
+            tuple(a for a in model.axes if a in lift) == lift,
+            4,
+            "lifted axes must be mesh axes in mesh order",
+        )
         shapes = set()
         for fact in facts:
             sides = []
-            for left_side, ref, index in ((True, fact.lhs, fact.lhs_index),
-                                          (False, fact.rhs, fact.rhs_index)):
+            for left_side, ref, index in (
+                (True, fact.lhs, fact.lhs_index),
+                (False, fact.rhs, fact.rhs_index),
+            ):
                 over = model.mesh_axes(ref)
                 held = bool(over) if isinstance(ref, Tensor) else left_side and ref.kind == kind
                 for a in lift:
                     i = over.index(a) if held and a in over else -1
                     used = {j for j, f in enumerate(index) if a in f.names()}
-                    whole = used == {i} and index[i] == Affine.symbol(a) and (
-                        fact.ranges().get(a) == model.ranges(ref)[i])
-                    self.need(whole or (not used and not left_side), 4,
-                              f"{a} does not run over the whole class "
-                              f"of {ref}, or occurs in its index otherwise than as its coordinate")
+                    whole = (
+                        used == {i}
+                        and index[i] == Affine.symbol(a)
+                        and (fact.ranges().get(a) == model.ranges(ref)[i])
+                    )
+                    self.need(
+                        whole or (not used and not left_side),
+                        4,
+                        f"{a} does not run over the whole class "
+                        f"of {ref}, or occurs in its index otherwise than as its coordinate",
+                    )
                     sides.append(bool(used))
-            inside = sides[len(lift):]
+            inside = sides[len(lift) :]
             self.need(any(inside) == all(inside), 4, "some lifted axes occur on the right, others do not")
             rest = tuple(s for s in fact.symbols if s[0] not in lift)
-            shapes.add((fact.coef, rest, fact.lhs_index, fact.rhs_index, all(inside),
-                        None if all(inside) else fact.rhs, model.mesh_axes(fact.lhs)))
+            shapes.add(
+                (
+                    fact.coef,
+                    rest,
+                    fact.lhs_index,
+                    fact.rhs_index,
+                    all(inside),
+                    None if all(inside) else fact.rhs,
+                    model.mesh_axes(fact.lhs),
+                )
+            )
         self.need(len(shapes) == 1, 4, "the lifted facts disagree")
         coef, symbols, left, right, moving, _, over = shapes.pop()
         self.need(kind == "add" or coef > 0, 4, f"{kind} of a fact whose coefficient is not positive")

@@ -58,12 +58,15 @@ class Model:
 
     def _reduced(self, ref: Reduced) -> tuple[Type, tuple[str, ...], Box]:
         """Obligation 14: members in plan order, of one type, agreeing outside the axes and tiling them."""
+
         def require(good: bool, why: str) -> None:
             if not good:
                 raise Rejected(14, f"{str(ref)[:200]}: {why}")
 
-        require(bool(ref.axes) and list(ref.axes) == [a for a in self.axes if a in ref.axes],
-                "axes must be mesh axes in mesh order")
+        require(
+            bool(ref.axes) and list(ref.axes) == [a for a in self.axes if a in ref.axes],
+            "axes must be mesh axes in mesh order",
+        )
         spaces = [r.space for r in ref.of]
         require(all(s in self.plan.classes for s in spaces), "a member is no tensor of the plan")
         require(spaces == [c for c in self.plan.classes if c in spaces], "members must stand in plan order")
@@ -75,8 +78,10 @@ class Model:
         rest = {tuple(box[a] for a in kept) for box in boxes}
         require(len(rest) == 1, "classes disagree outside the axes")
         covered = sum(math.prod(box[a][1] - box[a][0] for a in ref.axes) for box in boxes)
-        require(covered == math.prod(n for a, n in self.plan.mesh if a in ref.axes),
-                "the classes do not tile the axes")
+        require(
+            covered == math.prod(n for a, n in self.plan.mesh if a in ref.axes),
+            "the classes do not tile the axes",
+        )
         return kind, kept, (*rest.pop(), *((0, n) for n in kind.shape))
 
     # Collectives
@@ -85,8 +90,11 @@ class Model:
         """The reduced tensor of a collective's operands, seen from the class of `ref`."""
         axes, here = self.group_axes(op), self.plan.box(ref.space)
         meets = self.plan.rendezvous[op.attrs["seq"]]
-        of = tuple(Tensor(c, meets[c].operands[0]) for c in self.plan.classes if c in meets and all(
-            self.plan.box(c)[a] == here[a] for a in self.axes if a not in axes))
+        of = tuple(
+            Tensor(c, meets[c].operands[0])
+            for c in self.plan.classes
+            if c in meets and all(self.plan.box(c)[a] == here[a] for a in self.axes if a not in axes)
+        )
         return Reduced(op.attrs["kind"], tuple(a for a in self.axes if a in axes), of)
 
     def group_axes(self, op: Op) -> tuple[str, ...]:
@@ -103,12 +111,14 @@ class Model:
 
     def family(self, op: Op, index: Index, ranges: Ranges) -> Term:
         """The operand of a rendezvous read at mesh forms that may reach several classes."""
-        meets, mesh = self.plan.rendezvous[op.attrs["seq"]], index[:len(self.axes)]
+        meets, mesh = self.plan.rendezvous[op.attrs["seq"]], index[: len(self.axes)]
         spans = [form.interval(ranges) for form in mesh]
         chain: list[tuple[list[Term], Term]] = []
         for name, cls in self.plan.classes.items():
-            if all(first < high and low <= last for (first, last),
-                   (low, high) in zip(spans, cls.box, strict=True)):
+            if all(
+                first < high and low <= last
+                for (first, last), (low, high) in zip(spans, cls.box, strict=True)
+            ):
                 if name not in meets:
                     raise Rejected(14, f"class {name} takes no part in {op.result}")
                 operand = Tensor(name, meets[name].operands[0])
@@ -122,8 +132,11 @@ class Model:
 
     def mask(self, ref: Tensor) -> bool:
         """Is a float tensor made of booleans, as 0 and 1, by conversion and data movement?"""
-        while (op := self.producer(ref)) is not None and op.type.sort == "Real" and op.name in (
-                "convert", "broadcast_in_dim", "reshape", "transpose"):
+        while (
+            (op := self.producer(ref)) is not None
+            and op.type.sort == "Real"
+            and op.name in ("convert", "broadcast_in_dim", "reshape", "transpose")
+        ):
             if op.ins[0].sort == "Bool":
                 return True
             ref = Tensor(ref.space, op.operands[0])

@@ -21,6 +21,7 @@ Intervals = list[tuple[int, int]]
 
 def relation_facts(plan: Plan, relation: Relation, side: str) -> list[Fact]:
     """The facts that a relation states (docs/certificate.md, Tensors, indices, facts)."""
+
     def tensor(space: str, name: str) -> Tensor:
         return Tensor(space, name if side == "inputs" else plan.program(space).outputs[name])
 
@@ -37,8 +38,16 @@ def relation_facts(plan: Plan, relation: Relation, side: str) -> list[Fact]:
         if relation.reduce:
             members = tuple(tensor(c, relation.plan) for c in plan.classes for o in classes if o == c)
             lhs = Reduced(*relation.reduce, members)
-        facts.append(Fact(lhs, tensor("s", relation.spec), relation.coef, symbols,
-                          (*(Affine.symbol(a) for a, _, _ in kept), *left), right))
+        facts.append(
+            Fact(
+                lhs,
+                tensor("s", relation.spec),
+                relation.coef,
+                symbols,
+                (*(Affine.symbol(a) for a, _, _ in kept), *left),
+                right,
+            )
+        )
     return facts
 
 
@@ -74,9 +83,13 @@ def disjoint(a: Piece, b: Piece, budget: list[int]) -> bool:
             budget[0] -= sum(counts)
             if budget[0] < 0:
                 raise Undecided("the relations take too long to compare")
-            sets = [{form.const + sum(point) for point in product(*(
-                range(0, c * p.sizes[int(s[1:])], c) for s, c in form.terms))} for form,
-                    p in ((f, a), (g, b))]
+            sets = [
+                {
+                    form.const + sum(point)
+                    for point in product(*(range(0, c * p.sizes[int(s[1:])], c) for s, c in form.terms))
+                }
+                for form, p in ((f, a), (g, b))
+            ]
             if not sets[0] & sets[1]:
                 return True
     return False
@@ -88,8 +101,10 @@ def check_once(relations: Sequence[Relation], number: int) -> dict[tuple[str, st
     budget = [MAX_WORK]
     for relation in relations:
         for piece in relation.pieces:
-            where, others = f"{relation.plan} in class {piece.cls}", placed.setdefault((piece.cls,
-                                                                                        relation.plan), [])
+            where, others = (
+                f"{relation.plan} in class {piece.cls}",
+                placed.setdefault((piece.cls, relation.plan), []),
+            )
             if len(others) >= MAX_PIECES:
                 raise Rejected(number, f"there are more than {MAX_PIECES} pieces", where)
             if not determined(piece):
@@ -97,8 +112,12 @@ def check_once(relations: Sequence[Relation], number: int) -> dict[tuple[str, st
             if not all(disjoint(piece, other, budget) for other in others):
                 raise Rejected(number, "two pieces may give one element", where)
             others.append(piece)
-    return {key: sum(math.prod(p.sizes[int(s[1:])] for s in set().union(*(f.names() for f in p.plan)))
-                     for p in pieces) for key, pieces in placed.items()}
+    return {
+        key: sum(
+            math.prod(p.sizes[int(s[1:])] for s in set().union(*(f.names() for f in p.plan))) for p in pieces
+        )
+        for key, pieces in placed.items()
+    }
 
 
 # Every element of the outputs (obligation 16) ---------------------------------------------------------------
@@ -119,8 +138,10 @@ def check_outputs(plan: Plan) -> list[str]:
             size, covered = cls.program.types[value].size if value else 0, counts.get((cls.name, name), 0)
             if covered == size > 0:
                 continue
-            before, after = ({(r.reduce, p) for r in side.get(name, ()) for p in r.pieces
-                              if p.cls == cls.name} for side in (entering, leaving))
+            before, after = (
+                {(r.reduce, p) for r in side.get(name, ()) for p in r.pieces if p.cls == cls.name}
+                for side in (entering, leaving)
+            )
             if not covered or before != after:
                 raise Rejected(16, f"elements of {name} in class {cls.name} are not covered")
             notes.append(f"{size - covered} elements of {name} at every rank of class {cls.name} are padding")

@@ -10,10 +10,28 @@ from .normalise import Node
 
 #: Results that are not negative whatever the operands are, or if all operands (of all ranks) are not.
 ALWAYS = frozenset(("exponential", "sqrt", "abs", "logistic"))
-CLOSED = frozenset((
-    "add", "multiply", "maximum", "minimum", "reduce", "dot_general", "convert", "broadcast_in_dim",
-    "reshape", "transpose", "slice", "pad", "concatenate", "all_reduce", "all_gather", "reduce_scatter",
-    "all_to_all", "call"))
+CLOSED = frozenset(
+    (
+        "add",
+        "multiply",
+        "maximum",
+        "minimum",
+        "reduce",
+        "dot_general",
+        "convert",
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "slice",
+        "pad",
+        "concatenate",
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "call",
+    )
+)
 MAX_CONE = 10_000
 
 
@@ -44,8 +62,9 @@ def nonnegative(model: Model, ref: Ref) -> bool:
         if (isinstance(value, Fraction) and value >= 0) or (op is not None and op.name in ALWAYS):
             continue
         if op is None and function and tensor.space[:1] != "#":
-            behind = {("", Tensor(tensor.space, o))
-                      for o in caller.operands(function, tensor.space, tensor.value)}
+            behind = {
+                ("", Tensor(tensor.space, o)) for o in caller.operands(function, tensor.space, tensor.value)
+            }
         elif op is None or op.name not in CLOSED:
             return False
         elif op.name == "multiply" and op.operands[0] == op.operands[1]:

@@ -87,14 +87,22 @@ class _Printer:
         return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
 
 
-def file_text(logic: str, title: str, status: str, symbols: Sequence[str],
-              assertions: Sequence[tuple[str, Term]],
-              signature: Callable[[Any], str], describe: Callable[[Any], str]) -> bytes:
+def file_text(
+    logic: str,
+    title: str,
+    status: str,
+    symbols: Sequence[str],
+    assertions: Sequence[tuple[str, Term]],
+    signature: Callable[[Any], str],
+    describe: Callable[[Any], str],
+) -> bytes:
     """The bytes of one obligation file; `assertions` pairs names with terms, the goal last."""
     show = _Printer("e" if logic == "QF_UFLRA" else "t", symbols)
     body = [f"(assert (! {show(term)} :named {name}))" for name, term in assertions]
-    head = [HEAD.format(logic, status, title),
-            *(f"(declare-fun {s} () Int)" for s in symbols if s in show.seen)]
+    head = [
+        HEAD.format(logic, status, title),
+        *(f"(declare-fun {s} () Int)" for s in symbols if s in show.seen),
+    ]
     for item, name in show.names.items():
         head += [f"; {name} = {describe(item)}", f"(declare-fun {name} {signature(item)})"]
     for function in FUNCTIONS:

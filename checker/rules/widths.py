@@ -32,8 +32,9 @@ def check_widths(stage: Algebra, where: str) -> None:
             known[index] = Width(stage, case.sources).result(stage.goal_sides(lambda k: f"g{k}"), free)
         for cls, (n, m) in stage.stage.classes.items():
             if m < min(n, w := known[index][cls]):
-                raise Rejected(9, f"class {cls} of size {n} has {m} representatives, {w} are needed",
-                               stage.where)
+                raise Rejected(
+                    9, f"class {cls} of size {n} has {m} representatives, {w} are needed", stage.where
+                )
 
 
 class Width:
@@ -44,8 +45,10 @@ class Width:
         self.known: dict[Node, Measure | None] = {}
         self.applications: dict[str, list[tuple[Counts, Counts]]] = {}
         for ref, pieces in sources:
-            coords = ((p, *(f"{c}.g{j}_{i}" for i, c in enumerate(tree[p][1])))
-                      for j, (tree, p) in enumerate(zip(stage.tree(ref), pieces, strict=True)))
+            coords = (
+                (p, *(f"{c}.g{j}_{i}" for i, c in enumerate(tree[p][1])))
+                for j, (tree, p) in enumerate(zip(stage.tree(ref), pieces, strict=True))
+            )
             self.measure(Element(ref, tuple(coords)))
         self.applications.clear()
         self.known.clear()
@@ -87,8 +90,13 @@ class Width:
             for binders, node in rest[1:]:
                 free, products, inside = self.measure(node)
                 own = _count(binders)
-                parts.append((free - set(binders), _add(products, own) if head == "sum" else products,
-                              _add(inside, own)))
+                parts.append(
+                    (
+                        free - set(binders),
+                        _add(products, own) if head == "sum" else products,
+                        _add(inside, own),
+                    )
+                )
         else:
             parts = [self.measure(n) for n in rest if not isinstance(n, Fraction)]
         free, products, inside = _merge(parts)

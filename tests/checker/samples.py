@@ -32,8 +32,9 @@ def program(inputs: list[list[str]], ops: list[Any], outputs: list[list[str]]) -
     return {"inputs": inputs, "ops": ops, "outputs": outputs}
 
 
-def relation(spec: str, plan: str, *pieces: dict[str, Any], coef: str = "1", reduce: Any = None) -> dict[str,
-    Any]:
+def relation(
+    spec: str, plan: str, *pieces: dict[str, Any], coef: str = "1", reduce: Any = None
+) -> dict[str, Any]:
     return {"spec": spec, "plan": plan, "coef": coef, "reduce": reduce, "pieces": list(pieces)}
 
 
@@ -41,13 +42,30 @@ def piece(cls: str, sizes: list[int], plan: list[Any], spec: list[Any]) -> dict[
     return {"class": cls, "sizes": sizes, "plan": plan, "spec": spec}
 
 
-def plan_of(mesh: list[list[Any]], spec: Any, classes: list[Any], inputs: list[Any], outputs: list[Any],
-            groups: Any = None, ranges: Any = None, given: Any = None) -> dict[str, Any]:
+def plan_of(
+    mesh: list[list[Any]],
+    spec: Any,
+    classes: list[Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    groups: Any = None,
+    ranges: Any = None,
+    given: Any = None,
+) -> dict[str, Any]:
     return ({"given": given} if given else {}) | {
-            "format": "trainverify-plan", "version": 1, "name": "sample", "mesh": mesh,
-            "groups": groups or {}, "sources": ["model.py"], "specification": spec, "classes": classes,
-            "inputs": inputs,
-            "outputs": outputs, "ranges": ranges or {}, "provenance": {"tool": "by hand"}}
+        "format": "trainverify-plan",
+        "version": 1,
+        "name": "sample",
+        "mesh": mesh,
+        "groups": groups or {},
+        "sources": ["model.py"],
+        "specification": spec,
+        "classes": classes,
+        "inputs": inputs,
+        "outputs": outputs,
+        "ranges": ranges or {},
+        "provenance": {"tool": "by hand"},
+    }
 
 
 def z(i: int) -> dict[str, int]:
@@ -81,10 +99,14 @@ class Bundle:
         data = {"plan.json": dump(self.plan), "proof.json": dump(self.proof)}
         data |= {f"obligations/{n}.smt2": t.encode() for n, t in self.files.items()}
         data |= self.extra
-        manifest = {"format": "trainverify-bundle", "version": 1, "generator": "by hand",
-                    "status": self.status,
-                    "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},
-                    "verdicts": self.verdicts}
+        manifest = {
+            "format": "trainverify-bundle",
+            "version": 1,
+            "generator": "by hand",
+            "status": self.status,
+            "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},
+            "verdicts": self.verdicts,
+        }
         return data | {"manifest.json": dump(manifest)}
 
     def write(self, folder: Path) -> Path:
@@ -95,59 +117,153 @@ class Bundle:
 
     def examine(self) -> kernel.Examined:
         data = self.members()
-        return kernel.examine(read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
-                              read_proof(data["proof.json"]), data)
+        return kernel.examine(
+            read_manifest(data["manifest.json"]),
+            read_plan(data["plan.json"]),
+            read_proof(data["proof.json"]),
+            data,
+        )
 
 
 def row_parallel() -> Bundle:
     """y = x @ w with both operands cut along the contracting dimension over two ranks, then an all-reduce."""
-    spec = program([["x", "f32[4,6]"], ["w", "f32[6,8]"]], [
-        op("%0", "dot_general", ["x", "w"], "f32[4,8]", lhs_batch=[], rhs_batch=[], lhs_contract=[1],
-           rhs_contract=[0])], [["y", "%0"]])
-    local = program([["x", "f32[4,3]"], ["w", "f32[3,8]"]], [
-        op("%0", "dot_general", ["x", "w"], "f32[4,8]", lhs_batch=[], rhs_batch=[], lhs_contract=[1],
-           rhs_contract=[0]),
-        op("%1", "all_reduce", ["%0"], "f32[4,8]", group="g", kind="add", seq=0)], [["y", "%1"]])
+    spec = program(
+        [["x", "f32[4,6]"], ["w", "f32[6,8]"]],
+        [
+            op(
+                "%0",
+                "dot_general",
+                ["x", "w"],
+                "f32[4,8]",
+                lhs_batch=[],
+                rhs_batch=[],
+                lhs_contract=[1],
+                rhs_contract=[0],
+            )
+        ],
+        [["y", "%0"]],
+    )
+    local = program(
+        [["x", "f32[4,3]"], ["w", "f32[3,8]"]],
+        [
+            op(
+                "%0",
+                "dot_general",
+                ["x", "w"],
+                "f32[4,8]",
+                lhs_batch=[],
+                rhs_batch=[],
+                lhs_contract=[1],
+                rhs_contract=[0],
+            ),
+            op("%1", "all_reduce", ["%0"], "f32[4,8]", group="g", kind="add", seq=0),
+        ],
+        [["y", "%1"]],
+    )
     plan = plan_of(
-        [["tp", 2]], spec, [{"name": "c0", "box": {"tp": [0, 2]}, "program": local}],
-        [relation("x", "x", piece("c0", [4, 3], [z(0), z(1)], [z(0), {"tp": 3, "z1": 1}])),
-         relation("w", "w", piece("c0", [3, 8], [z(0), z(1)], [{"tp": 3, "z0": 1}, z(1)]))],
+        [["tp", 2]],
+        spec,
+        [{"name": "c0", "box": {"tp": [0, 2]}, "program": local}],
+        [
+            relation("x", "x", piece("c0", [4, 3], [z(0), z(1)], [z(0), {"tp": 3, "z1": 1}])),
+            relation("w", "w", piece("c0", [3, 8], [z(0), z(1)], [{"tp": 3, "z0": 1}, z(1)])),
+        ],
         [relation("y", "y", piece("c0", [4, 8], [z(0), z(1)], [z(0), z(1)]))],
-        {"g": {"axes": ["tp"], "ranks": [[0, 1]]}}, given=["w", "x"])
+        {"g": {"axes": ["tp"], "ranks": [[0, 1]]}},
+        given=["w", "x"],
+    )
     red = {"kind": "add", "axes": ["tp"], "of": ["c0:%0"]}
     tp, i, j = ["tp", 0, 2], ["z0", 0, 4], ["z1", 0, 8]
     facts = [
-        {"lhs": "c0:x", "rhs": "s:x", "coef": "1", "symbols": [tp, ["z0", 0, 4], ["z1", 0, 3]],
-         "lhs_index": [{"tp": 1}, z(0), z(1)], "rhs_index": [z(0), {"tp": 3, "z1": 1}], "by": {"input": 0}},
-        {"lhs": "c0:w", "rhs": "s:w", "coef": "1", "symbols": [tp, ["z0", 0, 3], ["z1", 0, 8]],
-         "lhs_index": [{"tp": 1}, z(0), z(1)], "rhs_index": [{"tp": 3, "z0": 1}, z(1)], "by": {"input": 1}},
-        {"lhs": red, "rhs": "s:%0", "coef": "1", "symbols": [i, j], "lhs_index": [z(0), z(1)],
-         "rhs_index": [z(0), z(1)], "by": None},
-        {"lhs": "c0:%1", "rhs": "s:%0", "coef": "1", "symbols": [tp, i, j],
-         "lhs_index": [{"tp": 1}, z(0), z(1)],
-         "rhs_index": [z(0), z(1)], "by": {"output": 0}}]
+        {
+            "lhs": "c0:x",
+            "rhs": "s:x",
+            "coef": "1",
+            "symbols": [tp, ["z0", 0, 4], ["z1", 0, 3]],
+            "lhs_index": [{"tp": 1}, z(0), z(1)],
+            "rhs_index": [z(0), {"tp": 3, "z1": 1}],
+            "by": {"input": 0},
+        },
+        {
+            "lhs": "c0:w",
+            "rhs": "s:w",
+            "coef": "1",
+            "symbols": [tp, ["z0", 0, 3], ["z1", 0, 8]],
+            "lhs_index": [{"tp": 1}, z(0), z(1)],
+            "rhs_index": [{"tp": 3, "z0": 1}, z(1)],
+            "by": {"input": 1},
+        },
+        {
+            "lhs": red,
+            "rhs": "s:%0",
+            "coef": "1",
+            "symbols": [i, j],
+            "lhs_index": [z(0), z(1)],
+            "rhs_index": [z(0), z(1)],
+            "by": None,
+        },
+        {
+            "lhs": "c0:%1",
+            "rhs": "s:%0",
+            "coef": "1",
+            "symbols": [tp, i, j],
+            "lhs_index": [{"tp": 1}, z(0), z(1)],
+            "rhs_index": [z(0), z(1)],
+            "by": {"output": 0},
+        },
+    ]
     i, j, t, k, tk = ([[0, [c]]] for c in ("i", "j", "t", "k", "t k"))  # type: ignore[assignment]
     tk = [[0, ["t", "k"]]]
     one = [0, 0]
     algebra = {
-        "kind": "algebra", "goal": 2, "title": "row-parallel product",
+        "kind": "algebra",
+        "goal": 2,
+        "title": "row-parallel product",
         "classes": [["i", 4, 1], ["j", 8, 1], ["t", 2, 1], ["k", 3, 1]],
-        "trees": [[red, [i, j]], ["c0:%0", [t, i, j]], ["c0:x", [t, i, k]], ["c0:w", [t, k, j]],
-                  ["s:%0", [i, j]], ["s:x", [i, tk]], ["s:w", [tk, j]]],
+        "trees": [
+            [red, [i, j]],
+            ["c0:%0", [t, i, j]],
+            ["c0:x", [t, i, k]],
+            ["c0:w", [t, k, j]],
+            ["s:%0", [i, j]],
+            ["s:x", [i, tk]],
+            ["s:w", [tk, j]],
+        ],
         "goal_at": [["i"], ["j"]],
-        "cases": [{"reps": [[0], [0]], "file": "0001", "premises": [
-            {"k": "def", "e": [red, [one, one]]},
-            {"k": "def", "e": ["c0:%0", [one, one, one]]},
-            {"k": "hyp", "fact": 0, "at": [{"t.0": 1}, {"i.0": 1}, {"k.0": 1}], "defines": "lhs"},
-            {"k": "hyp", "fact": 1, "at": [{"t.0": 1}, {"k.0": 1}, {"j.0": 1}], "defines": "lhs"},
-            {"k": "def", "e": ["s:%0", [one, one]]},
-            {"k": "law", "schema": "ring", "lhs": ["*", "2", ["*", "3", PRODUCT]],
-             "rhs": ["*", "6", PRODUCT]}]}]}
+        "cases": [
+            {
+                "reps": [[0], [0]],
+                "file": "0001",
+                "premises": [
+                    {"k": "def", "e": [red, [one, one]]},
+                    {"k": "def", "e": ["c0:%0", [one, one, one]]},
+                    {"k": "hyp", "fact": 0, "at": [{"t.0": 1}, {"i.0": 1}, {"k.0": 1}], "defines": "lhs"},
+                    {"k": "hyp", "fact": 1, "at": [{"t.0": 1}, {"k.0": 1}, {"j.0": 1}], "defines": "lhs"},
+                    {"k": "def", "e": ["s:%0", [one, one]]},
+                    {
+                        "k": "law",
+                        "schema": "ring",
+                        "lhs": ["*", "2", ["*", "3", PRODUCT]],
+                        "rhs": ["*", "6", PRODUCT],
+                    },
+                ],
+            }
+        ],
+    }
     layout = {
-        "kind": "layout", "goal": 3, "title": "all-reduce", "file": "0002", "symbols": [], "premises": [
+        "kind": "layout",
+        "goal": 3,
+        "title": "all-reduce",
+        "file": "0002",
+        "symbols": [],
+        "premises": [
             {"k": "def", "t": "c0:%1", "at": [{"tp": 1}, z(0), z(1)], "arg": None},
-            {"k": "hyp", "facts": [2], "at": [z(0), z(1)], "lift": [], "kind": "add"}]}
-    files = {"0001": HEAD.format(logic="QF_UFLRA") + """; row-parallel product
+            {"k": "hyp", "facts": [2], "at": [z(0), z(1)], "lift": [], "kind": "add"},
+        ],
+    }
+    files = {
+        "0001": HEAD.format(logic="QF_UFLRA")
+        + """; row-parallel product
 ; e0 = add over tp of (c0:%0 dot_general f32[4,8] ranks tp 0..1) at [p0:0, p0:0]
 (declare-fun e0 () Real)
 ; e1 = c0:%0 dot_general f32[4,8] ranks tp 0..1 at [p0:0, p0:0, p0:0]
@@ -172,7 +288,9 @@ def row_parallel() -> Bundle:
 (assert (! (not (= e0 e6)) :named goal))
 (check-sat)
 (exit)
-""", "0002": HEAD.format(logic="QF_UFLIRA") + """; all-reduce
+""",
+        "0002": HEAD.format(logic="QF_UFLIRA")
+        + """; all-reduce
 (declare-fun tp () Int)
 (declare-fun z0 () Int)
 (declare-fun z1 () Int)
@@ -187,10 +305,14 @@ def row_parallel() -> Bundle:
 (assert (! (not (= (t0 tp z0 z1) (t2 z0 z1))) :named goal))
 (check-sat)
 (exit)
-"""}
-    return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts,
-                         "stages": [algebra, layout]},
-                  files, [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}])
+""",
+    }
+    return Bundle(
+        plan,
+        {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [algebra, layout]},
+        files,
+        [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}],
+    )
 
 
 PRODUCT = ["mul", ["e", "s:x", [[0, 0], [0, 0, 0]]], ["e", "s:w", [[0, 0, 0], [0, 0]]]]
@@ -199,56 +321,112 @@ PRODUCT = ["mul", ["e", "s:x", [[0, 0], [0, 0, 0]]], ["e", "s:w", [[0, 0, 0], [0
 def shards() -> Bundle:
     """Layout only: rows cut over two ranks (two classes), gathered and flattened."""
     spec = program([["x", "f32[6,2]"]], [op("%0", "reshape", ["x"], "f32[12]")], [["y", "%0"]])
-    local = program([["x", "f32[3,2]"]], [
-        op("%0", "all_gather", ["x"], "f32[6,2]", group="g", dim=0, seq=3),
-        op("%1", "reshape", ["%0"], "f32[12]")], [["y", "%1"]])
+    local = program(
+        [["x", "f32[3,2]"]],
+        [
+            op("%0", "all_gather", ["x"], "f32[6,2]", group="g", dim=0, seq=3),
+            op("%1", "reshape", ["%0"], "f32[12]"),
+        ],
+        [["y", "%1"]],
+    )
     classes = [{"name": f"c{r}", "box": {"dp": [r, r + 1]}, "program": local} for r in range(2)]
     plan = plan_of(
-        [["dp", 2]], spec, classes,
-        [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)])
-                              for r in range(2)))],
+        [["dp", 2]],
+        spec,
+        classes,
+        [
+            relation(
+                "x",
+                "x",
+                *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)]) for r in range(2)),
+            )
+        ],
         [relation("y", "y", *(piece(f"c{r}", [12], [z(0)], [z(0)]) for r in range(2)))],
-        {"g": {"axes": ["dp"], "ranks": [[0, 1]]}}, given=["x"])
-    facts = [{"lhs": f"c{r}:x", "rhs": "s:x", "coef": "1", "symbols": [["dp", r, r + 1], ["z0", 0, 3],
-                                                                       ["z1", 0, 2]],
-              "lhs_index": [{"dp": 1}, z(0), z(1)], "rhs_index": [{"dp": 3, "z0": 1}, z(1)],
-              "by": {"input": 0}}
-             for r in range(2)]
-    facts += [{"lhs": f"c{r}:%1", "rhs": "s:%0", "coef": "1", "symbols": [["dp", r, r + 1], ["z0", 0, 12]],
-               "lhs_index": [{"dp": 1}, z(0)], "rhs_index": [z(0)], "by": {"output": 0}} for r in range(2)]
+        {"g": {"axes": ["dp"], "ranks": [[0, 1]]}},
+        given=["x"],
+    )
+    facts = [
+        {
+            "lhs": f"c{r}:x",
+            "rhs": "s:x",
+            "coef": "1",
+            "symbols": [["dp", r, r + 1], ["z0", 0, 3], ["z1", 0, 2]],
+            "lhs_index": [{"dp": 1}, z(0), z(1)],
+            "rhs_index": [{"dp": 3, "z0": 1}, z(1)],
+            "by": {"input": 0},
+        }
+        for r in range(2)
+    ]
+    facts += [
+        {
+            "lhs": f"c{r}:%1",
+            "rhs": "s:%0",
+            "coef": "1",
+            "symbols": [["dp", r, r + 1], ["z0", 0, 12]],
+            "lhs_index": [{"dp": 1}, z(0)],
+            "rhs_index": [z(0)],
+            "by": {"output": 0},
+        }
+        for r in range(2)
+    ]
     stages = []
     for r in range(2):
         at, two, q = [{"dp": 1}, z(0)], [{"dp": 1}, {"q0": 1}, {"q1": 1}], [{"q2": 1}, {"q3": 1}, {"q1": 1}]
-        stages.append({
-            "kind": "layout", "goal": 2 + r, "title": "gather and flatten", "file": f"000{1 + r}",
-            "symbols": [["q0", 0, 6], ["q1", 0, 2], ["q2", 0, 2], ["q3", 0, 3], ["q4", 0, 6], ["q5", 0, 2]],
-            "premises": [
-                {"k": "bound", "sym": "q0"}, {"k": "bound", "sym": "q1"}, {"k": "bound", "sym": "q2"},
-                {"k": "bound", "sym": "q3"},
-                {"k": "bound", "t": f"c{r}:%1", "at": at, "arg": two, "part": 0},
-                {"k": "def", "t": f"c{r}:%1", "at": at, "arg": two},
-                {"k": "bound", "t": f"c{r}:%0", "at": two, "arg": q, "part": 0},
-                {"k": "def", "t": f"c{r}:%0", "at": two, "arg": q},
-                {"k": "hyp", "facts": [0], "at": q, "lift": [], "kind": "add"},
-                {"k": "hyp", "facts": [1], "at": q, "lift": [], "kind": "add"},
-                {"k": "bound", "sym": "q4"}, {"k": "bound", "sym": "q5"},
-                {"k": "bound", "t": "s:%0", "at": [z(0)], "arg": [{"q4": 1}, {"q5": 1}], "part": 0},
-                {"k": "def", "t": "s:%0", "at": [z(0)], "arg": [{"q4": 1}, {"q5": 1}]}]})
+        stages.append(
+            {
+                "kind": "layout",
+                "goal": 2 + r,
+                "title": "gather and flatten",
+                "file": f"000{1 + r}",
+                "symbols": [
+                    ["q0", 0, 6],
+                    ["q1", 0, 2],
+                    ["q2", 0, 2],
+                    ["q3", 0, 3],
+                    ["q4", 0, 6],
+                    ["q5", 0, 2],
+                ],
+                "premises": [
+                    {"k": "bound", "sym": "q0"},
+                    {"k": "bound", "sym": "q1"},
+                    {"k": "bound", "sym": "q2"},
+                    {"k": "bound", "sym": "q3"},
+                    {"k": "bound", "t": f"c{r}:%1", "at": at, "arg": two, "part": 0},
+                    {"k": "def", "t": f"c{r}:%1", "at": at, "arg": two},
+                    {"k": "bound", "t": f"c{r}:%0", "at": two, "arg": q, "part": 0},
+                    {"k": "def", "t": f"c{r}:%0", "at": two, "arg": q},
+                    {"k": "hyp", "facts": [0], "at": q, "lift": [], "kind": "add"},
+                    {"k": "hyp", "facts": [1], "at": q, "lift": [], "kind": "add"},
+                    {"k": "bound", "sym": "q4"},
+                    {"k": "bound", "sym": "q5"},
+                    {"k": "bound", "t": "s:%0", "at": [z(0)], "arg": [{"q4": 1}, {"q5": 1}], "part": 0},
+                    {"k": "def", "t": "s:%0", "at": [z(0)], "arg": [{"q4": 1}, {"q5": 1}]},
+                ],
+            }
+        )
     stages[1]["premises"][4:6] = stages[1]["premises"][5:3:-1]
     files = {}
     for r in range(2):
         bound, define = ("(= z0 (+ (* 2 q0) q1))", "(= (t0 dp z0) (t1 dp q0 q1))")
-        lines = [("bound", "(and (<= 0 q0) (< q0 6))"), ("bound", "(and (<= 0 q1) (< q1 2))"),
-                 ("bound", "(and (<= 0 q2) (< q2 2))"), ("bound", "(and (<= 0 q3) (< q3 3))"),
-                 *([("bound", bound), ("def", define)] if r == 0 else [("def", define), ("bound", bound)]),
-                 ("bound", "(= q0 (+ (* 3 q2) q3))"),
-                 ("def", "(= (t1 dp q0 q1) (ite (< q2 1) (t2 q2 q3 q1) (t3 q2 q3 q1)))"),
-                 ("hyp", "(=> (< q2 1) (= (t2 q2 q3 q1) (t4 (+ (* 3 q2) q3) q1)))"),
-                 ("hyp", "(=> (<= 1 q2) (= (t3 q2 q3 q1) (t4 (+ (* 3 q2) q3) q1)))"),
-                 ("bound", "(and (<= 0 q4) (< q4 6))"), ("bound", "(and (<= 0 q5) (< q5 2))"),
-                 ("bound", "(= z0 (+ (* 2 q4) q5))"), ("def", "(= (t5 z0) (t4 q4 q5))")]
+        lines = [
+            ("bound", "(and (<= 0 q0) (< q0 6))"),
+            ("bound", "(and (<= 0 q1) (< q1 2))"),
+            ("bound", "(and (<= 0 q2) (< q2 2))"),
+            ("bound", "(and (<= 0 q3) (< q3 3))"),
+            *([("bound", bound), ("def", define)] if r == 0 else [("def", define), ("bound", bound)]),
+            ("bound", "(= q0 (+ (* 3 q2) q3))"),
+            ("def", "(= (t1 dp q0 q1) (ite (< q2 1) (t2 q2 q3 q1) (t3 q2 q3 q1)))"),
+            ("hyp", "(=> (< q2 1) (= (t2 q2 q3 q1) (t4 (+ (* 3 q2) q3) q1)))"),
+            ("hyp", "(=> (<= 1 q2) (= (t3 q2 q3 q1) (t4 (+ (* 3 q2) q3) q1)))"),
+            ("bound", "(and (<= 0 q4) (< q4 6))"),
+            ("bound", "(and (<= 0 q5) (< q5 2))"),
+            ("bound", "(= z0 (+ (* 2 q4) q5))"),
+            ("def", "(= (t5 z0) (t4 q4 q5))"),
+        ]
         asserts = "".join(f"(assert (! {t} :named {k}.{n}))\n" for n, (k, t) in enumerate(lines, 1))
-        files[f"000{1 + r}"] = HEAD.format(logic="QF_UFLIRA") + f"""; gather and flatten
+        files[f"000{1 + r}"] = (
+            HEAD.format(logic="QF_UFLIRA")
+            + f"""; gather and flatten
 (declare-fun dp () Int)
 (declare-fun z0 () Int)
 (declare-fun q0 () Int)
@@ -273,26 +451,57 @@ def shards() -> Bundle:
 (check-sat)
 (exit)
 """
-    return Bundle(plan, {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": stages},
-                  files,
-                  [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}])
+        )
+    return Bundle(
+        plan,
+        {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": stages},
+        files,
+        [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}],
+    )
 
 
-def one_case(premises: list[Any], *, spec: Any, local: Any = None, mesh: int = 1, facts: tuple[Any, ...] = (),
-             classes: tuple[Any, ...] = (("i", 4, 1),), trees: dict[str, Any] | None = None,
-             reduced: tuple[Any, ...] = ()) -> Algebra:
+def one_case(
+    premises: list[Any],
+    *,
+    spec: Any,
+    local: Any = None,
+    mesh: int = 1,
+    facts: tuple[Any, ...] = (),
+    classes: tuple[Any, ...] = (("i", 4, 1),),
+    trees: dict[str, Any] | None = None,
+    reduced: tuple[Any, ...] = (),
+) -> Algebra:
     """An algebra stage with one case, checked with its widths. It proves `g = g` of a scalar input `g`, which
     `spec` has, so that only its premises can be at fault. The plan is one class `c0` over the axis `r`."""
-    goal = {"lhs": "s:g", "rhs": "s:g", "coef": "1", "symbols": [], "lhs_index": [], "rhs_index": [],
-            "by": None}
-    stage = {"kind": "algebra", "goal": len(facts), "title": "t", "classes": list(map(list, classes)),
-             "trees": [["s:g", []], *([r, t] for r, t in (trees or {}).items()), *map(list, reduced)],
-             "goal_at": [], "cases": [{"reps": [], "premises": premises, "file": "0001"}]}
-    plan = plan_of([["r", mesh]], spec, [{"name": "c0", "box": {"r": [0, mesh]},
-                                          "program": local or program([], [], [])}], [], [],
-                   {"g": {"axes": ["r"], "ranks": [list(range(mesh))]}})
-    proof = read_proof(dump({"format": "trainverify-proof", "version": 1, "facts": [*facts, goal],
-                             "stages": [stage]}))
+    goal = {
+        "lhs": "s:g",
+        "rhs": "s:g",
+        "coef": "1",
+        "symbols": [],
+        "lhs_index": [],
+        "rhs_index": [],
+        "by": None,
+    }
+    stage = {
+        "kind": "algebra",
+        "goal": len(facts),
+        "title": "t",
+        "classes": list(map(list, classes)),
+        "trees": [["s:g", []], *([r, t] for r, t in (trees or {}).items()), *map(list, reduced)],
+        "goal_at": [],
+        "cases": [{"reps": [], "premises": premises, "file": "0001"}],
+    }
+    plan = plan_of(
+        [["r", mesh]],
+        spec,
+        [{"name": "c0", "box": {"r": [0, mesh]}, "program": local or program([], [], [])}],
+        [],
+        [],
+        {"g": {"axes": ["r"], "ranks": [list(range(mesh))]}},
+    )
+    proof = read_proof(
+        dump({"format": "trainverify-proof", "version": 1, "facts": [*facts, goal], "stages": [stage]})
+    )
     algebra = Algebra(Model(read_plan(dump(plan))), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
     check_widths(algebra, "stage 0")
     return algebra
@@ -310,8 +519,12 @@ def forged(bundle: Bundle) -> Bundle:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel._Texts, "compare", write)
         try:
-            examined = kernel.examine(read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
-                                      read_proof(data["proof.json"]), data)
+            examined = kernel.examine(
+                read_manifest(data["manifest.json"]),
+                read_plan(data["plan.json"]),
+                read_proof(data["proof.json"]),
+                data,
+            )
             files = {name: text.decode() for name, text in examined.files.items()}
         except (Malformed, Undecided):
             return bundle

@@ -63,13 +63,20 @@ def solver(folder: Path, body: str) -> str:
     return f"{sys.executable} {path} {{file}}"
 
 
-@pytest.mark.parametrize("body,said", [
-    ("print('sat')", "says sat"), ("print('unknown')", "says unknown"),
-    ("print('unsat sat')", "says unsat sat"),
-    ("import os; os.abort()", "says "), ("print('unsat'); raise SystemExit(3)", "says exit code 3"),
-    ("import time; time.sleep(60)", "says no answer in time")])
-def test_a_solver_that_misbehaves(bundle: Path, monkeypatch: pytest.MonkeyPatch, body: str,
-                                  said: str) -> None:
+@pytest.mark.parametrize(
+    "body,said",
+    [
+        ("print('sat')", "says sat"),
+        ("print('unknown')", "says unknown"),
+        ("print('unsat sat')", "says unsat sat"),
+        ("import os; os.abort()", "says "),
+        ("print('unsat'); raise SystemExit(3)", "says exit code 3"),
+        ("import time; time.sleep(60)", "says no answer in time"),
+    ],
+)
+def test_a_solver_that_misbehaves(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
     monkeypatch.setattr(replay, "SECONDS", 1 if "sleep" in body else 60)
     result = run(bundle, "--solver", solver(bundle.parent, body))
     assert result.exit_code == 3, result.output
@@ -82,20 +89,24 @@ def test_a_third_solver_that_agrees(bundle: Path) -> None:
     assert result.exit_code == 0 and "confirmed by" in result.output
 
 
-@pytest.mark.parametrize("loop,expected", [
-    (LOOP.format("sys.exit(1)"),
-     ["unsat", "crash", "unsat"]),
-    (LOOP.format("time.sleep(60)"),
-     ["unsat", "no answer in time", "unsat"]),
-    ("print('unsat')", ["crash"] * 3)])
+@pytest.mark.parametrize(
+    "loop,expected",
+    [
+        (LOOP.format("sys.exit(1)"), ["unsat", "crash", "unsat"]),
+        (LOOP.format("time.sleep(60)"), ["unsat", "no answer in time", "unsat"]),
+        ("print('unsat')", ["crash"] * 3),
+    ],
+)
 def test_batches_survive_crashes(monkeypatch: pytest.MonkeyPatch, loop: str, expected: list[str]) -> None:
     monkeypatch.setattr(replay, "SECONDS", 2)
     assert replay._batch([sys.executable, "-I", "-c", loop], ["a", "b", "c"]) == expected
 
 
 def test_the_default_solvers_answer(tmp_path: Path) -> None:
-    files = {"0001": b"(set-logic QF_UFLRA)\n(declare-fun x () Real)\n(assert (< x 1.0))\n(check-sat)\n",
-             "0002": b"(set-logic QF_UFLRA)\n(assert undeclared)\n(check-sat)\n"}
+    files = {
+        "0001": b"(set-logic QF_UFLRA)\n(declare-fun x () Real)\n(assert (< x 1.0))\n(check-sat)\n",
+        "0002": b"(set-logic QF_UFLRA)\n(assert undeclared)\n(check-sat)\n",
+    }
     for given in replay.replay(files, replay.solvers(()), 1).values():
         assert given["0001"] == "sat" and "unsat" not in given["0002"].split()
 
@@ -140,17 +151,24 @@ def traverse(folder: Path) -> None:
 
 def duplicate(folder: Path) -> None:
     data = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(data.replace('{"format"', '{"format":"trainverify-bundle","format"',
-                                                       1))
+    (folder / "manifest.json").write_text(
+        data.replace('{"format"', '{"format":"trainverify-bundle","format"', 1)
+    )
 
 
-@pytest.mark.parametrize("change,reason", [
-    (break_link, "a link"), (traverse, "no valid text"), (duplicate, "duplicate key"),
-    (lambda f: (f / "plan.json").unlink(), "is missing"), (lambda f: (f / "sub").mkdir(),
-                                                           "unexpected folder"),
-    (lambda f: (f / "proof.json").write_bytes(b'{"format":'), "no JSON"),
-    (lambda f: (f / "proof.json").write_bytes(b"[" * 9999), "deeply"),
-    (lambda f: (f / "manifest.json").write_bytes(b"1" * 5000), "too many digits")])
+@pytest.mark.parametrize(
+    "change,reason",
+    [
+        (break_link, "a link"),
+        (traverse, "no valid text"),
+        (duplicate, "duplicate key"),
+        (lambda f: (f / "plan.json").unlink(), "is missing"),
+        (lambda f: (f / "sub").mkdir(), "unexpected folder"),
+        (lambda f: (f / "proof.json").write_bytes(b'{"format":'), "no JSON"),
+        (lambda f: (f / "proof.json").write_bytes(b"[" * 9999), "deeply"),
+        (lambda f: (f / "manifest.json").write_bytes(b"1" * 5000), "too many digits"),
+    ],
+)
 def test_malformed_bundles(bundle: Path, change: Callable[[Path], object], reason: str) -> None:
     change(bundle)
     result = run(bundle)
@@ -178,8 +196,9 @@ def refuted(values: dict[str, str], symbols: dict[str, int], coef: str = "2") ->
     bundle.files, bundle.verdicts[0]["verdict"] = {}, "REFUTED"
     sizes = {"x": [4, 6], "w": [6, 8]}
     inputs = {n: {"cuts": [[0, s] for s in sizes[n]], "values": [v]} for n, v in values.items()}
-    bundle.extra["witness.json"] = dump({"output": 0, "piece": 0, "symbols": symbols, "junk": "0",
-                                         "inputs": inputs})
+    bundle.extra["witness.json"] = dump(
+        {"output": 0, "piece": 0, "symbols": symbols, "junk": "0", "inputs": inputs}
+    )
     return bundle
 
 
@@ -199,15 +218,31 @@ def test_a_witness_of_enormous_numbers(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "1e308 or more" in result.output
 
 
-@pytest.mark.parametrize("values,symbols,coef,code,said", [
-    ({"x": "1", "w": "0"}, AT, "2", 1, "obligation 18 (witnesses) fails: the sides are not shown to differ"),
-    ({"x": "1", "w": "1"}, AT, "1", 1, "obligation 18 (witnesses) fails: the sides are not shown to differ"),
-    ({"x": "1", "w": "1"}, AT | {"tp": 2}, "2", 5, "no integer in [0, 2)"),
-    ({"x": "1"}, AT, "2", 5, "member w is missing"),
-    ({"x": "1", "w": "1"}, {"tp": 0}, "2", 5, "is missing")])
-def test_witnesses_that_show_nothing(tmp_path: Path, values: dict[str, str], symbols: dict[str, int],
-                                     coef: str,
-                                     code: int, said: str) -> None:
+@pytest.mark.parametrize(
+    "values,symbols,coef,code,said",
+    [
+        (
+            {"x": "1", "w": "0"},
+            AT,
+            "2",
+            1,
+            "obligation 18 (witnesses) fails: the sides are not shown to differ",
+        ),
+        (
+            {"x": "1", "w": "1"},
+            AT,
+            "1",
+            1,
+            "obligation 18 (witnesses) fails: the sides are not shown to differ",
+        ),
+        ({"x": "1", "w": "1"}, AT | {"tp": 2}, "2", 5, "no integer in [0, 2)"),
+        ({"x": "1"}, AT, "2", 5, "member w is missing"),
+        ({"x": "1", "w": "1"}, {"tp": 0}, "2", 5, "is missing"),
+    ],
+)
+def test_witnesses_that_show_nothing(
+    tmp_path: Path, values: dict[str, str], symbols: dict[str, int], coef: str, code: int, said: str
+) -> None:
     result = run(refuted(values, symbols, coef).write(tmp_path / "bundle"))
     assert (result.exit_code, said in result.output) == (code, True), result.output
 

@@ -41,16 +41,29 @@ def test_caps_are_those_of_the_document() -> None:
     rows = re.findall(r"^\| `([\w.]+)\.(\w+)` \| (\d+) \|", text, re.MULTILINE)
     told = {(module, name): int(value) for module, name, value in rows}
     modules = {m.replace("/", "."): import_module(f"checker.{m.replace('/', '.')}") for m in MODULES}
-    real = {(m, n): v for m, module in modules.items() for n, v in vars(module).items()
-            if (n.startswith("MAX_") or n == "SECONDS") and isinstance(v, int)}
+    real = {
+        (m, n): v
+        for m, module in modules.items()
+        for n, v in vars(module).items()
+        if (n.startswith("MAX_") or n == "SECONDS") and isinstance(v, int)
+    }
     imported = {("reading.bundle", "MAX_BYTES"), ("rules.algebra", "MAX_REPS")}
     assert {k: v for k, v in real.items() if k not in imported} == told
 
 
 def test_every_exception_has_its_exit_code() -> None:
-    classes = {name: kind.code for name, kind in vars(errors).items()
-               if isinstance(kind, type) and issubclass(kind, errors.CheckerError)}
-    assert classes == {"CheckerError": 5, "Malformed": 5, "Rejected": 1, "Masked": 1, "Undecided": 3,
-                       "SolverMissing": 4}
+    classes = {
+        name: kind.code
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.CheckerError)
+    }
+    assert classes == {
+        "CheckerError": 5,
+        "Malformed": 5,
+        "Rejected": 1,
+        "Masked": 1,
+        "Undecided": 3,
+        "SolverMissing": 4,
+    }
     text = (ROOT / "docs/checking.md").read_text()
     assert "0 valid" in text and "4 fewer solvers" in text and "5 malformed input" in text

@@ -21,12 +21,14 @@ ALL = ("0001", "0002")
 
 def put(path: str, value: Any) -> Change:
     """Assigns `value` at a path such as `proof.facts.0.coef`."""
+
     def change(b: Bundle) -> None:
         head, *keys = path.split(".")
         at: Any = getattr(b, head)
         for key in keys[:-1]:
             at = at[int(key) if isinstance(at, list) else key]
         at[int(keys[-1]) if isinstance(at, list) else keys[-1]] = value
+
     return change
 
 
@@ -34,14 +36,17 @@ def every(*changes: Change) -> Change:
     def change(b: Bundle) -> None:
         for c in changes:
             c(b)
+
     return change
 
 
 def first(number: int) -> Change:
     """Moves a premise of the algebra stage to the front."""
+
     def change(b: Bundle) -> None:
         premises = b.proof["stages"][0]["cases"][0]["premises"]
         premises.insert(0, premises.pop(number))
+
     return change
 
 
@@ -50,6 +55,7 @@ def text(name: str, old: str, new: str) -> Change:
         if old not in b.files[name]:
             raise ValueError(old)
         b.files[name] = b.files[name].replace(old, new, 1)
+
     return change
 
 
@@ -75,8 +81,12 @@ ALGEBRA: list[tuple[str, Change, int, str]] = [
     ("weaker goal", put("proof.facts.3.rhs_index.0", 0), 12, "expected"),
     ("declared fact forged", put("proof.facts.0.rhs_index.1", z(1)), 3, "no fact of the input relation"),
     ("declared fact scaled", put("proof.facts.0.coef", "2"), 3, "no fact of the input relation"),
-    ("declared by another relation", put("proof.facts.0.by", {"input": 1}), 3,
-     "no fact of the input relation"),
+    (
+        "declared by another relation",
+        put("proof.facts.0.by", {"input": 1}),
+        3,
+        "no fact of the input relation",
+    ),
     ("index out of range", put("proof.facts.2.symbols.0", ["z0", 0, 5]), 3, "may leave its range"),
     ("unknown tensor", put("proof.facts.2.rhs", "s:%7"), 3, "there is no tensor"),
     ("undeclared hypothesis", put("proof.facts.0.by", None), 11, "is used before it is proved"),
@@ -86,25 +96,42 @@ ALGEBRA: list[tuple[str, Change, int, str]] = [
     ("wrong weight", put("proof.stages.0.classes.3", ["k", 4, 1]), 8, "do not tile"),
     ("class of the wrong size", put("proof.stages.0.classes.0", ["i", 5, 1]), 8, "do not tile"),
     ("tree missing", lambda b: b.proof["stages"][0]["trees"].pop(), 8, "has no trees"),
-    ("tree twice", lambda b: b.proof["stages"][0]["trees"].append(b.proof["stages"][0]["trees"][0]), 8,
-     "one list of trees"),
+    (
+        "tree twice",
+        lambda b: b.proof["stages"][0]["trees"].append(b.proof["stages"][0]["trees"][0]),
+        8,
+        "one list of trees",
+    ),
     ("factors swapped", put("proof.stages.0.trees.5.1.1", [[0, ["k", "t"]]]), 4, "no position of a piece"),
-    ("operands cut differently", every(put("proof.stages.0.trees.5.1.1", [[0, ["k", "t"]]]), first(4)), 8,
-     "cut differently"),
+    (
+        "operands cut differently",
+        every(put("proof.stages.0.trees.5.1.1", [[0, ["k", "t"]]]), first(4)),
+        8,
+        "cut differently",
+    ),
     ("representative out of range", put(f"{CASE}.premises.1.e.1.1", [0, 1]), 8, "has no element"),
     ("hypothesis aimed elsewhere", put(f"{CASE}.premises.2.at.2", 0), 4, "no position of a piece"),
     ("hypothesis out of range", put(f"{CASE}.premises.2.at.2", {"k.0": 1, "": 1}), 4, "leaves the range"),
-    ("defined by def and hyp", lambda b: b.proof["stages"][0]["cases"][0]["premises"].append(
-        {"k": "hyp", "fact": 0, "at": [{"t.0": 1}, {"i.0": 1}, {"k.0": 1}], "defines": "rhs"}), 4,
-        "circular"),
+    (
+        "defined by def and hyp",
+        lambda b: b.proof["stages"][0]["cases"][0]["premises"].append(
+            {"k": "hyp", "fact": 0, "at": [{"t.0": 1}, {"i.0": 1}, {"k.0": 1}], "defines": "rhs"}
+        ),
+        4,
+        "circular",
+    ),
     ("def of an input", put(f"{CASE}.premises.1.e", ["s:x", [[0, 0], [0, 0, 0]]]), 5, "is an input"),
     ("forged law", put(f"{CASE}.premises.5.rhs.1", "7"), 7, "no instance of the ring law"),
     ("law of another schema", put(f"{CASE}.premises.5.schema", "lattice"), 7, "no instance of the lattice"),
     ("no case", put("proof.stages.0.cases", []), 10, "coincidence patterns"),
     ("goal on another class", put("proof.stages.0.goal_at.0", ["j"]), 10, "do not make up its range"),
     ("reduced tensor of part of the mesh", put("proof.facts.2.lhs.axes", []), 14, "mesh order"),
-    ("permuted group", put("plan.groups.g", {"axes": ["tp"], "ranks": [[1, 0]]}), 13,
-     "no mesh factorisation"),
+    (
+        "permuted group",
+        put("plan.groups.g", {"axes": ["tp"], "ranks": [[1, 0]]}),
+        13,
+        "no mesh factorisation",
+    ),
     ("verdict of another relation", put("verdicts.0.spec", "z"), 16, "names another relation"),
 ]
 
@@ -123,38 +150,77 @@ def refused(bundle: Bundle, change: Change, number: int, reason: str) -> None:
 
 STAGE = "proof.stages.0"
 LAYOUT: list[tuple[str, Change, int, str]] = [
-    ("fresh symbol with two meanings", put(f"{STAGE}.premises.12.arg", [{"q0": 1}, {"q5": 1}]), 6,
-     "introduced twice"),
-    ("fresh symbol of the wrong range", put(f"{STAGE}.symbols.0", ["q0", 0, 7]), 6,
-     "neither resolved nor fresh"),
+    (
+        "fresh symbol with two meanings",
+        put(f"{STAGE}.premises.12.arg", [{"q0": 1}, {"q5": 1}]),
+        6,
+        "introduced twice",
+    ),
+    (
+        "fresh symbol of the wrong range",
+        put(f"{STAGE}.symbols.0", ["q0", 0, 7]),
+        6,
+        "neither resolved nor fresh",
+    ),
     ("part that does not exist", put(f"{STAGE}.premises.4.part", 1), 6, "has no part"),
-    ("symbol that depends on itself", put(f"{STAGE}.premises.6.at", [{"dp": 1}, {"q3": 1}, {"q1": 1}]), 6,
-     "depends on itself"),
+    (
+        "symbol that depends on itself",
+        put(f"{STAGE}.premises.6.at", [{"dp": 1}, {"q3": 1}, {"q1": 1}]),
+        6,
+        "depends on itself",
+    ),
     ("operand index missing", put(f"{STAGE}.premises.5.arg", None), 5, "missing or out of place"),
     ("axis of the gather changed", put(f"{STAGE}.premises.7.arg.2", {"q5": 1}), 6, "not regrouped changes"),
     ("too few coordinates", put(f"{STAGE}.premises.5.at", [z(0)]), 5, "coordinates"),
     ("hypothesis with two facts", put(f"{STAGE}.premises.8.facts", [0, 1]), 4, "has one fact"),
     ("lifted along no symbol", put(f"{STAGE}.premises.8.lift", ["zz"]), 4, "mesh axes"),
-    ("lifted half", put(f"{STAGE}.premises.8", {"k": "hyp", "facts": [0], "at": [z(0), {"q1": 1}],
-                                                "lift": ["dp"],
-                                               "kind": "add"}), 4, "otherwise than as its coordinate"),
-    ("undeclared range", put(f"{STAGE}.premises.8", {"k": "range", "input": "x", "at": [0, 0]}), 6,
-     "no range"),
+    (
+        "lifted half",
+        put(
+            f"{STAGE}.premises.8",
+            {"k": "hyp", "facts": [0], "at": [z(0), {"q1": 1}], "lift": ["dp"], "kind": "add"},
+        ),
+        4,
+        "otherwise than as its coordinate",
+    ),
+    (
+        "undeclared range",
+        put(f"{STAGE}.premises.8", {"k": "range", "input": "x", "at": [0, 0]}),
+        6,
+        "no range",
+    ),
     ("bound of a foreign symbol", put(f"{STAGE}.premises.0.sym", "q9"), 6, "has no range"),
-    ("wrong offset in the relation", every(
-        put("plan.inputs.0.pieces.1.spec.0", {"dp": 2, "z0": 1}),
-        put("proof.facts.1.rhs_index.0", {"dp": 2, "z0": 1})), 12, "expected"),
+    (
+        "wrong offset in the relation",
+        every(
+            put("plan.inputs.0.pieces.1.spec.0", {"dp": 2, "z0": 1}),
+            put("proof.facts.1.rhs_index.0", {"dp": 2, "z0": 1}),
+        ),
+        12,
+        "expected",
+    ),
     ("group in another order", put("plan.groups.g.ranks", [[1, 0]]), 13, "no mesh factorisation"),
-    ("an element given twice", put("plan.inputs.0.pieces.1.class", "c0"), 15,
-     "two pieces may give one element"),
+    (
+        "an element given twice",
+        put("plan.inputs.0.pieces.1.class", "c0"),
+        15,
+        "two pieces may give one element",
+    ),
     ("a digit that places nothing", put("plan.inputs.0.pieces.0.plan.0", 0), 15, "may give an element twice"),
     ("a rank left out", lambda b: b.plan["outputs"][0]["pieces"].pop(), 16, "in class c1 are not covered"),
     ("half a tensor", put("plan.outputs.0.pieces.0.sizes", [6]), 16, "in class c0 are not covered"),
-    ("output without relation", lambda b: b.plan["specification"]["outputs"].append(["x", "x"]), 16,
-     "specification's output x are not covered"),
-    ("specification half covered", every(*(put(f"plan.outputs.0.pieces.{r}.spec.0", 0) for r in range(2))),
-     16,
-     "specification's output y are not covered"),
+    (
+        "output without relation",
+        lambda b: b.plan["specification"]["outputs"].append(["x", "x"]),
+        16,
+        "specification's output x are not covered",
+    ),
+    (
+        "specification half covered",
+        every(*(put(f"plan.outputs.0.pieces.{r}.spec.0", 0) for r in range(2))),
+        16,
+        "specification's output y are not covered",
+    ),
     ("claim that no stage proves", put("plan.outputs.0.coef", "2"), 16, "are goals of no stage"),
     ("refuted without witness", put("verdicts.0.verdict", "REFUTED"), 18, "no witness"),
 ]
@@ -170,18 +236,27 @@ def test_unlisted_and_missing_members() -> None:
     from checker.reading.proof import read_manifest, read_proof
 
     data = row_parallel().members()
-    parsed = (read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
-              read_proof(data["proof.json"]))
+    parsed = (
+        read_manifest(data["manifest.json"]),
+        read_plan(data["plan.json"]),
+        read_proof(data["proof.json"]),
+    )
     for change, reason in ((data | {"extra": b""}, "not listed"), (data | {"plan.json": b""}, "not what")):
         with pytest.raises(Rejected, match=f"obligation 1 .*{reason}"):
             kernel.examine(*parsed, change)
 
 
-@pytest.mark.parametrize("answers,verdict", [
-    ({"a": "unsat", "b": "unsat"}, "PROVED"), ({"a": "unsat"}, "UNKNOWN"),
-    ({"a": "unsat", "b": "sat"}, "UNKNOWN"),
-    ({"a": "unsat", "b": "unsat", "c": "unknown"}, "UNKNOWN"), ({"a": "unsat", "b": "crash"}, "UNKNOWN"),
-    ({}, "UNKNOWN")])
+@pytest.mark.parametrize(
+    "answers,verdict",
+    [
+        ({"a": "unsat", "b": "unsat"}, "PROVED"),
+        ({"a": "unsat"}, "UNKNOWN"),
+        ({"a": "unsat", "b": "sat"}, "UNKNOWN"),
+        ({"a": "unsat", "b": "unsat", "c": "unknown"}, "UNKNOWN"),
+        ({"a": "unsat", "b": "crash"}, "UNKNOWN"),
+        ({}, "UNKNOWN"),
+    ],
+)
 def test_answers(answers: dict[str, str], verdict: str) -> None:
     """A stage rests on the stages before it: here only the first file's answers differ."""
     given = {s: {"0001": a, "0002": "unsat"} for s, a in answers.items()}
@@ -198,17 +273,27 @@ def test_only_the_kernel_builds_a_verdict() -> None:
 
 def infinite(use: str, **attrs: Any) -> Change:
     kind = "f32[12]" if use != "reduce" else "f32[]"
+
     def change(b: Bundle) -> None:
-        b.plan["specification"]["ops"] += [["%1", "constant", [], "f32[12]", {"value": "-inf"}, None],
-                                           ["%2", use, ["%1"] if use in ("reduce", "exponential")
-                                            else ["%0", "%1"],
-                                            kind, attrs, None]]
+        b.plan["specification"]["ops"] += [
+            ["%1", "constant", [], "f32[12]", {"value": "-inf"}, None],
+            ["%2", use, ["%1"] if use in ("reduce", "exponential") else ["%0", "%1"], kind, attrs, None],
+        ]
+
     return change
 
 
-@pytest.mark.parametrize("use,attrs,allowed", [
-    ("exponential", {}, True), ("maximum", {}, True), ("subtract", {}, True), ("multiply", {}, False),
-    ("divide", {}, False), ("reduce", {"dims": [0], "kind": "add"}, False)])
+@pytest.mark.parametrize(
+    "use,attrs,allowed",
+    [
+        ("exponential", {}, True),
+        ("maximum", {}, True),
+        ("subtract", {}, True),
+        ("multiply", {}, False),
+        ("divide", {}, False),
+        ("reduce", {"dims": [0], "kind": "add"}, False),
+    ],
+)
 def test_infinite_literals(use: str, attrs: dict[str, Any], allowed: bool) -> None:
     if allowed:
         bundle = shards()
@@ -250,8 +335,11 @@ MALFORMED: list[tuple[str, Change, str]] = [
     ("title with a bar", put("proof.stages.0.title", "a|b"), "title"),
     ("title with a line break", put("proof.stages.0.title", "a\nb"), "no valid text"),
     ("path as file", put("proof.stages.0.cases.0.file", "../1"), "no valid text"),
-    ("more representatives than elements", put("proof.stages.0.classes.0", ["i", 4, 5]),
-     "more representatives than"),
+    (
+        "more representatives than elements",
+        put("proof.stages.0.classes.0", ["i", 4, 5]),
+        "more representatives than",
+    ),
     ("boolean as number", put("proof.stages.0.goal", True), "no integer"),
     ("dimension zero", put("plan.specification.inputs.0.1", "f32[0,6]"), "bad dimension"),
     ("box beyond the mesh", put("plan.classes.0.box.tp", [0, 3]), "bad box"),
@@ -278,8 +366,13 @@ def test_malformed(name: str, change: Change, reason: str) -> None:
 def test_duplicate_keys_and_depth() -> None:
     from checker.reading.plan import read_plan
 
-    for data, reason in ((b'{"a":1,"a":2}', "duplicate"), (b"[" * 100_000, "deeply"), (b"\xff", "no JSON"),
-                         (b'{"a":NaN}', "floating-point"), (b"{", "no JSON")):
+    for data, reason in (
+        (b'{"a":1,"a":2}', "duplicate"),
+        (b"[" * 100_000, "deeply"),
+        (b"\xff", "no JSON"),
+        (b'{"a":NaN}', "floating-point"),
+        (b"{", "no JSON"),
+    ):
         with pytest.raises(CheckerError, match=reason):
             read_plan(data)
 

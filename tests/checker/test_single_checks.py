@@ -33,8 +33,15 @@ def refuses(number: int, reason: str) -> Any:
 
 
 def fact(lhs: Any, rhs: Any, symbols: list[Any], left: list[Any], right: list[Any]) -> dict[str, Any]:
-    return {"lhs": lhs, "rhs": rhs, "coef": "1", "symbols": symbols, "lhs_index": left, "rhs_index": right,
-            "by": None}
+    return {
+        "lhs": lhs,
+        "rhs": rhs,
+        "coef": "1",
+        "symbols": symbols,
+        "lhs_index": left,
+        "rhs_index": right,
+        "by": None,
+    }
 
 
 def hyp(at: list[Any], defines: str = "lhs") -> dict[str, Any]:
@@ -46,9 +53,12 @@ def hyp(at: list[Any], defines: str = "lhs") -> dict[str, Any]:
 
 def overlapping(at: list[Any]) -> Algebra:
     """x[z0 + z1] = y[z0], z0 < 2: every x[1 + i] is y[0] (where z0 = 0) and y[1] (where z0 = 1)."""
-    return one_case([hyp(at)], spec=program([["g", "f32[]"], ["x", "f32[6]"], ["y", "f32[2]"]], [], []),
-                    facts=(fact("s:x", "s:y", [["z0", 0, 2], ["z1", 0, 5]], [{"z0": 1, "z1": 1}], [z(0)]),),
-                    trees={"s:x": [[[0, []], [1, ["i"]], [5, []]]], "s:y": [[[0, []], [1, []]]]})
+    return one_case(
+        [hyp(at)],
+        spec=program([["g", "f32[]"], ["x", "f32[6]"], ["y", "f32[2]"]], [], []),
+        facts=(fact("s:x", "s:y", [["z0", 0, 2], ["z1", 0, 5]], [{"z0": 1, "z1": 1}], [z(0)]),),
+        trees={"s:x": [[[0, []], [1, ["i"]], [5, []]]], "s:y": [[[0, []], [1, []]]]},
+    )
 
 
 def test_the_other_side_of_a_hypothesis_follows_from_the_element() -> None:
@@ -61,9 +71,12 @@ def test_the_other_side_of_a_hypothesis_follows_from_the_element() -> None:
 @pytest.mark.parametrize("at", [[], [{"i.0": 1}, 0]])
 def test_one_form_per_symbol_of_a_hypothesis(at: list[Any]) -> None:
     with refuses(4, f"1 symbols, {len(at)} forms"):
-        one_case([hyp(at)], spec=program([["g", "f32[]"], ["x", "f32[4]"], ["y", "f32[4]"]], [], []),
-                 facts=(fact("s:x", "s:y", [["z0", 0, 4]], [z(0)], [z(0)]),),
-                 trees={"s:x": [[[0, ["i"]]]], "s:y": [[[0, ["i"]]]]})
+        one_case(
+            [hyp(at)],
+            spec=program([["g", "f32[]"], ["x", "f32[4]"], ["y", "f32[4]"]], [], []),
+            facts=(fact("s:x", "s:y", [["z0", 0, 4]], [z(0)], [z(0)]),),
+            trees={"s:x": [[[0, ["i"]]]], "s:y": [[[0, ["i"]]]]},
+        )
 
 
 def test_a_constant_is_not_defined() -> None:
@@ -80,8 +93,13 @@ def test_a_literal_is_not_defined() -> None:
     spec = program([["g", "f32[]"], ["x", "f32[4]"]], [], [])
     given = (fact("s:x", "#f:2", [["z0", 0, 1]], [z(0)], []),)
     with refuses(4, "#f:2 is a constant and cannot be defined"):
-        one_case([hyp([0], "rhs")], spec=spec, facts=given, trees={"s:x": [[[0, []], [1, ["j"]]]]},
-                 classes=(("j", 3, 1),))
+        one_case(
+            [hyp([0], "rhs")],
+            spec=spec,
+            facts=given,
+            trees={"s:x": [[[0, []], [1, ["j"]]]]},
+            classes=(("j", 3, 1),),
+        )
 
 
 # Trees ------------------------------------------------------------------------------------------------------
@@ -148,8 +166,11 @@ Strided = list[tuple[int, list[tuple[int, int]]]]
 
 
 def positions(pieces: Strided) -> list[int]:
-    return sorted(o + sum(i * s for i, (_, s) in zip(at, digits, strict=True)) for o, digits in pieces
-                  for at in itertools.product(*(range(n) for n, _ in digits)))
+    return sorted(
+        o + sum(i * s for i, (_, s) in zip(at, digits, strict=True))
+        for o, digits in pieces
+        for at in itertools.product(*(range(n) for n, _ in digits))
+    )
 
 
 def axis(data: st.DataObject, depth: int) -> Strided:
@@ -188,8 +209,10 @@ def test_what_tiles_holds_each_position_once(data: st.DataObject) -> None:
 
 def test_the_number_of_pieces_is_capped() -> None:
     for n in (MAX_PIECES, MAX_PIECES + 1):
-        spec, trees = program([["g", "f32[]"], ["x", f"f32[{n}]"]], [], []), {
-            "s:x": [[[i, []] for i in range(n)]]}
+        spec, trees = (
+            program([["g", "f32[]"], ["x", f"f32[{n}]"]], [], []),
+            {"s:x": [[[i, []] for i in range(n)]]},
+        )
         if n == MAX_PIECES:
             assert one_case([], spec=spec, trees=trees).cases
         else:
@@ -202,10 +225,15 @@ def test_a_reduced_tensor_is_cut_like_its_members() -> None:
     red = {"kind": "add", "axes": ["r"], "of": ["c0:x"]}
 
     def sum_of(cls: str) -> Algebra:
-        return one_case([{"k": "def", "e": [red, [[0, 0]]]}], spec=program([["g", "f32[]"]], [], []), mesh=2,
-                        local=program([["x", "f32[4]"]], [], []),
-                        trees={"c0:x": [[[0, ["r"]]], [[0, ["i"]]]]},
-                        classes=(("i", 4, 1), ("j", 4, 1), ("r", 2, 1)), reduced=((red, [[[0, [cls]]]]),))
+        return one_case(
+            [{"k": "def", "e": [red, [[0, 0]]]}],
+            spec=program([["g", "f32[]"]], [], []),
+            mesh=2,
+            local=program([["x", "f32[4]"]], [], []),
+            trees={"c0:x": [[[0, ["r"]]], [[0, ["i"]]]]},
+            classes=(("i", 4, 1), ("j", 4, 1), ("r", 2, 1)),
+            reduced=((red, [[[0, [cls]]]]),),
+        )
 
     assert sum_of("i").cases
     with refuses(8, r"add over r of \(c0:x\) and its member c0:x are cut differently"):
@@ -217,14 +245,34 @@ def test_a_reduced_tensor_is_cut_like_its_members() -> None:
 
 def pairs(rank: int, n: int, reps: list[list[int]]) -> Algebra:
     """x = x at `rank` free indices of one class with all n representatives."""
-    plan = plan_of([["r", 1]], program([["x", f"f32[{','.join([str(n)] * rank)}]"]], [], []),
-                   [{"name": "c0", "box": {"r": [0, 1]}, "program": program([], [], [])}], [], [])
+    plan = plan_of(
+        [["r", 1]],
+        program([["x", f"f32[{','.join([str(n)] * rank)}]"]], [], []),
+        [{"name": "c0", "box": {"r": [0, 1]}, "program": program([], [], [])}],
+        [],
+        [],
+    )
     index = [z(i) for i in range(rank)]
-    proof = read_proof(dump({"format": "trainverify-proof", "version": 1, "facts": [
-        fact("s:x", "s:x", [[f"z{i}", 0, n] for i in range(rank)], index, index)], "stages": [
-        {"kind": "algebra", "goal": 0, "title": "t", "classes": [["i", n, n]],
-         "trees": [["s:x", [[[0, ["i"]]]] * rank]], "goal_at": [["i"]] * rank,
-         "cases": [{"reps": reps, "premises": [], "file": "0001"}]}]}))
+    proof = read_proof(
+        dump(
+            {
+                "format": "trainverify-proof",
+                "version": 1,
+                "facts": [fact("s:x", "s:x", [[f"z{i}", 0, n] for i in range(rank)], index, index)],
+                "stages": [
+                    {
+                        "kind": "algebra",
+                        "goal": 0,
+                        "title": "t",
+                        "classes": [["i", n, n]],
+                        "trees": [["s:x", [[[0, ["i"]]]] * rank]],
+                        "goal_at": [["i"]] * rank,
+                        "cases": [{"reps": reps, "premises": [], "file": "0001"}],
+                    }
+                ],
+            }
+        )
+    )
     return Algebra(Model(read_plan(dump(plan))), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
 
 
@@ -252,19 +300,36 @@ def test_the_terms_of_a_sum_are_capped(sizes: tuple[int, ...], joined: bool) -> 
     for n in sizes:
         total *= n
     shape = str(total) if joined else ",".join(map(str, sizes))
-    spec = program([["g", "f32[]"], ["x", f"f32[{shape}]"]], [
-        op("%0", "reduce", ["x"], "f32[]", dims=list(range(len(trees))), kind="add")], [])
+    spec = program(
+        [["g", "f32[]"], ["x", f"f32[{shape}]"]],
+        [op("%0", "reduce", ["x"], "f32[]", dims=list(range(len(trees))), kind="add")],
+        [],
+    )
     with pytest.raises(Undecided, match="a sum has too many terms"):
-        one_case([{"k": "def", "e": ["s:%0", []]}], spec=spec, trees={"s:x": trees, "s:%0": []},
-                 classes=tuple((k, n, n) for k, n in zip(names, sizes, strict=True)))
+        one_case(
+            [{"k": "def", "e": ["s:%0", []]}],
+            spec=spec,
+            trees={"s:x": trees, "s:%0": []},
+            classes=tuple((k, n, n) for k, n in zip(names, sizes, strict=True)),
+        )
 
 
 # Facts ------------------------------------------------------------------------------------------------------
 
 REAL, INT, BOOL = (Tensor("s", v) for v in "xip")
-MODEL = Model(read_plan(dump(plan_of(
-    [["r", 1]], program([["x", "f32[]"], ["i", "i64[]"], ["p", "i1[]"]], [], []),
-    [{"name": "c0", "box": {"r": [0, 1]}, "program": program([], [], [])}], [], []))))
+MODEL = Model(
+    read_plan(
+        dump(
+            plan_of(
+                [["r", 1]],
+                program([["x", "f32[]"], ["i", "i64[]"], ["p", "i1[]"]], [], []),
+                [{"name": "c0", "box": {"r": [0, 1]}, "program": program([], [], [])}],
+                [],
+                [],
+            )
+        )
+    )
+)
 
 
 def about(lhs: Tensor, rhs: Tensor, coef: int = 1) -> None:
@@ -280,9 +345,20 @@ def test_a_literal_stands_on_the_right_without_coefficient() -> None:
                 about(lhs, rhs, coef)
 
 
-@pytest.mark.parametrize("lhs,rhs,coef", [
-    (REAL, INT, 1), (INT, REAL, 1), (REAL, BOOL, 1), (INT, BOOL, 1), (INT, INT, 2), (BOOL, BOOL, 2),
-    (REAL, Tensor("#i", "1"), 1), (INT, Tensor("#f", "1"), 1), (BOOL, Tensor("#i", "1"), 1)])
+@pytest.mark.parametrize(
+    "lhs,rhs,coef",
+    [
+        (REAL, INT, 1),
+        (INT, REAL, 1),
+        (REAL, BOOL, 1),
+        (INT, BOOL, 1),
+        (INT, INT, 2),
+        (BOOL, BOOL, 2),
+        (REAL, Tensor("#i", "1"), 1),
+        (INT, Tensor("#f", "1"), 1),
+        (BOOL, Tensor("#i", "1"), 1),
+    ],
+)
 def test_both_sides_of_a_fact_have_one_sort(lhs: Tensor, rhs: Tensor, coef: int) -> None:
     about(REAL, REAL, 2)
     with refuses(3, "sorts or coefficient do not fit"):
@@ -324,10 +400,20 @@ def test_no_output_is_proved_and_refuted() -> None:
 
 
 def layout(premise: Any, ranks: int = 2) -> Layout:
-    local = program([["x", "f32[4]"]], [op("%0", "negate", ["x"], "f32[4]"),
-                                        op("%1", "reshape", ["x"], "f32[2,2]")], [])
-    plan = read_plan(dump(plan_of([["r", ranks]], program([["g", "f32[]"]], [], []), [
-        {"name": "c0", "box": {"r": [0, ranks]}, "program": local}], [], [])))
+    local = program(
+        [["x", "f32[4]"]], [op("%0", "negate", ["x"], "f32[4]"), op("%1", "reshape", ["x"], "f32[2,2]")], []
+    )
+    plan = read_plan(
+        dump(
+            plan_of(
+                [["r", ranks]],
+                program([["g", "f32[]"]], [], []),
+                [{"name": "c0", "box": {"r": [0, ranks]}, "program": local}],
+                [],
+                [],
+            )
+        )
+    )
     goal = Fact(Tensor("s", "g"), Tensor("s", "g"), Fraction(1), (), (), ())
     return Layout(Model(plan), [goal], LayoutStage(0, "", "0001", (), (premise,)), "here")
 
@@ -346,7 +432,11 @@ def test_which_reduced_tensors_list_their_ranks() -> None:
         return layout(Def(Reduced(kind, ("r",), (Tensor("c0", "x"),)), (ZERO,), arg), ranks)
 
     assert listed("add", 2).assertions and listed("add", MAX_SUMMANDS).assertions
-    for kind, ranks, arg in (("max", 2, None), ("min", 2, None), ("add", MAX_SUMMANDS + 1, None),
-                             ("add", 2, (ZERO,))):
+    for kind, ranks, arg in (
+        ("max", 2, None),
+        ("min", 2, None),
+        ("add", MAX_SUMMANDS + 1, None),
+        ("add", 2, (ZERO,)),
+    ):
         with refuses(5, r"over r of \(c0:x\) has no layout def"):
             listed(kind, ranks, arg)

@@ -73,8 +73,10 @@ def fresh(make: Callable[[], Bundle]) -> Bundle:
 
 
 BASES: dict[str, Callable[[], Bundle]] = {
-    "row": partial(fresh, row_parallel), "shards": partial(fresh, shards),
-    "mlp": partial(fresh, partial(emitted, "mlp"))}
+    "row": partial(fresh, row_parallel),
+    "shards": partial(fresh, shards),
+    "mlp": partial(fresh, partial(emitted, "mlp")),
+}
 
 
 @cache
@@ -90,8 +92,12 @@ def answer(text: bytes) -> str:
 def outcome(data: dict[str, bytes]) -> tuple[str | int, str]:
     """Obligation number or word, and the message."""
     try:
-        examined = kernel.examine(read_manifest(data["manifest.json"]), read_plan(data["plan.json"]),
-                                  read_proof(data["proof.json"]), data)
+        examined = kernel.examine(
+            read_manifest(data["manifest.json"]),
+            read_plan(data["plan.json"]),
+            read_proof(data["proof.json"]),
+            data,
+        )
         answers = {name: answer(text) for name, text in examined.files.items()}
         verified = kernel.conclude(examined, {"z3": answers}, 1, {})
     except Malformed as error:
@@ -118,6 +124,7 @@ def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
 
 def at(where: str, *steps: str) -> Callable[[Bundle], list[tuple[Any, Any]]]:
     """Containers and keys at paths in `plan` or `proof`; `*` is any step, `**` any number of them."""
+
     def fits(path: tuple[Any, ...], pattern: tuple[str, ...]) -> bool:
         if not pattern:
             return not path
@@ -128,9 +135,13 @@ def at(where: str, *steps: str) -> Callable[[Bundle], list[tuple[Any, Any]]]:
     return lambda b: [(box, key) for path, box, key in nodes(getattr(b, where)) if fits(path, steps)]
 
 
-def change(find: Callable[[Bundle], list[tuple[Any, Any]]], how: Callable[[Any, Random, Bundle], Any],
-           fit: Callable[[Any], bool] = lambda _: True) -> Change:
+def change(
+    find: Callable[[Bundle], list[tuple[Any, Any]]],
+    how: Callable[[Any, Random, Bundle], Any],
+    fit: Callable[[Any], bool] = lambda _: True,
+) -> Change:
     """One of the places that fit gets the value that `how` makes of the old one; None leaves it."""
+
     def strike(b: Bundle, rng: Random) -> Any:
         places = [(box, key) for box, key in find(b) if fit(box[key])]
         if not places:
@@ -141,12 +152,17 @@ def change(find: Callable[[Bundle], list[tuple[Any, Any]]], how: Callable[[Any, 
             return None
         box[key] = new
         return True
+
     return strike
 
 
-def pick(find: Callable[[Bundle], list[tuple[Any, Any]]], act: Callable[[list[Any], int, Random], Any],
-         least: int = 1) -> Change:
+def pick(
+    find: Callable[[Bundle], list[tuple[Any, Any]]],
+    act: Callable[[list[Any], int, Random], Any],
+    least: int = 1,
+) -> Change:
     """Acts on one entry of one of the lists."""
+
     def strike(b: Bundle, rng: Random) -> Any:
         lists = [box[key] for box, key in find(b) if isinstance(box[key], list) and len(box[key]) >= least]
         if not lists:
@@ -155,6 +171,7 @@ def pick(find: Callable[[Bundle], list[tuple[Any, Any]]], act: Callable[[list[An
         before = json.dumps(chosen)
         act(chosen, rng.randrange(len(chosen)), rng)
         return True if json.dumps(chosen) != before else None
+
     return strike
 
 
@@ -173,6 +190,7 @@ def other(options: Callable[[Bundle], list[Any]]) -> Callable[[Any, Random, Bund
     def how(old: Any, rng: Random, b: Bundle) -> Any:
         found = [o for o in options(b) if o != old]
         return rng.choice(found) if found else None
+
     return how
 
 
@@ -217,13 +235,13 @@ def rewired(op: list[Any], rng: Random, b: Bundle) -> Any:
     """An operand is another value of the same type, defined before."""
     programs = [b.plan["specification"], *(c["program"] for c in b.plan["classes"])]
     program = next(p for p in programs if any(o is op for o in p["ops"]))
-    before = program["ops"][:next(i for i, o in enumerate(program["ops"]) if o is op)]
+    before = program["ops"][: next(i for i, o in enumerate(program["ops"]) if o is op)]
     types = dict(program["inputs"]) | {o[0]: o[3] for o in before}
     if not op[2]:
         return None
     i = rng.randrange(len(op[2]))
     found = [v for v, t in types.items() if t == types[op[2][i]] and v != op[2][i]]
-    return [*op[:2], [*op[2][:i], rng.choice(found), *op[2][i + 1:]], *op[3:]] if found else None
+    return [*op[:2], [*op[2][:i], rng.choice(found), *op[2][i + 1 :]], *op[3:]] if found else None
 
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -241,8 +259,9 @@ def reversed_operands(op: list[Any], rng: Random, b: Bundle) -> Any:
 
 def skipped(b: Bundle, rng: Random) -> Any:
     """A collective that keeps the type is dropped: whoever reads it reads its operand."""
-    found = [(c["program"], o) for c in b.plan["classes"] for o in c["program"]["ops"]
-             if o[1] == "all_reduce"]
+    found = [
+        (c["program"], o) for c in b.plan["classes"] for o in c["program"]["ops"] if o[1] == "all_reduce"
+    ]
     if not found:
         return None
     program, op = rng.choice(found)
@@ -253,8 +272,13 @@ def skipped(b: Bundle, rng: Random) -> Any:
 
 
 def attribute(name: str, how: Callable[[Any, Random, Bundle], Any], *owners: str) -> Change:
-    return change(OPS, lambda op, rng, b: None if (new := how(op[4][name], rng, b)) is None else [
-        *op[:4], {**op[4], name: new}, op[5]], lambda op: ops(*owners)(op) and name in op[4])
+    return change(
+        OPS,
+        lambda op, rng, b: (
+            None if (new := how(op[4][name], rng, b)) is None else [*op[:4], {**op[4], name: new}, op[5]]
+        ),
+        lambda op: ops(*owners)(op) and name in op[4],
+    )
 
 
 def claim_and_proof(b: Bundle, rng: Random) -> Any:
@@ -271,7 +295,7 @@ def circular(b: Bundle, rng: Random) -> Any:
     """A stage takes its own goal, or a later one's, for granted."""
     stages = [s for s in b.proof["stages"] if s["kind"] == "layout"]
     stage = rng.choice(stages)
-    later = b.proof["stages"][b.proof["stages"].index(stage):]
+    later = b.proof["stages"][b.proof["stages"].index(stage) :]
     goal = rng.choice(later)["goal"]
     forms = [{s[0]: 1} for s in b.proof["facts"][stage["goal"]]["symbols"]]
     stage["premises"].insert(0, {"k": "hyp", "facts": [goal], "at": forms, "lift": [], "kind": "add"})
@@ -281,14 +305,18 @@ def circular(b: Bundle, rng: Random) -> Any:
 def false_law(b: Bundle, rng: Random) -> Any:
     cases = [c for s in b.proof["stages"] if s["kind"] == "algebra" for c in s["cases"]]
     schema = rng.choice(("ring", "lattice", "recip"))
-    left = {"ring": ["+", ["lit", "1"], ["lit", "1"]], "lattice": ["max2", ["lit", "1"], ["lit", "2"]],
-            "recip": ["recip", ["lit", "0"]]}[schema]
+    left = {
+        "ring": ["+", ["lit", "1"], ["lit", "1"]],
+        "lattice": ["max2", ["lit", "1"], ["lit", "2"]],
+        "recip": ["recip", ["lit", "0"]],
+    }[schema]
     right = ["lit", rng.choice(("0", "1", "-3"))]
     if not cases:
         return None
     premises = rng.choice(cases)["premises"]
-    premises.insert(rng.randrange(len(premises) + 1),
-                    {"k": "law", "schema": schema, "lhs": left, "rhs": right})
+    premises.insert(
+        rng.randrange(len(premises) + 1), {"k": "law", "schema": schema, "lhs": left, "rhs": right}
+    )
     return True
 
 
@@ -310,6 +338,7 @@ def edit_file(old: str, new: str) -> Change:
         i = rng.randrange(1, len(parts))
         b.files[name] = old.join(parts[:i]) + new + old.join(parts[i:])
         return True
+
     return strike
 
 
@@ -317,8 +346,12 @@ def dropped_tree(b: Bundle, rng: Random) -> Any:
     """Of a tensor that is not read as a literal: a constant needs no trees."""
     programs = {"s": b.plan["specification"], **{c["name"]: c["program"] for c in b.plan["classes"]}}
     literal = {f"{space}:{o[0]}" for space, p in programs.items() for o in p["ops"] if o[1] == "constant"}
-    found = [(s["trees"], t) for s in b.proof["stages"] for t in s.get("trees", ())
-             if isinstance(t[0], dict) or t[0] not in literal]
+    found = [
+        (s["trees"], t)
+        for s in b.proof["stages"]
+        for t in s.get("trees", ())
+        if isinstance(t[0], dict) or t[0] not in literal
+    ]
     if not found:
         return None
     trees, tree = rng.choice(found)
@@ -380,63 +413,113 @@ PROOF: SOME = {
     "stages swapped": (pick(at("proof", "stages"), swap, 2), {11, 12}),
     "fact dropped": (pick(at("proof", "facts"), lambda s, i, r: s.pop(i)), {BAD, 3, 4, 8, 10, 11, 12}),
     "facts swapped": (pick(at("proof", "facts"), swap, 2), {BAD, 3, 4, 8, 10, 11, 12}),
-    "goal made trivial": (change(FACTS, lambda f, r,
-                                 b: {**f, "rhs": f["lhs"], "rhs_index": f["lhs_index"], "coef": "1"},
-                                 lambda f: f["by"] is None or "output" in f["by"]), {4, 8, 10, 12, 16}),
-    "coefficient of a fact": (change(at("proof", "facts", "*", "coef"), step("2 -1 1/2 0")),
-                              {BAD, 3, 4, 12, 16}),
-    "range of a fact": (change(at("proof", "facts", "*", "symbols", "*", "2"), shifted),
-                        {BAD, 3, 4, 10, 12, 16}),
-    "start of a fact": (change(at("proof", "facts", "*", "symbols", "*", "1"), shifted),
-                        {BAD, 3, 4, 10, 12, 16}),
-    "index of a fact": (change(at("proof", "facts", "*", "rhs_index", "*"), shifted),
-                        {BAD, 3, 4, 10, 12, 16}),
+    "goal made trivial": (
+        change(
+            FACTS,
+            lambda f, r, b: {**f, "rhs": f["lhs"], "rhs_index": f["lhs_index"], "coef": "1"},
+            lambda f: f["by"] is None or "output" in f["by"],
+        ),
+        {4, 8, 10, 12, 16},
+    ),
+    "coefficient of a fact": (
+        change(at("proof", "facts", "*", "coef"), step("2 -1 1/2 0")),
+        {BAD, 3, 4, 12, 16},
+    ),
+    "range of a fact": (
+        change(at("proof", "facts", "*", "symbols", "*", "2"), shifted),
+        {BAD, 3, 4, 10, 12, 16},
+    ),
+    "start of a fact": (
+        change(at("proof", "facts", "*", "symbols", "*", "1"), shifted),
+        {BAD, 3, 4, 10, 12, 16},
+    ),
+    "index of a fact": (
+        change(at("proof", "facts", "*", "rhs_index", "*"), shifted),
+        {BAD, 3, 4, 10, 12, 16},
+    ),
     "tensor of a fact": (change(at("proof", "facts", "*", "rhs"), other(refs)), {3, 4, 8, 10, 12, 16}),
-    "fact called declared": (change(at("proof", "facts", "*", "by"), lambda v, r, b: {"input": 0},
-                                    lambda v: v is None or "output" in v), {3}),
+    "fact called declared": (
+        change(
+            at("proof", "facts", "*", "by"),
+            lambda v, r, b: {"input": 0},
+            lambda v: v is None or "output" in v,
+        ),
+        {3},
+    ),
     "declared by another": (change(at("proof", "facts", "*", "by", "input"), lambda v, r, b: v + 1), {3}),
-    "not declared": (change(at("proof", "facts", "*", "by"), lambda v, r, b: {"output": 0},
-                            lambda v: v is not None and "input" in v), {11}),
+    "not declared": (
+        change(
+            at("proof", "facts", "*", "by"),
+            lambda v, r, b: {"output": 0},
+            lambda v: v is not None and "input" in v,
+        ),
+        {11},
+    ),
     "premise dropped": (pick(PREMISES, lambda s, i, r: s.pop(i)), {4, 6, 9, 12}),
     "premise twice": (pick(PREMISES, lambda s, i, r: s.append(s[i])), {12}),
     "premises swapped": (pick(PREMISES, swap, 2), {12}),
     "own goal as premise": (circular, {11}),
     "false law": (false_law, {7}),
-    "another fact": (change(at("proof", "stages", "**", "premises", "*", "fact"), shifted),
-                     {BAD, 4, 8, 11, 12}),
-    "other facts": (change(at("proof", "stages", "*", "premises", "*", "facts", "*"), shifted),
-                    {BAD, 4, 5, 11, 12}),
+    "another fact": (
+        change(at("proof", "stages", "**", "premises", "*", "fact"), shifted),
+        {BAD, 4, 8, 11, 12},
+    ),
+    "other facts": (
+        change(at("proof", "stages", "*", "premises", "*", "facts", "*"), shifted),
+        {BAD, 4, 5, 11, 12},
+    ),
     "index of a premise": (change(INDEX, shifted), {BAD, 4, 5, 6, 8, 12}),
     "operand index": (change(at("proof", "stages", "**", "arg", "*"), shifted), {5, 6, 12}),
     "operand index left out": (pick(at("proof", "stages", "**", "arg"), lambda s, i, r: s.pop(i)), {5, 6}),
-    "other tensor of a premise": (change(at("proof", "stages", "**", "premises", "*", "t"), other(refs)),
-                                  {3, 5, 6, 12}),
+    "other tensor of a premise": (
+        change(at("proof", "stages", "**", "premises", "*", "t"), other(refs)),
+        {3, 5, 6, 12},
+    ),
     "part of a bound": (change(at("proof", "stages", "**", "part"), shifted), {BAD, 6, 12}),
-    "bound of another symbol": (change(at("proof", "stages", "**", "sym"), step("q0 q1 q2 q3 q9 z0 dp tp")),
-                                {6, 12}),
-    "range of a fresh symbol": (change(at("proof", "stages", "*", "symbols", "*", "2"), shifted),
-                                {BAD, 6, 12}),
-    "fresh symbol dropped": (pick(at("proof", "stages", "*", "symbols"), lambda s, i, r: s.pop(i)),
-                             {BAD, 12}),
+    "bound of another symbol": (
+        change(at("proof", "stages", "**", "sym"), step("q0 q1 q2 q3 q9 z0 dp tp")),
+        {6, 12},
+    ),
+    "range of a fresh symbol": (
+        change(at("proof", "stages", "*", "symbols", "*", "2"), shifted),
+        {BAD, 6, 12},
+    ),
+    "fresh symbol dropped": (
+        pick(at("proof", "stages", "*", "symbols"), lambda s, i, r: s.pop(i)),
+        {BAD, 12},
+    ),
     "fresh symbols swapped": (pick(at("proof", "stages", "*", "symbols"), swap, 2), {6, 12}),
-    "lifted": (change(at("proof", "stages", "*", "premises", "*", "lift"),
-                      other(lambda b: [[], ["dp"], ["tp"]])),
-               {4, 12, 14}),
-    "kind of a lift": (change(at("proof", "stages", "*", "premises", "*", "kind"), step("add max min")),
-                       {4, 12}),
+    "lifted": (
+        change(at("proof", "stages", "*", "premises", "*", "lift"), other(lambda b: [[], ["dp"], ["tp"]])),
+        {4, 12, 14},
+    ),
+    "kind of a lift": (
+        change(at("proof", "stages", "*", "premises", "*", "kind"), step("add max min")),
+        {4, 12},
+    ),
     "size of a class": (change(at("proof", "stages", "*", "classes", "*", "1"), shifted), {BAD, 8}),
-    "fewer representatives": (change(at("proof", "stages", "*", "classes", "*", "2"), lambda v, r, b: v - 1),
-                              {BAD, 8, 9, 10, 12}),
-    "more representatives": (change(at("proof", "stages", "*", "classes", "*", "2"), lambda v, r, b: v + 1),
-                             {BAD, 8, 10, 12}),
+    "fewer representatives": (
+        change(at("proof", "stages", "*", "classes", "*", "2"), lambda v, r, b: v - 1),
+        {BAD, 8, 9, 10, 12},
+    ),
+    "more representatives": (
+        change(at("proof", "stages", "*", "classes", "*", "2"), lambda v, r, b: v + 1),
+        {BAD, 8, 10, 12},
+    ),
     "class dropped": (pick(at("proof", "stages", "*", "classes"), lambda s, i, r: s.pop(i)), {BAD}),
-    "offset of a piece": (change(at("proof", "stages", "*", "trees", "*", "1", "*", "*", "0"), shifted),
-                          {BAD, 8}),
-    "class of a piece": (pick(at("proof", "stages", "*", "trees", "*", "1", "*", "*", "1"),
-                              lambda s, i, r: s.append(s[i])), {8}),
+    "offset of a piece": (
+        change(at("proof", "stages", "*", "trees", "*", "1", "*", "*", "0"), shifted),
+        {BAD, 8},
+    ),
+    "class of a piece": (
+        pick(at("proof", "stages", "*", "trees", "*", "1", "*", "*", "1"), lambda s, i, r: s.append(s[i])),
+        {8},
+    ),
     "strides of a piece": (pick(at("proof", "stages", "*", "trees", "*", "1", "*"), strided), {BAD, 8}),
-    "piece dropped": (pick(at("proof", "stages", "*", "trees", "*", "1", "*"), lambda s, i, r: s.pop(i)),
-                      {8}),
+    "piece dropped": (
+        pick(at("proof", "stages", "*", "trees", "*", "1", "*"), lambda s, i, r: s.pop(i)),
+        {8},
+    ),
     "tree dropped": (dropped_tree, {8}),
     "tree twice": (pick(at("proof", "stages", "*", "trees"), lambda s, i, r: s.append(s[i])), {8}),
     "case dropped": (pick(at("proof", "stages", "*", "cases"), lambda s, i, r: s.pop(i)), {10}),
@@ -444,26 +527,38 @@ PROOF: SOME = {
     "pattern": (change(at("proof", "stages", "*", "cases", "*", "reps", "*", "*"), shifted), {BAD, 10}),
     "classes of the goal": (pick(at("proof", "stages", "*", "goal_at", "*"), lambda s, i, r: s.pop(i)), {10}),
     "symbols of the goal": (pick(at("proof", "stages", "*", "goal_at"), lambda s, i, r: s.pop(i)), {10}),
-    "representative of an element": (change(at("proof", "stages", "**", "e", "1", "*", "*"), shifted),
-                                     {BAD, 8, 12}),
+    "representative of an element": (
+        change(at("proof", "stages", "**", "e", "1", "*", "*"), shifted),
+        {BAD, 8, 12},
+    ),
     "side that a hyp defines": (change(at("proof", "stages", "**", "defines"), step("lhs rhs")), {4, 9, 12}),
     "two names made one": (one_name_for_two, ANY),
-    "member of a reduced tensor": (pick(at("proof", "facts", "*", "lhs", "of"), lambda s, i, r: s.pop(i)),
-                                   {BAD, 14}),
-    "axes of a reduced tensor": (pick(at("proof", "facts", "*", "lhs", "axes"), lambda s, i, r: s.pop(i)),
-                                 {14}),
-    "kind of a reduced tensor": (change(at("proof", "facts", "*", "lhs", "kind"), step("add max min")),
-                                 {4, 8, 9, 12, 14}),
-    "file of a stage": (change(at("proof", "stages", "**", "file"), lambda v, r,
-                               b: r.choice(sorted(b.files))), {12}),
+    "member of a reduced tensor": (
+        pick(at("proof", "facts", "*", "lhs", "of"), lambda s, i, r: s.pop(i)),
+        {BAD, 14},
+    ),
+    "axes of a reduced tensor": (
+        pick(at("proof", "facts", "*", "lhs", "axes"), lambda s, i, r: s.pop(i)),
+        {14},
+    ),
+    "kind of a reduced tensor": (
+        change(at("proof", "facts", "*", "lhs", "kind"), step("add max min")),
+        {4, 8, 9, 12, 14},
+    ),
+    "file of a stage": (
+        change(at("proof", "stages", "**", "file"), lambda v, r, b: r.choice(sorted(b.files))),
+        {12},
+    ),
     "file of no stage": (change(at("proof", "stages", "**", "file"), step("9999 0000 ../1 1")), {BAD, 12}),
     "files exchanged": (exchange_files, {12}),
     "weaker goal in a file": (edit_file("(not (= ", "(not (=  "), {12}),
     "assertion in a file": (edit_file("(check-sat)", "(assert false)\n(check-sat)"), {12}),
     "literal in a file": (edit_file("2.0", "3.0"), {12}),
     "comment in a file": (edit_file("; t0", "; t1"), {12}),
-    "title": (change(at("proof", "stages", "*", "title"), lambda v, r, b: v + r.choice(("!", "|", "\n"))),
-              {BAD, 12}),
+    "title": (
+        change(at("proof", "stages", "*", "title"), lambda v, r, b: v + r.choice(("!", "|", "\n"))),
+        {BAD, 12},
+    ),
     "verdict dropped": (dropped_verdict, {16}),
     "verdict of another output": (another_output, {16}),
     "refuted without witness": (called_refuted, {18}),
@@ -472,74 +567,131 @@ PROOF: SOME = {
 }
 #: Wrong plans with files to match.
 WRONG: SOME = {
-    "literal": (attribute("value", lambda v, r, b: "7/3" if v != "7/3" else "1", "constant"),
-                {4, 7, 12, SAT}),
+    "literal": (
+        attribute("value", lambda v, r, b: "7/3" if v != "7/3" else "1", "constant"),
+        {4, 7, 12, SAT},
+    ),
     "operation": (change(OPS, renamed, ops(*RENAMED)), {BAD, 2, 4, 5, 7, 8, 9, 12, SAT}),
-    "operation of the specification": (change(SPEC_OPS, renamed, ops(*RENAMED)),
-                                       {BAD, 2, 4, 5, 7, 8, 9, 12, SAT}),
-    "operands exchanged": (change(OPS, reversed_operands, ops("subtract", "divide", "dot_general")),
-                           {BAD, 4, 5, 8, 12, SAT}),
+    "operation of the specification": (
+        change(SPEC_OPS, renamed, ops(*RENAMED)),
+        {BAD, 2, 4, 5, 7, 8, 9, 12, SAT},
+    ),
+    "operands exchanged": (
+        change(OPS, reversed_operands, ops("subtract", "divide", "dot_general")),
+        {BAD, 4, 5, 8, 12, SAT},
+    ),
     "operand": (change(OPS, rewired, lambda op: isinstance(op, list)), {4, 5, 6, 8, 9, 10, 11, 12, SAT}),
     "collective dropped": (skipped, {4, 5, 6, 8, 14, 16, SAT}),
     "reduction": (attribute("kind", step("add max min"), "reduce", "all_reduce"), {BAD, 4, 8, 9, 14, SAT}),
-    "dimensions": (attribute("dims", lambda v, r, b: v[1:] if r.random() < 0.5 else [d + 1 for d in v],
-                             "reduce",
-                             "broadcast_in_dim"), {BAD, 4, 8, SAT}),
+    "dimensions": (
+        attribute(
+            "dims",
+            lambda v, r, b: v[1:] if r.random() < 0.5 else [d + 1 for d in v],
+            "reduce",
+            "broadcast_in_dim",
+        ),
+        {BAD, 4, 8, SAT},
+    ),
     "group order": (change(at("plan", "groups", "*", "ranks", "*"), lambda v, r, b: v[::-1]), {13}),
-    "group axes": (change(at("plan", "groups", "*", "axes"), other(lambda b: [[], ["dp"], ["tp"]])),
-                   {BAD, 13}),
-    "group": (change(OPS, lambda op, r,
-                     b: [*op[:4], {**op[4], "group": r.choice(sorted(b.plan["groups"]))}, op[5]],
-                     lambda op: isinstance(op, list) and "group" in op[4]), {BAD, 4, 5, 6, 8, 12, 14, SAT}),
-    "sequence number": (attribute("seq", shifted, "all_reduce", "all_gather", "reduce_scatter"),
-                        {BAD, ACCEPTED}),
+    "group axes": (
+        change(at("plan", "groups", "*", "axes"), other(lambda b: [[], ["dp"], ["tp"]])),
+        {BAD, 13},
+    ),
+    "group": (
+        change(
+            OPS,
+            lambda op, r, b: [*op[:4], {**op[4], "group": r.choice(sorted(b.plan["groups"]))}, op[5]],
+            lambda op: isinstance(op, list) and "group" in op[4],
+        ),
+        {BAD, 4, 5, 6, 8, 12, 14, SAT},
+    ),
+    "sequence number": (
+        attribute("seq", shifted, "all_reduce", "all_gather", "reduce_scatter"),
+        {BAD, ACCEPTED},
+    ),
     "claim scaled": (change(at("plan", "outputs", "*", "coef"), step("2 -1 1/3")), {16}),
     "claim and facts scaled": (claim_and_proof, {4, 16, SAT}),
-    "claim of another tensor": (change(at("plan", "outputs", "*", "spec"), lambda v, r, b: r.choice(
-        [o[0] for o in b.plan["specification"]["outputs"]])), {BAD, 16}),
-    "claim shrunk": (change(at("plan", "outputs", "*", "pieces", "*", "sizes", "*"), lambda v, r, b: v - 1),
-                     {BAD, 16}),
+    "claim of another tensor": (
+        change(
+            at("plan", "outputs", "*", "spec"),
+            lambda v, r, b: r.choice([o[0] for o in b.plan["specification"]["outputs"]]),
+        ),
+        {BAD, 16},
+    ),
+    "claim shrunk": (
+        change(at("plan", "outputs", "*", "pieces", "*", "sizes", "*"), lambda v, r, b: v - 1),
+        {BAD, 16},
+    ),
     "claim moved": (change(at("plan", "outputs", "*", "pieces", "*", "spec", "*"), shifted), {BAD, 16}),
-    "piece of a claim dropped": (pick(at("plan", "outputs", "*", "pieces"), lambda s, i, r: s.pop(i)),
-                                 {BAD, 16}),
+    "piece of a claim dropped": (
+        pick(at("plan", "outputs", "*", "pieces"), lambda s, i, r: s.pop(i)),
+        {BAD, 16},
+    ),
     "claim dropped": (pick(at("plan", "outputs"), lambda s, i, r: s.pop(i)), {16}),
     "input moved": (change(at("plan", "inputs", "*", "pieces", "*", "spec", "*"), shifted), {BAD, 3, 15}),
-    "input placed elsewhere": (change(at("plan", "inputs", "*", "pieces", "*", "plan", "*"), shifted),
-                               {BAD, 3, 15}),
+    "input placed elsewhere": (
+        change(at("plan", "inputs", "*", "pieces", "*", "plan", "*"), shifted),
+        {BAD, 3, 15},
+    ),
     "input scaled": (change(at("plan", "inputs", "*", "coef"), step("2 -1 1/3")), {3}),
     "input twice": (pick(at("plan", "inputs"), lambda s, i, r: s.append(s[i])), {15}),
-    "piece of an input twice": (pick(at("plan", "inputs", "*", "pieces"), lambda s, i, r: s.append(s[i])),
-                                {15}),
-    "input of another name": (change(at("plan", "inputs", "*", "spec"), lambda v, r, b: r.choice(
-        [o[0] for o in b.plan["specification"]["inputs"]])), {BAD, 3}),
+    "piece of an input twice": (
+        pick(at("plan", "inputs", "*", "pieces"), lambda s, i, r: s.append(s[i])),
+        {15},
+    ),
+    "input of another name": (
+        change(
+            at("plan", "inputs", "*", "spec"),
+            lambda v, r, b: r.choice([o[0] for o in b.plan["specification"]["inputs"]]),
+        ),
+        {BAD, 3},
+    ),
     "input dropped": (pick(at("plan", "inputs"), lambda s, i, r: s.pop(i)), {3}),
     "box of a class": (change(at("plan", "classes", "*", "box", "*", "*"), shifted), {BAD}),
     "mesh": (change(at("plan", "mesh", "*", "1"), shifted), {BAD}),
     "class dropped": (pick(at("plan", "classes"), lambda s, i, r: s.pop(i)), {BAD}),
-    "type": (change(at("plan", "classes", "*", "program", "ops", "*", "3"), lambda v, r,
-                    b: v.replace("[", "[2,")),
-             {BAD}),
-    "dtype": (change(at("plan", "classes", "*", "program", "ops", "*", "3"), lambda v, r,
-                     b: v.replace("f32", "i32")),
-              {BAD}),
-    "output of a program": (change(at("plan", "classes", "*", "program", "outputs", "*", "1"), lambda v, r,
-                                   b: r.choice(
-        [o[0] for c in b.plan["classes"] for o in c["program"]["ops"]])), {BAD, 16}),
-    "output of the specification": (change(at("plan", "specification", "outputs", "*", "1"), lambda v, r,
-                                           b: r.choice(
-        [o[0] for o in b.plan["specification"]["ops"]])), {BAD, 16}),
-    "contraction": (attribute("lhs_contract", lambda v, r, b: [1 - d for d in v], "dot_general"),
-                    {BAD, 4, 8, SAT}),
+    "type": (
+        change(at("plan", "classes", "*", "program", "ops", "*", "3"), lambda v, r, b: v.replace("[", "[2,")),
+        {BAD},
+    ),
+    "dtype": (
+        change(
+            at("plan", "classes", "*", "program", "ops", "*", "3"), lambda v, r, b: v.replace("f32", "i32")
+        ),
+        {BAD},
+    ),
+    "output of a program": (
+        change(
+            at("plan", "classes", "*", "program", "outputs", "*", "1"),
+            lambda v, r, b: r.choice([o[0] for c in b.plan["classes"] for o in c["program"]["ops"]]),
+        ),
+        {BAD, 16},
+    ),
+    "output of the specification": (
+        change(
+            at("plan", "specification", "outputs", "*", "1"),
+            lambda v, r, b: r.choice([o[0] for o in b.plan["specification"]["ops"]]),
+        ),
+        {BAD, 16},
+    ),
+    "contraction": (
+        attribute("lhs_contract", lambda v, r, b: [1 - d for d in v], "dot_general"),
+        {BAD, 4, 8, SAT},
+    ),
     "permutation": (attribute("perm", lambda v, r, b: v[::-1], "transpose"), {BAD, 4, 8, SAT}),
 }
 #: Accepted mutants that are no wrong claims, with the reason.
 HARMLESS = {
     ("PROOF", "title"): "a stage that shares its file with an earlier one: a comment, and those may differ",
     ("PROOF", "more representatives"): "the class is in no sum: its files are the same, and m may exceed w",
-    ("PROOF",
-     "side that a hyp defines"): "the same equation, substituted the other way round; files are the same",
-    ("WRONG",
-     "sequence number"): "a number that names one rendezvous, the same in every class; it orders nothing",
+    (
+        "PROOF",
+        "side that a hyp defines",
+    ): "the same equation, substituted the other way round; files are the same",
+    (
+        "WRONG",
+        "sequence number",
+    ): "a number that names one rendezvous, the same in every class; it orders nothing",
 }
 
 
@@ -559,8 +711,13 @@ class Mutant:
 
 
 def mutants(seeds: range) -> list[Mutant]:
-    return [Mutant(base, family, operator, seed) for base in BASES for family, table in (
-        ("PROOF", PROOF), ("WRONG", WRONG)) for operator in table for seed in seeds]
+    return [
+        Mutant(base, family, operator, seed)
+        for base in BASES
+        for family, table in (("PROOF", PROOF), ("WRONG", WRONG))
+        for operator in table
+        for seed in seeds
+    ]
 
 
 def strikes(seeds: range, counts: Counter[str]) -> list[str]:
@@ -613,9 +770,18 @@ def false_claims(seeds: range) -> Iterator[tuple[str, Bundle]]:
         for base in BASES:
             rng = Random(f"{base} {seed}")
             bundle = BASES[base]()
-            operator = rng.choice(("operation", "operands exchanged", "operand", "collective dropped",
-                                   "reduction",
-                                   "claim and facts scaled", "contraction", "literal"))
+            operator = rng.choice(
+                (
+                    "operation",
+                    "operands exchanged",
+                    "operand",
+                    "collective dropped",
+                    "reduction",
+                    "claim and facts scaled",
+                    "contraction",
+                    "literal",
+                )
+            )
             if WRONG[operator][0](bundle, rng) is None:
                 continue
             try:
@@ -664,8 +830,9 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
     "another format": lambda d: d.replace(b'"format":"trainverify', b'"format":"x', 1),
     "deep list": lambda d: d.replace(b'"version":1', b'"version":' + b"[" * 100_000, 1),
     "deep but closed": lambda d: d.replace(b'"version":1', b'"version":' + b"[" * 400 + b"]" * 400, 1),
-    "deep objects": lambda d: d.replace(b'"version":1', b'"version":' + b'{"a":' * 900 + b"1" + b"}" * 900,
-                                        1),
+    "deep objects": lambda d: d.replace(
+        b'"version":1', b'"version":' + b'{"a":' * 900 + b"1" + b"}" * 900, 1
+    ),
     "cut off": lambda d: d[:-10],
     "trailing": lambda d: d + b"{}",
     "no text": lambda d: b"\xff" + d,
@@ -689,9 +856,31 @@ def test_bytes(member: str, operator: str) -> None:
     assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
 
 
-JUNK: list[Any] = [None, True, 0, -1, 10**17, "", "x", "%0", "s:x", "9" * 5000, "1/3", [], [[]], {}, {"": 0},
-                   {"k": []},
-                   ["e"], [0, 1], {"x": 1}, 1 << 62, ["+"], "\x00", "é"]
+JUNK: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    10**17,
+    "",
+    "x",
+    "%0",
+    "s:x",
+    "9" * 5000,
+    "1/3",
+    [],
+    [[]],
+    {},
+    {"": 0},
+    {"k": []},
+    ["e"],
+    [0, 1],
+    {"x": 1},
+    1 << 62,
+    ["+"],
+    "\x00",
+    "é",
+]
 
 
 @pytest.mark.parametrize("where", ["plan", "proof"])
@@ -730,9 +919,17 @@ def pipe(f: Path) -> None:
     os.mkfifo(f / "report.txt")
 
 
-@pytest.mark.parametrize("tamper", [linked, linked_folder, pipe, lambda f: (f / "plan.json").unlink(),
-                                    lambda f: (f / "obligations" / "deep").mkdir(),
-                                    lambda f: os.truncate(f / "plan.json", 1 << 27)])
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        linked,
+        linked_folder,
+        pipe,
+        lambda f: (f / "plan.json").unlink(),
+        lambda f: (f / "obligations" / "deep").mkdir(),
+        lambda f: os.truncate(f / "plan.json", 1 << 27),
+    ],
+)
 def test_folders(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
     place = folder(tmp_path)
     tamper(place)
@@ -740,9 +937,19 @@ def test_folders(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
         read_bundle(place)
 
 
-@pytest.mark.parametrize("name", ["../plan.json", "/etc/passwd", "obligations/../plan.json",
-                                  "obligations/1.smt2", "x",
-                                  "obligations/0001.smt2/x", "", "manifest.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../plan.json",
+        "/etc/passwd",
+        "obligations/../plan.json",
+        "obligations/1.smt2",
+        "x",
+        "obligations/0001.smt2/x",
+        "",
+        "manifest.json",
+    ],
+)
 def test_member_names(name: str) -> None:
     data = row_parallel().members()
     manifest = json.loads(data["manifest.json"])

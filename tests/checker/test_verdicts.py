@@ -509,7 +509,8 @@ def test_the_step_is_an_invariant() -> None:
     assert step(before=turned, after=turned) == ()
     assert step(ranges={"w": [0, 9]}) == ("the declared range of the state w is not re-established",)
     assert step(ranges={"w": [0, 9]}, spec_state=False) == (
-        *(f"w {gone}", f"plan state v {other}", "the declared range of the state w is not re-established"),)
+        *(f"w {gone}", f"plan state v {other}", "the declared range of the state w is not re-established"),
+    )
 
 
 def test_what_else_ends_the_invariant() -> None:

@@ -21,27 +21,72 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import dump, op, piece, plan_of, program, relation, z
 
 
-def stage(ops: list[Any], n: int, m: int, goal: tuple[str, str], free: int, other: list[Any] | None = None,
-          reps: list[list[int]] | None = None, skip: tuple[str, ...] = ()) -> Algebra:
+def stage(
+    ops: list[Any],
+    n: int,
+    m: int,
+    goal: tuple[str, str],
+    free: int,
+    other: list[Any] | None = None,
+    reps: list[list[int]] | None = None,
+    skip: tuple[str, ...] = (),
+) -> Algebra:
     """A stage over one class of size n whose goal says that two tensors of the specification agree; every op
     is substituted at all representatives."""
     spec = program([["a", f"f32[{n}]"]], ops + (other or []), [])
     local = program([["a", f"f32[{n}]"]], [], [])
-    plan = read_plan(dump(plan_of([["r", 1]], spec, [{"name": "c0", "box": {"r": [0, 1]}, "program": local}],
-                                  [relation("a", "a", piece("c0", [n], [z(0)], [z(0)]))], [])))
+    plan = read_plan(
+        dump(
+            plan_of(
+                [["r", 1]],
+                spec,
+                [{"name": "c0", "box": {"r": [0, 1]}, "program": local}],
+                [relation("a", "a", piece("c0", [n], [z(0)], [z(0)]))],
+                [],
+            )
+        )
+    )
     types = plan.spec.types
     trees = [[f"s:{v}", [[[0, ["i"]]] for _ in t.shape]] for v, t in types.items() if v not in skip]
-    defs = [{"k": "def", "e": [f"s:{v}", [[0, r] for _ in t.shape]]} for v,
-            t in types.items() if v not in ("a", *skip)
-            for r in (range(m) if t.shape else range(1))]
+    defs = [
+        {"k": "def", "e": [f"s:{v}", [[0, r] for _ in t.shape]]}
+        for v, t in types.items()
+        if v not in ("a", *skip)
+        for r in (range(m) if t.shape else range(1))
+    ]
     index = [z(i) for i in range(free)]
-    fact = {"lhs": f"s:{goal[0]}", "rhs": f"s:{goal[1]}", "coef": "1", "lhs_index": index, "rhs_index": index,
-            "symbols": [[f"z{i}", 0, n] for i in range(free)], "by": None}
-    cases = [{"reps": [[r] for r in c], "premises": defs, "file": "0001"} for c in reps
-             or [list(range(free))]]
-    proof = read_proof(dump({"format": "trainverify-proof", "version": 1, "facts": [fact], "stages": [
-        {"kind": "algebra", "goal": 0, "title": "t", "classes": [["i", n, m]], "trees": trees,
-         "goal_at": [["i"]] * free, "cases": cases}]}))
+    fact = {
+        "lhs": f"s:{goal[0]}",
+        "rhs": f"s:{goal[1]}",
+        "coef": "1",
+        "lhs_index": index,
+        "rhs_index": index,
+        "symbols": [[f"z{i}", 0, n] for i in range(free)],
+        "by": None,
+    }
+    cases = [
+        {"reps": [[r] for r in c], "premises": defs, "file": "0001"} for c in reps or [list(range(free))]
+    ]
+    proof = read_proof(
+        dump(
+            {
+                "format": "trainverify-proof",
+                "version": 1,
+                "facts": [fact],
+                "stages": [
+                    {
+                        "kind": "algebra",
+                        "goal": 0,
+                        "title": "t",
+                        "classes": [["i", n, m]],
+                        "trees": trees,
+                        "goal_at": [["i"]] * free,
+                        "cases": cases,
+                    }
+                ],
+            }
+        )
+    )
     algebra = Algebra(Model(plan), proof.facts, proof.stages[0], "stage 0")  # type: ignore[arg-type]
     check_widths(algebra, "stage 0")
     return algebra
@@ -58,21 +103,40 @@ def spread(result: str, x: str, n: int) -> list[Any]:
 N = 64
 EXP_OF_SUM = [total("%0", "a"), op("%1", "exponential", ["%0"], "f32[]")]
 SUM_OF_EXP = [op("%2", "exponential", ["a"], f"f32[{N}]"), total("%3", "%2")]
-SQUARES = [op("%0", "multiply", ["a", "a"], f"f32[{N}]"), total("%1", "%0"),
-           op("%2", "rsqrt", ["%1"], "f32[]"),
-           spread("%3", "%2", N), op("%4", "multiply", ["a", "%3"], f"f32[{N}]")]
-SOFTMAX = [total("%0", "a", "max"), spread("%1", "%0", N), op("%2", "subtract", ["a", "%1"], f"f32[{N}]"),
-           op("%3", "exponential", ["%2"], f"f32[{N}]"), total("%4", "%3"), spread("%5", "%4", N),
-           op("%6", "divide", ["%3", "%5"], f"f32[{N}]")]
+SQUARES = [
+    op("%0", "multiply", ["a", "a"], f"f32[{N}]"),
+    total("%1", "%0"),
+    op("%2", "rsqrt", ["%1"], "f32[]"),
+    spread("%3", "%2", N),
+    op("%4", "multiply", ["a", "%3"], f"f32[{N}]"),
+]
+SOFTMAX = [
+    total("%0", "a", "max"),
+    spread("%1", "%0", N),
+    op("%2", "subtract", ["a", "%1"], f"f32[{N}]"),
+    op("%3", "exponential", ["%2"], f"f32[{N}]"),
+    total("%4", "%3"),
+    spread("%5", "%4", N),
+    op("%6", "divide", ["%3", "%5"], f"f32[{N}]"),
+]
 
 
-@pytest.mark.parametrize("name,ops,goal,free,width", [
-    ("sum of exp against exp of sum", EXP_OF_SUM + SUM_OF_EXP, ("%1", "%3"), 0, 3),
-    ("square of a sum", [total("%0", "a"), op("%1", "multiply", ["%0", "%0"], "f32[]")], ("%1", "%1"), 0, 2),
-    ("RMSNorm without mean", SQUARES, ("%4", "%4"), 1, 4),
-    ("softmax", SOFTMAX, ("%6", "%6"), 1, 6),
-    ("maximum", [total("%0", "a", "max")], ("%0", "%0"), 0, 2),
-])
+@pytest.mark.parametrize(
+    "name,ops,goal,free,width",
+    [
+        ("sum of exp against exp of sum", EXP_OF_SUM + SUM_OF_EXP, ("%1", "%3"), 0, 3),
+        (
+            "square of a sum",
+            [total("%0", "a"), op("%1", "multiply", ["%0", "%0"], "f32[]")],
+            ("%1", "%1"),
+            0,
+            2,
+        ),
+        ("RMSNorm without mean", SQUARES, ("%4", "%4"), 1, 4),
+        ("softmax", SOFTMAX, ("%6", "%6"), 1, 6),
+        ("maximum", [total("%0", "a", "max")], ("%0", "%0"), 0, 2),
+    ],
+)
 def test_widths(name: str, ops: list[Any], goal: tuple[str, str], free: int, width: int) -> None:
     assert stage(ops, N, width, goal, free).cases
     with pytest.raises(Rejected, match=f"obligation 9 .*{width} are needed"):
@@ -109,8 +173,9 @@ def test_laws() -> None:
     assert law_holds("ring", ("mul", B, ("+", C, one)), ("+", ("mul", C, B), B))
     assert law_holds("ring", ("-", B, B), A)
     assert not law_holds("ring", ("mul", B, B), B)
-    assert not law_holds("ring", ("f", ("+", B, C)), ("f", ("+", C,
-                                                            B)))  # under a function: not the ring's business
+    assert not law_holds(
+        "ring", ("f", ("+", B, C)), ("f", ("+", C, B))
+    )  # under a function: not the ring's business
     assert law_holds("lattice", ("max2", B, ("max2", C, B)), ("max2", C, B))
     assert law_holds("lattice", ("max2", B, B), B)
     assert not law_holds("lattice", ("max2", B, ("min2", C, B)), ("max2", C, B))
@@ -130,8 +195,18 @@ def test_normal_forms_know_congruence_and_lattices() -> None:
 
 def test_a_constant_operand_needs_no_trees() -> None:
     """Ones on the left of a contraction: the other operand says how the contracted axis is cut."""
-    ops = [op("%0", "constant", [], f"f32[{N}]", value="1"),
-           op("%1", "dot_general", ["%0", "a"], "f32[]", lhs_batch=[], rhs_batch=[], lhs_contract=[0],
-              rhs_contract=[0])]
+    ops = [
+        op("%0", "constant", [], f"f32[{N}]", value="1"),
+        op(
+            "%1",
+            "dot_general",
+            ["%0", "a"],
+            "f32[]",
+            lhs_batch=[],
+            rhs_batch=[],
+            lhs_contract=[0],
+            rhs_contract=[0],
+        ),
+    ]
     algebra = stage([*ops], N, 2, ("%1", "%1"), 0, skip=("%0",))
     assert algebra.cases[0].defs

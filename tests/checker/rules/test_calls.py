@@ -71,8 +71,17 @@ def test_a_lemma_may_assume_a_literal() -> None:
     before = proved(b)
     body = b.plan["functions"]["f0"]["specification"]["inputs"]
     name = next(n for n, kind in body if kind.count(",") == 1)
-    lemma(b)["facts"].append({"lhs": f"s:{name}", "rhs": "#f:0", "coef": "1", "symbols": [], "by": None,
-                              "lhs_index": [0, 0], "rhs_index": []})
+    lemma(b)["facts"].append(
+        {
+            "lhs": f"s:{name}",
+            "rhs": "#f:0",
+            "coef": "1",
+            "symbols": [],
+            "by": None,
+            "lhs_index": [0, 0],
+            "rhs_index": [],
+        }
+    )
     assert proved(b) == before
 
 
@@ -83,10 +92,17 @@ def stage_about(b: Bundle, function: Callable[[Any], bool]) -> Any:
 def conclude_inner(b: Bundle) -> None:
     """A fact about a tensor inside the body leaves it."""
     goals = {s["goal"] for s in lemma(b)["stages"]}
-    shown = {v for p in [b.plan["functions"]["f0"]["specification"],
-                         *b.plan["functions"]["f0"]["classes"].values()] for _, v in p["outputs"]}
-    inner = next(n for n in goals if isinstance(lemma(b)["facts"][n]["lhs"], str)
-                 and lemma(b)["facts"][n]["lhs"].partition(":")[2] not in shown)
+    shown = {
+        v
+        for p in [b.plan["functions"]["f0"]["specification"], *b.plan["functions"]["f0"]["classes"].values()]
+        for _, v in p["outputs"]
+    }
+    inner = next(
+        n
+        for n in goals
+        if isinstance(lemma(b)["facts"][n]["lhs"], str)
+        and lemma(b)["facts"][n]["lhs"].partition(":")[2] not in shown
+    )
     lemma(b)["concludes"].append(inner)
 
 
@@ -121,11 +137,28 @@ def wrong_conclusion(b: Bundle) -> None:
 def define_a_call(b: Bundle) -> None:
     """A call's result is opened as if an op had made it."""
     ref = next(f"c0:{op[0][0]}" for op in b.plan["classes"][0]["program"]["ops"] if op[1] == "call")
-    b.proof["facts"].append({"lhs": "s:batch.x", "rhs": "s:batch.x", "coef": "1", "symbols": [], "by": None,
-                             "lhs_index": [0, 0], "rhs_index": [0, 0]})
+    b.proof["facts"].append(
+        {
+            "lhs": "s:batch.x",
+            "rhs": "s:batch.x",
+            "coef": "1",
+            "symbols": [],
+            "by": None,
+            "lhs_index": [0, 0],
+            "rhs_index": [0, 0],
+        }
+    )
     opened = {"k": "def", "t": ref, "at": [0] * (len(b.plan["mesh"]) + 2), "arg": None}
-    b.proof["stages"].append({"kind": "layout", "goal": len(b.proof["facts"]) - 1, "title": "open",
-                              "symbols": [], "file": "0001", "premises": [opened]})
+    b.proof["stages"].append(
+        {
+            "kind": "layout",
+            "goal": len(b.proof["facts"]) - 1,
+            "title": "open",
+            "symbols": [],
+            "file": "0001",
+            "premises": [opened],
+        }
+    )
 
 
 def assumed_beyond_its_range(b: Bundle) -> None:
@@ -240,8 +273,10 @@ MALFORMED: list[tuple[Callable[[Bundle], Any], str]] = [
     (lambda b: first_call(b)[2].__setitem__(0, "%99999"), "an operand is not defined before it"),
     (lambda b: ops(b).insert(ops(b).index(first_call(b)) + 1, first_call(b)), "it occurs twice"),
     (lambda b: b.plan["functions"]["f0"]["classes"].clear(), "member c0 is missing"),
-    (lambda b: b.plan["functions"]["f0"]["specification"]["ops"].append([["%900"], "call", [], "f0", 0]),
-     "unknown function"),
+    (
+        lambda b: b.plan["functions"]["f0"]["specification"]["ops"].append([["%900"], "call", [], "f0", 0]),
+        "unknown function",
+    ),
     (lambda b: b.plan.__setitem__("functions", ["f0"]), "an object is expected"),
     (lambda b: b.plan.__setitem__("functions", {}), "an optional member is empty"),
 ]
@@ -268,23 +303,44 @@ def test_a_collective_of_a_body_meets_within_its_instance() -> None:
 
 # What a function may use of its operands -------------------------------------------------------------------
 
+
 def called(*operands: str, functions: str = "f") -> dict[str, Any]:
     """A specification that calls f with each of these values: inputs, or %9, which is computed."""
     body = program([["a", "i64[4]"]], [op("%0", "convert", ["a"], "f32[4]")], [["b", "%0"]])
-    outer = program([["i", "i64[4]"], ["j", "i64[4]"], ["k", "i64[4]"]], [
-        op("%9", "add", ["i", "i"], "i64[4]"),
-        *([[f"%{n}"], "call", [o], functions, n] for n, o in enumerate(operands))], [])
-    plan = plan_of([["r", 1]], outer, [{"name": "c0", "box": {"r": [0, 1]}, "program": outer}], [], [],
-                   ranges={"i": [0, 5], "j": [2, 9]})
+    outer = program(
+        [["i", "i64[4]"], ["j", "i64[4]"], ["k", "i64[4]"]],
+        [
+            op("%9", "add", ["i", "i"], "i64[4]"),
+            *([[f"%{n}"], "call", [o], functions, n] for n, o in enumerate(operands)),
+        ],
+        [],
+    )
+    plan = plan_of(
+        [["r", 1]],
+        outer,
+        [{"name": "c0", "box": {"r": [0, 1]}, "program": outer}],
+        [],
+        [],
+        ranges={"i": [0, 5], "j": [2, 9]},
+    )
     plan["functions"] = {f: {"specification": body, "classes": {"c0": body}} for f in ("f", "g")}
     return plan
 
 
-@pytest.mark.parametrize(("operands", "found"), [
-    (["i"], {"a": (0, 5)}), (["j", "i", "j"], {"a": (0, 9)}), (["i", "k"], {}), (["k", "i"], {}),
-    (["%9"], {}), (["i", "%9"], {})])
+@pytest.mark.parametrize(
+    ("operands", "found"),
+    [
+        (["i"], {"a": (0, 5)}),
+        (["j", "i", "j"], {"a": (0, 9)}),
+        (["i", "k"], {}),
+        (["k", "i"], {}),
+        (["%9"], {}),
+        (["i", "%9"], {}),
+    ],
+)
 def test_a_function_has_the_ranges_of_its_operands_at_all_calls(
-        operands: list[str], found: dict[str, Any]) -> None:
+    operands: list[str], found: dict[str, Any]
+) -> None:
     functions = read_plan(dump(called(*operands))).functions
     assert functions["f"].ranges == found
     assert functions["g"].ranges == {}, "it is never called"
@@ -297,7 +353,9 @@ def test_another_functions_calls_say_nothing_of_a_function() -> None:
 
 # The smallest lemma --------------------------------------------------------------------------------------
 
-NEGATED = HEAD.format(logic="QF_UFLIRA") + """; negated
+NEGATED = (
+    HEAD.format(logic="QF_UFLIRA")
+    + """; negated
 (declare-fun r () Int)
 (declare-fun z0 () Int)
 ; t0 = c0:%0 negate f32[4] ranks r 0..1
@@ -315,20 +373,36 @@ NEGATED = HEAD.format(logic="QF_UFLIRA") + """; negated
 (check-sat)
 (exit)
 """
+)
 
 
 def equal(value: str, size: int = 4) -> Any:
     """The first elements of a tensor are the same on both ranks and in the specification."""
-    return {"lhs": f"c0:{value}", "rhs": f"s:{value}", "coef": "1", "symbols": [["r", 0, 2], ["z0", 0, size]],
-            "lhs_index": [{"r": 1}, z(0)], "rhs_index": [z(0)], "by": None}
+    return {
+        "lhs": f"c0:{value}",
+        "rhs": f"s:{value}",
+        "coef": "1",
+        "symbols": [["r", 0, 2], ["z0", 0, size]],
+        "lhs_index": [{"r": 1}, z(0)],
+        "rhs_index": [z(0)],
+        "by": None,
+    }
 
 
 def negation(value: str, goal: int, assumed: int, file: str) -> Any:
     place = [{"r": 1}, z(0)]
-    return {"kind": "layout", "goal": goal, "title": "negated", "file": file, "symbols": [], "premises": [
-        {"k": "def", "t": f"c0:{value}", "at": place, "arg": None},
-        {"k": "hyp", "facts": [assumed], "at": place, "lift": [], "kind": "add"},
-        {"k": "def", "t": f"s:{value}", "at": [z(0)], "arg": None}]}
+    return {
+        "kind": "layout",
+        "goal": goal,
+        "title": "negated",
+        "file": file,
+        "symbols": [],
+        "premises": [
+            {"k": "def", "t": f"c0:{value}", "at": place, "arg": None},
+            {"k": "hyp", "facts": [assumed], "at": place, "lift": [], "kind": "add"},
+            {"k": "def", "t": f"s:{value}", "at": [z(0)], "arg": None},
+        ],
+    }
 
 
 def negated() -> Bundle:
@@ -336,13 +410,28 @@ def negated() -> Bundle:
     body = program([["a", "f32[4]"]], [op("%0", "negate", ["a"], "f32[4]")], [["b", "%0"]])
     outer = program([["x", "f32[4]"]], [[["%7"], "call", ["x"], "f", 0]], [["y", "%7"]])
     same = piece("c0", [4], [z(0)], [z(0)])
-    plan = plan_of([["r", 2]], outer, [{"name": "c0", "box": {"r": [0, 2]}, "program": outer}],
-                   [relation("x", "x", same)], [relation("y", "y", same)])
+    plan = plan_of(
+        [["r", 2]],
+        outer,
+        [{"name": "c0", "box": {"r": [0, 2]}, "program": outer}],
+        [relation("x", "x", same)],
+        [relation("y", "y", same)],
+    )
     plan["functions"] = {"f": {"specification": body, "classes": {"c0": body}}}
-    proof = {"format": "trainverify-proof", "version": 1, "facts": [],
-             "stages": [{"kind": "call", "lemma": 0, "instance": 0}],
-             "lemmas": [{"function": "f", "facts": [equal("a"), equal("%0")],
-                         "stages": [negation("%0", 1, 0, "0001")], "concludes": [0, 1]}]}
+    proof = {
+        "format": "trainverify-proof",
+        "version": 1,
+        "facts": [],
+        "stages": [{"kind": "call", "lemma": 0, "instance": 0}],
+        "lemmas": [
+            {
+                "function": "f",
+                "facts": [equal("a"), equal("%0")],
+                "stages": [negation("%0", 1, 0, "0001")],
+                "concludes": [0, 1],
+            }
+        ],
+    }
     verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
     return Bundle(plan, proof, {"0001": NEGATED}, verdicts, "unsat")
 
@@ -370,18 +459,27 @@ def test_every_conclusion_of_a_call_is_a_fact_of_its_own() -> None:
 def test_a_call_concludes_more_once_more_is_proved_of_its_operands() -> None:
     """f(x, g(x)) stands before g in the proof and again after it."""
     b = negated()
-    both = program([["a", "f32[4]"], ["e", "f32[4]"]],
-                   [op("%0", "negate", ["a"], "f32[4]"), op("%1", "negate", ["e"], "f32[4]")],
-                   [["b", "%0"], ["c", "%1"]])
-    outer = program([["x", "f32[4]"]], [[["%7"], "call", ["x"], "f", 0],
-                                        [["%8", "%9"], "call", ["x", "%7"], "g", 0]],
-                    [["y", "%8"], ["z", "%9"]])
+    both = program(
+        [["a", "f32[4]"], ["e", "f32[4]"]],
+        [op("%0", "negate", ["a"], "f32[4]"), op("%1", "negate", ["e"], "f32[4]")],
+        [["b", "%0"], ["c", "%1"]],
+    )
+    outer = program(
+        [["x", "f32[4]"]],
+        [[["%7"], "call", ["x"], "f", 0], [["%8", "%9"], "call", ["x", "%7"], "g", 0]],
+        [["y", "%8"], ["z", "%9"]],
+    )
     b.plan["specification"] = b.plan["classes"][0]["program"] = outer
     b.plan["functions"]["g"] = {"specification": both, "classes": {"c0": both}}
     b.plan["outputs"].append(b.plan["outputs"][0] | {"spec": "z", "plan": "z"})
-    b.proof["lemmas"].append({
-        "function": "g", "facts": [equal("a"), equal("e"), equal("%0"), equal("%1")], "concludes": [2, 3],
-        "stages": [negation("%0", 2, 0, "0001"), negation("%1", 3, 1, "0002")]})
+    b.proof["lemmas"].append(
+        {
+            "function": "g",
+            "facts": [equal("a"), equal("e"), equal("%0"), equal("%1")],
+            "concludes": [2, 3],
+            "stages": [negation("%0", 2, 0, "0001"), negation("%1", 3, 1, "0002")],
+        }
+    )
     b.files["0002"] = NEGATED.replace("%0", "%1").replace(":a input", ":e input")
     b.verdicts.append(b.verdicts[0] | {"spec": "z", "plan": "z"})
     first, second = ({"kind": "call", "lemma": n, "instance": 0} for n in (1, 0))
@@ -406,13 +504,34 @@ def test_a_call_has_no_meaning_in_an_algebra_stage() -> None:
     """Only in a lemma is it known what a function computes."""
     b = negated()
     rank, row = [[0, ["t"]]], [[0, ["i"]]]
-    b.proof["facts"] = [{"lhs": "c0:%7", "rhs": "s:%7", "coef": "1", "symbols": [["r", 0, 2], ["z0", 0, 4]],
-                         "lhs_index": [{"r": 1}, z(0)], "rhs_index": [z(0)], "by": None}]
-    b.proof["stages"] = [{
-        "kind": "algebra", "goal": 0, "title": "opened", "classes": [["t", 2, 1], ["i", 4, 1]],
-        "trees": [["c0:%7", [rank, row]], ["s:%7", [row]]], "goal_at": [["t"], ["i"]],
-        "cases": [{"reps": [[0], [0]], "file": "0002", "premises": [
-            {"k": "def", "e": ["c0:%7", [[0, 0], [0, 0]]]}]}]}]
+    b.proof["facts"] = [
+        {
+            "lhs": "c0:%7",
+            "rhs": "s:%7",
+            "coef": "1",
+            "symbols": [["r", 0, 2], ["z0", 0, 4]],
+            "lhs_index": [{"r": 1}, z(0)],
+            "rhs_index": [z(0)],
+            "by": None,
+        }
+    ]
+    b.proof["stages"] = [
+        {
+            "kind": "algebra",
+            "goal": 0,
+            "title": "opened",
+            "classes": [["t", 2, 1], ["i", 4, 1]],
+            "trees": [["c0:%7", [rank, row]], ["s:%7", [row]]],
+            "goal_at": [["t"], ["i"]],
+            "cases": [
+                {
+                    "reps": [[0], [0]],
+                    "file": "0002",
+                    "premises": [{"k": "def", "e": ["c0:%7", [[0, 0], [0, 0]]]}],
+                }
+            ],
+        }
+    ]
     with pytest.raises(Rejected) as error:
         proved(b)
     assert error.value.number == 5 and "call of c0:%7 has no algebra def" in str(error.value)
@@ -434,14 +553,20 @@ def test_a_function_shows_something() -> None:
 
 def test_calls_are_written_out_where_they_stand() -> None:
     """Functions of one output, called with equal numbers: no value of one is taken for another's."""
+
     def body(name: str) -> Any:
         return program([["a", "f32[4]"]], [op("%0", name, ["a"], "f32[4]")], [["b", "%0"]])
 
-    outer = program([["x", "f32[4]"]], [[["%0"], "call", ["x"], "f", 0], [["%1"], "call", ["%0"], "g", 0],
-                                        [["%2"], "call", ["%1"], "f", 1]], [["y", "%2"]])
+    outer = program(
+        [["x", "f32[4]"]],
+        [[["%0"], "call", ["x"], "f", 0], [["%1"], "call", ["%0"], "g", 0], [["%2"], "call", ["%1"], "f", 1]],
+        [["y", "%2"]],
+    )
     plan = plan_of([["r", 1]], outer, [{"name": "c0", "box": {"r": [0, 1]}, "program": outer}], [], [])
-    plan["functions"] = {f: {"specification": body(n), "classes": {"c0": body(n)}}
-                         for f, n in (("f", "negate"), ("g", "exponential"))}
+    plan["functions"] = {
+        f: {"specification": body(n), "classes": {"c0": body(n)}}
+        for f, n in (("f", "negate"), ("g", "exponential"))
+    }
     flat = inline(read_plan(dump(plan)))
     for written in (flat.spec, flat.classes["c0"].program):
         assert [o.name for o in written.ops] == ["negate", "exponential", "negate"]

@@ -126,9 +126,7 @@ def test_random_masks_are_decided_as_every_element_says() -> None:
         if columns % 2 == 0:  # regrouped: %k[i, j] = x[row-major number of (i, j) in the transposed shape]
             ops.append(op(f"%{k}", "reshape", [x], f"i64[{columns},{rows}]"))
             ops.append(op(f"%{k + 1}", "transpose", [f"%{k}"], kind, perm=[1, 0]))
-            numbers.append(
-                (f"%{k + 1}", lambda i, j, f=f, r=rows, m=columns: f(*divmod(j * r + i, m)))
-            )
+            numbers.append((f"%{k + 1}", lambda i, j, f=f, r=rows, m=columns: f(*divmod(j * r + i, m))))
             k += 2
         else:  # the columns from n on, then those before
             parts = []

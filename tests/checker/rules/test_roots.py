@@ -23,11 +23,16 @@ from samples import dump, one_case, op, plan_of, program
 V = "f32[4]"
 #: Results over x (any sign), i (integers), p (booleans), e = exp x and w = x - x: name, op, operands, type, …
 OPS = [
-    op("%e", "exponential", ["x"], V), op("%w", "subtract", ["x", "x"], V),
-    op("%b", "reshape", ["x"], "f32[2,2]"), op("%f", "reshape", ["%e"], "f32[2,2]"),
-    op("%c", "constant", [], V, value="1/2"), op("%0", "constant", [], V, value="0"),
-    op("%m", "constant", [], V, value="-1"), op("%h", "constant", [], V, value="inf"),
-    op("%t", "constant", [], "i1[4]", value="true"), op("%z", "constant", [], "f32[]", value="0"),
+    op("%e", "exponential", ["x"], V),
+    op("%w", "subtract", ["x", "x"], V),
+    op("%b", "reshape", ["x"], "f32[2,2]"),
+    op("%f", "reshape", ["%e"], "f32[2,2]"),
+    op("%c", "constant", [], V, value="1/2"),
+    op("%0", "constant", [], V, value="0"),
+    op("%m", "constant", [], V, value="-1"),
+    op("%h", "constant", [], V, value="inf"),
+    op("%t", "constant", [], "i1[4]", value="true"),
+    op("%z", "constant", [], "f32[]", value="0"),
     op("%y", "constant", [], "f32[]", value="-1"),
 ]
 
@@ -42,8 +47,19 @@ def model(*ops: Any) -> Model:
         return [names[o[0]], o[1], operands, *o[3:]]
 
     spec = program([["x", V], ["i", "i64[4]"], ["p", "i1[4]"]], [renamed(o) for o in [*OPS, *ops]], [])
-    return Model(read_plan(dump(plan_of([["r", 1]], spec, [
-        {"name": "c0", "box": {"r": [0, 1]}, "program": program([], [], [])}], [], []))))
+    return Model(
+        read_plan(
+            dump(
+                plan_of(
+                    [["r", 1]],
+                    spec,
+                    [{"name": "c0", "box": {"r": [0, 1]}, "program": program([], [], [])}],
+                    [],
+                    [],
+                )
+            )
+        )
+    )
 
 
 def last(*ops: Any) -> bool:
@@ -96,13 +112,18 @@ def test_conversions() -> None:
     assert one("convert", "%e", type_="bf16[4]") and not one("convert", "i") and not one("convert", "p")
 
 
-@pytest.mark.parametrize("good,bad,name,kind,attrs", [
-    ("%e", "x", "broadcast_in_dim", "f32[2,4]", {"dims": [1]}), ("%e", "x", "reshape", "f32[2,2]", {}),
-    ("%f", "%b", "transpose", "f32[2,2]", {"perm": [1, 0]}),
-    ("%e", "x", "slice", "f32[2]", {"start": [1], "stride": [1]}),
-    ("%e", "x", "reduce", "f32[]", {"dims": [0], "kind": "add"}),
-    ("%e", "x", "reduce", "f32[]", {"dims": [0], "kind": "max"}),
-    ("%e", "x", "reduce", "f32[]", {"dims": [0], "kind": "min"})])
+@pytest.mark.parametrize(
+    "good,bad,name,kind,attrs",
+    [
+        ("%e", "x", "broadcast_in_dim", "f32[2,4]", {"dims": [1]}),
+        ("%e", "x", "reshape", "f32[2,2]", {}),
+        ("%f", "%b", "transpose", "f32[2,2]", {"perm": [1, 0]}),
+        ("%e", "x", "slice", "f32[2]", {"start": [1], "stride": [1]}),
+        ("%e", "x", "reduce", "f32[]", {"dims": [0], "kind": "add"}),
+        ("%e", "x", "reduce", "f32[]", {"dims": [0], "kind": "max"}),
+        ("%e", "x", "reduce", "f32[]", {"dims": [0], "kind": "min"}),
+    ],
+)
 def test_of_one(good: str, bad: str, name: str, kind: str, attrs: dict[str, Any]) -> None:
     assert one(name, good, type_=kind, **attrs) and not one(name, bad, type_=kind, **attrs)
 
@@ -128,8 +149,11 @@ def test_what_is_not_followed() -> None:
 
 
 def test_through_many_ops() -> None:
-    root = [op("%r", "multiply", ["x", "x"], V), op("%s", "reduce", ["%r"], "f32[]", dims=[0], kind="add"),
-            op("%u", "broadcast_in_dim", ["%s"], V, dims=[])]
+    root = [
+        op("%r", "multiply", ["x", "x"], V),
+        op("%s", "reduce", ["%r"], "f32[]", dims=[0], kind="add"),
+        op("%u", "broadcast_in_dim", ["%s"], V, dims=[]),
+    ]
     assert last(*root, op("%v", "add", ["%u", "%e"], V))
     assert not last(*root, op("%v", "add", ["%u", "%e"], V), op("%q", "add", ["%v", "%w"], V))
 
@@ -144,19 +168,46 @@ def test_the_cone_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
 # Collectives of several classes -----------------------------------------------------------------------------
 
 COLLECTIVES: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("all_reduce", "f32[2]", "f32[2]", {"kind": "add"}), ("all_reduce", "f32[2]", "f32[2]", {"kind": "max"}),
+    ("all_reduce", "f32[2]", "f32[2]", {"kind": "add"}),
+    ("all_reduce", "f32[2]", "f32[2]", {"kind": "max"}),
     ("all_gather", "f32[2]", "f32[4]", {"dim": 0}),
     ("reduce_scatter", "f32[2]", "f32[1]", {"kind": "add", "dim": 0}),
-    ("all_to_all", "f32[2,2]", "f32[1,4]", {"split_dim": 0, "concat_dim": 1})]
+    ("all_to_all", "f32[2,2]", "f32[1,4]", {"split_dim": 0, "concat_dim": 1}),
+]
 
 
 def two_classes(name: str, before: str, after: str, attrs: dict[str, Any], ops: tuple[str, str]) -> Model:
     """Each of two classes applies its own op to x, and both meet in one collective."""
-    classes = [{"name": f"c{r}", "box": {"r": [r, r + 1]}, "program": program([["x", before]], [
-        op("%0", ops[r], ["x"], before), op("%1", name, ["%0"], after, group="g", seq=0, **attrs),
-        op("%2", "negate", ["x"], before)], [])} for r in range(2)]
-    return Model(read_plan(dump(plan_of([["r", 2]], program([], [], []), classes, [], [],
-                                        {"g": {"axes": ["r"], "ranks": [[0, 1]]}}))))
+    classes = [
+        {
+            "name": f"c{r}",
+            "box": {"r": [r, r + 1]},
+            "program": program(
+                [["x", before]],
+                [
+                    op("%0", ops[r], ["x"], before),
+                    op("%1", name, ["%0"], after, group="g", seq=0, **attrs),
+                    op("%2", "negate", ["x"], before),
+                ],
+                [],
+            ),
+        }
+        for r in range(2)
+    ]
+    return Model(
+        read_plan(
+            dump(
+                plan_of(
+                    [["r", 2]],
+                    program([], [], []),
+                    classes,
+                    [],
+                    [],
+                    {"g": {"axes": ["r"], "ranks": [[0, 1]]}},
+                )
+            )
+        )
+    )
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES, ids=lambda c: f"{c[0]} {c[3].get('kind', '')}")
@@ -179,19 +230,35 @@ def test_reduced_tensors_look_at_all_members() -> None:
 
 def calling(*operands: str, wrong: str = "") -> Model:
     """f gives a copy of a, its square and its negative; it is called with these, in c1 also others."""
-    body = program([["a", V], ["b", V]], [
-        op("%0", "reshape", ["a"], V), op("%1", "multiply", ["a", "a"], V), op("%2", "negate", ["a"], V)],
-        [["y", "%0"], ["z", "%1"], ["w", "%2"]])
+    body = program(
+        [["a", V], ["b", V]],
+        [op("%0", "reshape", ["a"], V), op("%1", "multiply", ["a", "a"], V), op("%2", "negate", ["a"], V)],
+        [["y", "%0"], ["z", "%1"], ["w", "%2"]],
+    )
 
     def outer(values: tuple[str, ...]) -> Any:
         results = [[f"%{3 * n + 10 + k}" for k in range(3)] for n in range(len(values))]
-        return program([["x", V]], [
-            op("%0", "exponential", ["x"], V), op("%1", "abs", ["x"], V),
-            *([r, "call", [v, "x"], "f", n] for n, (r, v) in enumerate(zip(results, values, strict=True)))],
-            [])
+        return program(
+            [["x", V]],
+            [
+                op("%0", "exponential", ["x"], V),
+                op("%1", "abs", ["x"], V),
+                *(
+                    [r, "call", [v, "x"], "f", n]
+                    for n, (r, v) in enumerate(zip(results, values, strict=True))
+                ),
+            ],
+            [],
+        )
 
-    classes = [{"name": f"c{r}", "box": {"r": [r, r + 1]},
-                "program": outer((wrong, *operands[1:]) if wrong and r else operands)} for r in range(2)]
+    classes = [
+        {
+            "name": f"c{r}",
+            "box": {"r": [r, r + 1]},
+            "program": outer((wrong, *operands[1:]) if wrong and r else operands),
+        }
+        for r in range(2)
+    ]
     plan = plan_of([["r", 2]], outer(operands), classes, [], [])
     plan["functions"] = {"f": {"specification": body, "classes": {"c0": body, "c1": body}}}
     return Model(read_plan(dump(plan)))
@@ -201,9 +268,17 @@ def inside(caller: Model) -> Model:
     return Model(caller.plan.functions["f"], "f", caller.plan)
 
 
-@pytest.mark.parametrize(("operands", "good"), [
-    (("%0",), True), (("%0", "%1"), True), (("x",), False), (("%0", "x"), False), (("x", "%0"), False),
-    ((), True)])
+@pytest.mark.parametrize(
+    ("operands", "good"),
+    [
+        (("%0",), True),
+        (("%0", "%1"), True),
+        (("x",), False),
+        (("%0", "x"), False),
+        (("x", "%0"), False),
+        ((), True),
+    ],
+)
 def test_an_input_of_a_function_is_what_every_call_hands_over(operands: tuple[str, ...], good: bool) -> None:
     body = inside(calling(*operands))
     for space in ("s", "c0"):
@@ -245,7 +320,8 @@ FOUND = model()
 E, W = (Element(Tensor("s", FOUND.plan.spec.ops[i].result), ((0, 0),)) for i in (0, 1))
 E1, X = Element(E.ref, ((0, 1),)), Element(Tensor("s", "x"), ((0, 0),))
 BAD: list[tuple[str, Any, Any]] = [
-    ("an input", ("mul", root(X), root(X)), X), ("a difference", ("mul", root(W), root(W)), W),
+    ("an input", ("mul", root(X), root(X)), X),
+    ("a difference", ("mul", root(W), root(W)), W),
     ("another p under the second root", ("mul", root(E), root(E1)), E),
     ("another p under the first root", ("mul", root(E1), root(E)), E),
     ("another p on the right", ("mul", root(E), root(E)), E1),
@@ -255,7 +331,8 @@ BAD: list[tuple[str, Any, Any]] = [
     ("two literals", ("mul", root(lit(4)), root(lit(9))), lit(4)),
     ("a term that is no element", ("mul", root(("+", E, E)), root(("+", E, E))), ("+", E, E)),
     ("an infinity", ("mul", root(("pos_inf",)), root(("pos_inf",))), ("pos_inf",)),
-    ("one root", ("mul", root(E), E), E), ("a sum", ("+", root(E), root(E)), E),
+    ("one root", ("mul", root(E), E), E),
+    ("a sum", ("+", root(E), root(E)), E),
     ("another function", ("mul", ("frsqrt", E), ("frsqrt", E)), E),
     ("sides exchanged", E, ("mul", root(E), root(E))),
     ("recip of another literal", ("mul", root(lit(2)), ("recip", root(lit(3)))), lit(1)),
@@ -269,7 +346,8 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("an exponential", ("mul", root(E), root(E)), E),
     ("a literal", ("mul", root(lit(4)), root(lit(4))), lit(4)),
     ("a fraction", ("mul", root(lit("1/2")), root(lit("1/2"))), lit("1/2")),
-    *((f"recip of {c}", ("mul", root(lit(c)), ("recip", root(lit(c)))), lit(1)) for c in ("2", "1/2"))]
+    *((f"recip of {c}", ("mul", root(lit(c)), ("recip", root(lit(c)))), lit(1)) for c in ("2", "1/2")),
+]
 
 
 @pytest.mark.parametrize("name,left,right", BAD, ids=[b[0] for b in BAD])
@@ -286,8 +364,12 @@ def test_instance(name: str, left: Any, right: Any) -> None:
 
 
 def law(p: Any, right: Any = None) -> dict[str, Any]:
-    return {"k": "law", "schema": "root", "lhs": ["mul", ["fsqrt", p], ["fsqrt", p]],
-            "rhs": p if right is None else right}
+    return {
+        "k": "law",
+        "schema": "root",
+        "lhs": ["mul", ["fsqrt", p], ["fsqrt", p]],
+        "rhs": p if right is None else right,
+    }
 
 
 def at(ref: Any, *coords: list[int]) -> list[Any]:
@@ -297,17 +379,30 @@ def at(ref: Any, *coords: list[int]) -> list[Any]:
 def case(*premises: Any) -> Algebra:
     """x cut over two ranks: an exponential, constants, sums over its dimension and over the ranks."""
     contract = {"lhs_batch": [], "rhs_batch": [], "lhs_contract": [0], "rhs_contract": [0]}
-    spec = program([["g", "f32[]"], ["x", V]], [
-        op("%0", "exponential", ["x"], V), op("%1", "subtract", ["x", "x"], V),
-        op("%2", "reduce", ["%0"], "f32[]", dims=[0], kind="add"),
-        op("%3", "reduce", ["%0"], "f32[]", dims=[0], kind="max"),
-        op("%4", "dot_general", ["%0", "%0"], "f32[]", **contract), op("%5", "constant", [], V, value="4"),
-        op("%6", "constant", [], V, value="0")], [])
+    spec = program(
+        [["g", "f32[]"], ["x", V]],
+        [
+            op("%0", "exponential", ["x"], V),
+            op("%1", "subtract", ["x", "x"], V),
+            op("%2", "reduce", ["%0"], "f32[]", dims=[0], kind="add"),
+            op("%3", "reduce", ["%0"], "f32[]", dims=[0], kind="max"),
+            op("%4", "dot_general", ["%0", "%0"], "f32[]", **contract),
+            op("%5", "constant", [], V, value="4"),
+            op("%6", "constant", [], V, value="0"),
+        ],
+        [],
+    )
     trees = {f"s:{v}": [[[0, ["i"]]]] for v in ("x", "%0", "%1", "%5", "%6")}
     trees |= {"s:%2": [], "s:%3": [], "s:%4": [], "c0:x": [[[0, ["r"]]], [[0, ["i"]]]]}
-    return one_case(list(premises), spec=spec, local=program([["x", V]], [], []), mesh=2, trees=trees,
-                    classes=(("i", 4, 4), ("r", 2, 2)),
-                    reduced=tuple((red(k), [[[0, ["i"]]]]) for k in KINDS))
+    return one_case(
+        list(premises),
+        spec=spec,
+        local=program([["x", V]], [], []),
+        mesh=2,
+        trees=trees,
+        classes=(("i", 4, 4), ("r", 2, 2)),
+        reduced=tuple((red(k), [[[0, ["i"]]]]) for k in KINDS),
+    )
 
 
 KINDS = ("add", "max")
@@ -323,26 +418,46 @@ EXP = {"k": "def", "e": ["s:%0", [FIRST]]}
 
 def test_accepted_beside_definitions_without_sums() -> None:
     """Elements of constants are read as their literals first."""
-    for premises in ([law(P)], [EXP, law(P)], [law(P), EXP], [law(at("s:%5", FIRST))],
-                     [law(["lit", "4"])], [law(at("s:%5", FIRST), ["lit", "4"])],
-                     [law(P), {"k": "def", "e": ["s:%1", [FIRST]]}]):
+    for premises in (
+        [law(P)],
+        [EXP, law(P)],
+        [law(P), EXP],
+        [law(at("s:%5", FIRST))],
+        [law(["lit", "4"])],
+        [law(at("s:%5", FIRST), ["lit", "4"])],
+        [law(P), {"k": "def", "e": ["s:%1", [FIRST]]}],
+    ):
         assert case(*premises).cases
 
 
-@pytest.mark.parametrize("p,right", [
-    (at("s:x", FIRST), None), (at("s:%1", FIRST), None), (P, at("s:%0", [0, 1])), (at("s:%6", FIRST), None),
-    (["lit", "0"], None), (["lit", "-1"], None), (at(red("add"), FIRST), None)])
+@pytest.mark.parametrize(
+    "p,right",
+    [
+        (at("s:x", FIRST), None),
+        (at("s:%1", FIRST), None),
+        (P, at("s:%0", [0, 1])),
+        (at("s:%6", FIRST), None),
+        (["lit", "0"], None),
+        (["lit", "-1"], None),
+        (at(red("add"), FIRST), None),
+    ],
+)
 def test_refused(p: Any, right: Any) -> None:
     with pytest.raises(Rejected, match=r"^obligation 7 .*this is no instance of the root law"):
         case(law(p, right))
 
 
-SUMS = [{"k": "def", "e": ["s:%2", []]}, {"k": "def", "e": ["s:%3", []]}, {"k": "def", "e": ["s:%4", []]},
-        *({"k": "def", "e": [red(k), [FIRST]]} for k in KINDS)]
+SUMS = [
+    {"k": "def", "e": ["s:%2", []]},
+    {"k": "def", "e": ["s:%3", []]},
+    {"k": "def", "e": ["s:%4", []]},
+    *({"k": "def", "e": [red(k), [FIRST]]} for k in KINDS),
+]
 
 
-@pytest.mark.parametrize("total", SUMS, ids=["reduce add", "reduce max", "dot_general", "sum over ranks",
-                                             "maximum over ranks"])
+@pytest.mark.parametrize(
+    "total", SUMS, ids=["reduce add", "reduce max", "dot_general", "sum over ranks", "maximum over ranks"]
+)
 def test_refused_beside_a_sum(total: dict[str, Any]) -> None:
     assert case(total).cases
     for premises in ([law(P), total], [total, law(P)], [total, law(["lit", "4"])]):
@@ -353,8 +468,11 @@ def test_refused_beside_a_sum(total: dict[str, Any]) -> None:
 @pytest.mark.parametrize("value,good", [("%1", True), ("%2", True), ("%0", False), ("a", False)])
 def test_a_result_of_a_call_is_what_its_function_computes(value: str, good: bool) -> None:
     """Whatever its operands are: what hands an operand on, or flips its sign, shows nothing."""
-    body = program([["a", V]], [op("%0", "negate", ["a"], V), op("%1", "multiply", ["a", "a"], V),
-                                op("%2", "reshape", ["%1"], V)], [["r", value]])
+    body = program(
+        [["a", V]],
+        [op("%0", "negate", ["a"], V), op("%1", "multiply", ["a", "a"], V), op("%2", "reshape", ["%1"], V)],
+        [["r", value]],
+    )
     caller = program([["x", V]], [[["%0"], "call", ["x"], "f0", 0], op("%1", "add", ["%0", "%0"], V)], [])
     plan = plan_of([["r", 1]], caller, [{"name": "c0", "box": {"r": [0, 1]}, "program": caller}], [], [])
     plan["functions"] = {"f0": {"specification": body, "classes": {"c0": body}}}
