@@ -20,10 +20,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from certificates.build import ProgramBuilder, build_plan
-from certificates.bundle import OutputVerdict
-from certificates.plan import Plan, dump, load
-from certificates.relation import Partial, Replicate, Shard
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.bundle.bundle import OutputVerdict
+from certificates.plan.placements import Partial, Replicate, Shard
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
+from certificates.plan.writing import dump
 from orchestrator.children import Checked, run_checker
 from orchestrator.emit import Emission, emit
 

@@ -23,7 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from certificates.plan import Plan, load
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
 from orchestrator.children import command
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from certificates.plan import load
+from certificates.plan.reading import load
 from orchestrator.refute import Refuter
 from tests.corpus import mutate, run
 

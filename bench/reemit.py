@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from measure import run
 
-from certificates.plan import dump, dumps, load, loads
+from certificates.plan.reading import load, loads
+from certificates.plan.writing import dump, dumps
 from orchestrator.children import command
 
 COMMUTATIVE = ("add", "multiply", "maximum", "minimum")

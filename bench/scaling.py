@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from measure import measured, run, table
 
-from certificates.plan import dump
+from certificates.plan.writing import dump
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA, TEXT, PLOT = (ROOT / "docs" / f"scaling.{suffix}" for suffix in ("json", "md", "svg"))

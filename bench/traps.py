@@ -14,7 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from certificates.plan import Plan, dump
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dump
 from tests.traps.counterexamples import COUNTEREXAMPLES
 from tests.traps.reductions import TRAPS
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import click
 
-from . import plan as plans
-from .errors import FormatError
-from .functions import body_plan
-from .plan import Plan
-from .proof import Proof
-from .proof_reader import proof_from_json, verdicts_from_json
-from .proof_text import bundle_text, stage_text
-from .text import (
+from certificates.errors import FormatError
+from certificates.showing.proof_text import bundle_text, stage_text
+
+from .canonical import parse_json, read_bytes
+from .plan.functions import body_plan
+from .plan.plan import Plan
+from .plan.reading import load
+from .proof.reading import proof_from_json, verdicts_from_json
+from .proof.stages import Proof
+from .showing.plan_text import (
     class_text,
-    clean,
     function_text,
     header_text,
     plan_text,
@@ -24,6 +25,7 @@ from .text import (
     relations_text,
     value_text,
 )
+from .words import clean, one_line
 
 _MALFORMED = 5
 
@@ -75,9 +77,9 @@ def _sections(
 ) -> list[list[str]]:
     """What the options select, or a whole plan, or the overview of a bundle."""
     proof: Proof | None = None
-    plan = plans.load(path / "plan.json" if path.is_dir() else path)
+    plan = load(path / "plan.json" if path.is_dir() else path)
     if path.is_dir():
-        proof = proof_from_json(plans.parse_json(plans.read_bytes(path / "proof.json")))
+        proof = proof_from_json(parse_json(read_bytes(path / "proof.json")))
     sections: list[list[str]] = []
     if relations:
         sections += [header_text(plan), relations_text(plan)]
@@ -102,7 +104,7 @@ def _sections(
         return sections
     if proof is None:
         return [plan_text(plan)]
-    verdicts = verdicts_from_json(plans.parse_json(plans.read_bytes(path / "manifest.json")))
+    verdicts = verdicts_from_json(parse_json(read_bytes(path / "manifest.json")))
     return [header_text(plan), *bundle_text(proof, verdicts)]
 
 
@@ -132,9 +134,3 @@ def _values(plan: Plan, name: str) -> list[list[str]]:
         raise click.UsageError(f"no value {clean(name)} in the plan")
     titles = {k: "specification" if k == "s" else f"class {k}" for k in found}
     return [value_text(titles[k], p, value, plan.sources) for k, p in found.items()]
-
-
-def one_line(error: Exception, limit: int = 500) -> str:
-    """A message fit for one line of a terminal, whatever the file contained."""
-    text = clean(" ".join(str(error).split()))
-    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from certificates.ir import Op
+from certificates.plan.program import Op
 from smtlib_emit.algebra import ELEMENTWISE
 
 COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or"))

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Reduced, Ref
-from certificates.proof import (
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Reduced, Ref
+from certificates.proof.stages import (
     AlgebraPremise,
     AlgebraStage,
     Case,

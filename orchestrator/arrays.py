@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certificates.affine import Affine
-from certificates.ir import Sort, TensorType
+from certificates.plan.affine import Affine
+from certificates.plan.types import Sort, TensorType
 
 from .errors import EvaluationError
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from certificates.affine import Affine, Range
+from certificates.plan.affine import Affine, Range
 
 T = TypeVar("T")
 #: Pieces of one tensor; the norms of a deep model are stacked in one, a piece each.

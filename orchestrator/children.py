@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from certificates.bundle import OutputVerdict
+from certificates.bundle.bundle import OutputVerdict
 
 _ROOT = str(Path(__file__).parents[1])
 _CODE = (

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import click
 
-from certificates.bundle import NotABundle
-from certificates.cli import one_line
+from certificates.bundle.bundle import NotABundle
+from certificates.canonical import read_bytes
 from certificates.errors import FormatError
-from certificates.plan import dumps, load, read_bytes
-from certificates.text import folded
+from certificates.plan.reading import load
+from certificates.plan.writing import dumps
+from certificates.words import folded, one_line
 
 from .children import run_checker
 from .emit import emit

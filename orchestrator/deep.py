@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 
-from certificates.affine import Affine, Range
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import CALL
+from certificates.plan.affine import Affine, Range
+from certificates.plan.ops import CALL
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.algebra import ELEMENTWISE
 from smtlib_emit.errors import NoDefinition
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certificates.ir import Op, TensorType
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+from certificates.plan.types import TensorType
 
 from .errors import EvaluationError
 from .forms import Form, Split

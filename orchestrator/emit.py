@@ -17,12 +17,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from certificates.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
-from certificates.calls import Site
-from certificates.functions import inline
-from certificates.plan import Plan, digest, dumps
-from certificates.report import report, summary
-from certificates.text import clean
+from certificates.bundle.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
+from certificates.bundle.report import report, summary
+from certificates.canonical import digest
+from certificates.plan.calls import Site
+from certificates.plan.functions import inline
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dumps
+from certificates.words import clean
 
 from .confirming import confirm
 from .cores import AllPremises, CoreFinder

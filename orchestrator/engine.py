@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from certificates.affine import Affine
-from certificates.calls import Site
-from certificates.facts import Fact, Ref, relation_facts
-from certificates.functions import body_plan
-from certificates.ir import CALL, COLLECTIVES, Op
-from certificates.plan import Plan
-from certificates.proof import (
+from certificates.plan.affine import Affine
+from certificates.plan.calls import Site
+from certificates.plan.functions import body_plan
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+from certificates.proof.facts import Fact, Ref, relation_facts
+from certificates.proof.stages import (
     AlgebraStage,
     BoundIndex,
     BoundSymbol,

@@ -8,8 +8,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
-from certificates.affine import Affine
-from certificates.ir import CALL, COLLECTIVES, Op, Program
+from certificates.plan.affine import Affine
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.program import Op, Program
 from smtlib_emit.algebra import ELEMENTWISE
 
 #: Ops that are computed again where they are used, rather than handed over.

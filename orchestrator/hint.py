@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from certificates.calls import Site
-from certificates.ir import CALL, COLLECTIVES, Op
-from certificates.plan import Plan, RankClass, Relation
+from certificates.plan.calls import Site
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.plan import Plan, RankClass, Relation
+from certificates.plan.program import Op
 from smtlib_emit.errors import NoDefinition
 
 from .knowledge import Knowledge

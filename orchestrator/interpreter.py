@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from certificates.affine import Affine
-from certificates.ir import COLLECTIVES, Op, Program
-from certificates.plan import Plan
+from certificates.plan.affine import Affine
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op, Program
 
 from .arrays import NUMPY, Array, affordable
 from .errors import EvaluationError

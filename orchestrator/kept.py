@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from certificates.canonical import canonical_text
 from certificates.errors import FormatError
-from certificates.facts import Fact
-from certificates.functions import body_plan
-from certificates.ir import TensorType
-from certificates.plan import Plan, canonical_text
-from certificates.proof import Section, fact_json
-from certificates.proof_reader import fact_from_json
+from certificates.plan.functions import body_plan
+from certificates.plan.plan import Plan
+from certificates.plan.types import TensorType
+from certificates.plan.writing import texts
+from certificates.proof.facts import Fact
+from certificates.proof.reading import fact_from_json
+from certificates.proof.writing import Section, fact_json
 
 from .cores import CoreFinder
 from .engine import beginning
@@ -37,10 +39,10 @@ class Kept:
         self.signs = Signs(plan)
         base = code(), versions
         shown = canonical_text([_interface(plan, name, self.signs) for name in plan.functions])
-        around = [text for name, text in sorted(plan.texts.items()) if name != "functions"]
+        around = [text for name, text in sorted(texts(plan).items()) if name != "functions"]
         self._main = key("main", *base, shown, *around)
         boxes = canonical_text([[c.name, dict(c.box)] for c in plan.classes])
-        around = [plan.texts[name] for name in ("mesh", "groups", "sources")]
+        around = [texts(plan)[name] for name in ("mesh", "groups", "sources")]
         self._function = {
             name: key("function", *base, boxes, *around, name, *self._texts(name)) for name in plan.functions
         }
@@ -87,9 +89,9 @@ class Kept:
 
     def _texts(self, function: str) -> tuple[str, ...]:
         """A function's code, and what its proof may use of its operands at all calls: ranges and signs."""
-        texts = body_plan(self.plan, function).texts
+        found = texts(body_plan(self.plan, function))
         signs = canonical_text(self.signs.operands(function))
-        return texts["specification"], texts["classes"], texts["ranges"], signs
+        return found["specification"], found["classes"], found["ranges"], signs
 
     def _lemma(self, function: str, assumed: Sequence[object]) -> str:
         return key("lemma", self._function[function], canonical_text(assumed))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from certificates.affine import Affine, Range
-from certificates.facts import Fact, Reduced, Ref, relation_facts, split_ref
+from certificates.plan.affine import Affine, Range
+from certificates.proof.facts import Fact, Reduced, Ref, relation_facts, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 

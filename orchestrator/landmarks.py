@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import CALL, TensorType
+from certificates.plan.affine import Affine
+from certificates.plan.ops import CALL
+from certificates.plan.types import TensorType
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from certificates.affine import ZERO, Affine, Range
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.proof import (
+from certificates.plan.affine import ZERO, Affine, Range
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from certificates.proof.stages import (
     BoundIndex,
     BoundSymbol,
     BoundValue,

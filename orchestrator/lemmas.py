@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from certificates.calls import Call, Site, calls
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import Program
-from certificates.plan import Plan
-from certificates.proof import fact_json
-from certificates.proof_reader import fact_from_json
+from certificates.plan.calls import Call, Site, calls
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from certificates.proof.reading import fact_from_json
+from certificates.proof.writing import fact_json
 
 from .errors import Unproved
 from .knowledge import Knowledge, LayoutRecipe

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Fact, Ref, split_ref
-from certificates.ir import Op, format_rational
+from certificates.plan.affine import Affine
+from certificates.plan.program import Op
+from certificates.plan.types import format_rational
+from certificates.proof.facts import Fact, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .access import Access, access

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.affine import Affine, Range
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import Op
+from certificates.plan.affine import Affine, Range
+from certificates.plan.program import Op
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .access import COMMUTATIVE, Access, access

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from certificates.affine import Affine
-from certificates.facts import Fact
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Fact
 from smtlib_emit.model import Model
 
 from .cells import Cell

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Reduced, split_ref
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Reduced, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Cut, Digits, Unfollowable, explore

@@ -19,9 +19,11 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from certificates.affine import Affine
-from certificates.ir import COLLECTIVES, Op, Program, Sort, TensorType
-from certificates.plan import Plan
+from certificates.plan.affine import Affine
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op, Program
+from certificates.plan.types import Sort, TensorType
 
 from .errors import EvaluationError, OutOfTime
 

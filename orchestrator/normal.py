@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from certificates.affine import Affine, Range
-from certificates.facts import Fact, Ref
+from certificates.plan.affine import Affine, Range
+from certificates.proof.facts import Fact, Ref
 from smtlib_emit.model import Model
 
 from .cells import Cell, Cut, Digits, Unfollowable, quotient, within

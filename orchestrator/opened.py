@@ -12,9 +12,11 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import CALL, Op, TensorType
+from certificates.plan.affine import Affine
+from certificates.plan.ops import CALL
+from certificates.plan.program import Op
+from certificates.plan.types import TensorType
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 
 from .errors import EvaluationError
 from .forms import Form

@@ -3,7 +3,7 @@
 A run of core ops that repeats becomes a function of its leaves; the repetitions of all programs are paired by
 the number in the names of the tensors that they use. Work that stands elsewhere but belongs to one repetition
 alone, such as the norm of a gradient, joins it. What comes out computes the same, value for value
-(:func:`certificates.functions.inline` and :func:`expressions` say so).
+(:func:`certificates.plan.functions.inline` and :func:`expressions` say so).
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from certificates.functions import inline
-from certificates.ir import CALL, COLLECTIVES, Attr, Op, Program, TensorType
-from certificates.plan import Function, Plan, check_plan
+from certificates.plan.checking import check_plan
+from certificates.plan.functions import inline
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.plan import Function, Plan
+from certificates.plan.program import Attr, Op, Program
+from certificates.plan.types import TensorType
 
 from .flow import Flow, head, needed
 from .regions import Instance, Region

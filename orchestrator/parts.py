@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from certificates.facts import Fact
-from certificates.proof import CallStage, LayoutStage, LemmaSection, Section, Stage, document
+from certificates.proof.facts import Fact
+from certificates.proof.stages import CallStage, LayoutStage, Stage
+from certificates.proof.writing import LemmaSection, Section, document
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model

@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from certificates.affine import Affine
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import rational
-from certificates.plan import Plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
+from certificates.plan.types import rational
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 
 from .errors import EvaluationError, OutOfTime
 from .forms import Form

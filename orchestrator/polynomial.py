@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from certificates.facts import Reduced
-from certificates.proof import Elem, Law, Term
+from certificates.proof.facts import Reduced
+from certificates.proof.stages import Elem, Law, Term
 from smtlib_emit.algebra import AlgebraText
 
 Atom = Elem | Fraction | tuple[object, ...] | str

@@ -19,9 +19,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from certificates.affine import Affine
-from certificates.ir import Program, TensorType, format_rational
-from certificates.plan import Piece, Plan, Relation
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Piece, Plan, Relation
+from certificates.plan.program import Program
+from certificates.plan.types import TensorType, format_rational
 
 from .boxes import Evaluator
 from .errors import EvaluationError, OutOfTime

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from certificates.ir import COLLECTIVES, Op
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.program import Op
 
 from .flow import Flow, head
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from certificates.affine import Affine, Range
-from certificates.facts import Reduced, Ref, split_ref
+from certificates.plan.affine import Affine, Range
+from certificates.proof.facts import Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cut, Digits, Unfollowable

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Ref
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certificates.plan import Coordinates, Piece, Plan, Relation
+from certificates.plan.plan import Coordinates, Piece, Plan, Relation
 
 from .arrays import NUMPY, Array, affordable, flat_positions, random_array
 from .errors import EvaluationError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
-from certificates.ir import CALL
+from certificates.plan.ops import CALL
 
 from .regions import Instance, Region
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
 
-from certificates.facts import split_ref
-from certificates.functions import body_plan
-from certificates.ir import CALL, COLLECTIVES, Op
-from certificates.plan import Plan
+from certificates.plan.functions import body_plan
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+from certificates.proof.facts import split_ref
 
 from .lemmas import bodies, sites
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from certificates.ir import Op, Program, TensorType
+from certificates.plan.program import Op, Program
+from certificates.plan.types import TensorType
 from smtlib_emit.algebra import ELEMENTWISE
 
 from .flow import is_stack

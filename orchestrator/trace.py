@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from certificates.affine import ZERO, Affine, Range
-from certificates.facts import Ref
+from certificates.plan.affine import ZERO, Affine, Range
+from certificates.proof.facts import Ref
 from smtlib_emit.model import Model
 from smtlib_emit.regroup import linear
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from certificates.facts import Fact, Reduced
-from certificates.proof import AlgebraStage, Elem, Tree
+from certificates.proof.facts import Fact, Reduced
+from certificates.proof.stages import AlgebraStage, Elem, Tree
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.model import Model
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from certificates.bundle import Bundle, OutputVerdict, write
-from certificates.plan import Plan
-from certificates.proof import Proof, proof_bytes
+from certificates.bundle.bundle import Bundle, OutputVerdict, write
+from certificates.plan.plan import Plan
+from certificates.proof.stages import Proof
+from certificates.proof.writing import proof_bytes
 
 from .children import run_checker
 from .diagnose import locate

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import assert_never
 
-from certificates.affine import Affine
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.ir import UNARY_FLOAT
-from certificates.proof import AlgebraPremise, AlgebraStage, Case, Elem, ElemDef, ElemHyp, Law, Tree
+from certificates.plan.affine import Affine
+from certificates.plan.ops import UNARY_FLOAT
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from certificates.proof.stages import AlgebraPremise, AlgebraStage, Case, Elem, ElemDef, ElemHyp, Law, Tree
 
 from . import sexp
 from .errors import NoDefinition

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import assert_never
 
-from certificates.affine import ZERO, Affine, Range
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.proof import (
+from certificates.plan.affine import ZERO, Affine, Range
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from certificates.proof.stages import (
     BoundIndex,
     BoundSymbol,
     BoundValue,

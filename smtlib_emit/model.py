@@ -8,10 +8,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from certificates.affine import ZERO, Affine
-from certificates.facts import Reduced, Ref, Tensors, split_ref
-from certificates.ir import COLLECTIVES, Op
-from certificates.plan import Group, Plan
+from certificates.plan.affine import ZERO, Affine
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Group, Plan
+from certificates.plan.program import Op
+from certificates.proof.facts import Reduced, Ref, Tensors, split_ref
 
 from .errors import NoDefinition
 from .regroup import Part, reshape_parts

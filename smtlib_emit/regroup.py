@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from certificates.affine import ZERO, Affine, Range
+from certificates.plan.affine import ZERO, Affine, Range
 
 
 @dataclass(frozen=True, slots=True)

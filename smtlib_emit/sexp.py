@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.facts import Ref
-from certificates.proof import Elem
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Ref
+from certificates.proof.stages import Elem
 
 # The prefix f keeps clear of what solvers build in: z3 takes exp, say, for the real function.
 FUNCTIONS = (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Plan
-from certificates.relation import Partial, Replicate, Shard
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.placements import Partial, Replicate, Shard
+from certificates.plan.plan import Plan
 
 MESH = {"dp": 2, "tp": 2}
 

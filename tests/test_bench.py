@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench import measure
-from certificates.plan import Plan, dump
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dump
 
 ROOT = Path(__file__).resolve().parents[1]
 

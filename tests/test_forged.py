@@ -11,10 +11,11 @@ from fractions import Fraction
 
 import pytest
 
-from certificates.build import ProgramBuilder, build_plan
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.errors import FormatError
-from certificates.plan import dumps, loads
-from certificates.relation import Partial
+from certificates.plan.placements import Partial
+from certificates.plan.reading import loads
+from certificates.plan.writing import dumps
 from checker.errors import Rejected
 from checker.language.affine import Affine
 from checker.language.proof import (

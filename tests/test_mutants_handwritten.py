@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from certificates.plan import Plan, check_plan, load
+from certificates.plan.checking import check_plan
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
 from orchestrator.refute import Refuter
 from tests.corpus import mutate, run, variants
 

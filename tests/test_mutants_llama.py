@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from certificates.plan import load
+from certificates.plan.reading import load
 from orchestrator.refute import Refuter
 from tests.corpus import run, variants
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import torch
 
-from certificates import relation as placed
-from certificates.affine import Affine
 from certificates.errors import FormatError
-from certificates.ir import COLLECTIVES, Attr, Loc, Op, Program, TensorType
-from certificates.plan import Group, Mesh, Plan, RankClass, Relation, check_plan
+from certificates.plan import placements as placed
+from certificates.plan.affine import Affine
+from certificates.plan.checking import check_plan
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Group, Mesh, Plan, RankClass, Relation
+from certificates.plan.program import Attr, Loc, Op, Program
+from certificates.plan.types import TensorType
 
 from ..emit import provable
 from ..outline import outline

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from certificates.affine import Affine
-from certificates.ir import TensorType
-from certificates.plan import Mesh, Piece, RankClass, Relation
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Mesh, Piece, RankClass, Relation
+from certificates.plan.types import TensorType
 
 from .definition import Bucket
 from .errors import LayoutError

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.ir import Attr, TensorType, format_rational
+from certificates.plan.affine import Affine
+from certificates.plan.program import Attr
+from certificates.plan.types import TensorType, format_rational
 
 from .errors import Frame as Frame
 from .errors import LoweringError

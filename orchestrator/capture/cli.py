@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from certificates.plan import dump
+from certificates.plan.writing import dump
 
 from .errors import CaptureError, DefinitionError, DisagreementError, StepError
 from .output import objection

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, _api, placement_types
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
-from certificates.ir import TensorType
+from certificates.plan.types import TensorType
 
 from ..cells import Unfollowable
 from .builder import Draft, Frame, Value

@@ -19,10 +19,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from certificates.affine import Affine
-from certificates.functions import inline
-from certificates.ir import COLLECTIVES, Attr, Op, Program
-from certificates.plan import Plan, digest, dumps, load
+from certificates.canonical import digest
+from certificates.plan.affine import Affine
+from certificates.plan.functions import inline
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Attr, Op, Program
+from certificates.plan.reading import load
+from certificates.plan.writing import dumps
 
 from ..outline import in_order
 from .assemble import rank_program

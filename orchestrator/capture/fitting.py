@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from certificates.affine import Affine, Range
-from certificates.ir import Attr
-from certificates.plan import Mesh
+from certificates.plan.affine import Affine, Range
+from certificates.plan.plan import Mesh
+from certificates.plan.program import Attr
 
 from .builder import Draft
 from .errors import ClassError, FitError, Frame

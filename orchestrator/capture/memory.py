@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from certificates.ir import TensorType
+from certificates.plan.types import TensorType
 
 from .builder import Builder, Value
 from .errors import AliasingError

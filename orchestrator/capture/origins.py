@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from certificates.affine import ZERO, Affine, Range
+from certificates.plan.affine import ZERO, Affine, Range
 from smtlib_emit.regroup import linear
 
 from ..cells import Cell, Cut, Unfollowable, divide, explore, unlinear, within

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from certificates.plan import is_plan_file
+from certificates.plan.writing import is_plan_file
 
 
 def objection(out: Path, source: Path, force: bool) -> str | None:

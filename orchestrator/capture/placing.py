@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from certificates import relation as placed
-from certificates.affine import Affine
-from certificates.plan import Mesh, Piece, RankClass, Relation
+from certificates.plan import placements as placed
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Mesh, Piece, RankClass, Relation
 
 from .cutting import Cut
 from .errors import CaptureError, FitError, LayoutError, gathered

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from certificates.functions import inline
-from certificates.ir import Program
-from certificates.plan import Plan
+from certificates.plan.functions import inline
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
 
 from ..arrays import Array, random_array
 from ..errors import EvaluationError

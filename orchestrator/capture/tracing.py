@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from certificates.plan import Mesh
+from certificates.plan.plan import Mesh
 
 from .bookkeeping import BOOK
 from .counters import numbers

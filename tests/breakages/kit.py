@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
 from orchestrator.capture import Definition, capture
 
 ROOT = Path(__file__).resolve().parents[2]

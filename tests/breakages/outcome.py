@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import trainverify as tv
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
 from orchestrator import interpreter, scatter
 from orchestrator.refute import Refuter
 from tests.corpus.run import replayed

@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from certificates.cli import main
-from certificates.plan import Plan, dump
-from certificates.text import plan_text, relations_text
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dump
+from certificates.showing.plan_text import plan_text, relations_text
 
 
 def show(*args: object) -> Result:

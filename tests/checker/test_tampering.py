@@ -25,7 +25,9 @@ import pytest
 import z3
 
 from certificates.errors import FormatError
-from certificates.plan import Plan, dumps, loads
+from certificates.plan.plan import Plan
+from certificates.plan.reading import loads
+from certificates.plan.writing import dumps
 from checker import kernel
 from checker.errors import Malformed, Rejected, Undecided
 from checker.reading.bundle import read_bundle

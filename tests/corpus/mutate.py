@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.affine import Affine
 from certificates.errors import FormatError
-from certificates.ir import COLLECTIVES, Attr, Op, Program, TensorType, format_rational, mismatch
-from certificates.plan import Group, Plan, RankClass, check_plan, collective_mismatch
+from certificates.plan.affine import Affine
+from certificates.plan.checking import check_plan, collective_mismatch
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Group, Plan, RankClass
+from certificates.plan.program import Attr, Op, Program
+from certificates.plan.type_rules import mismatch
+from certificates.plan.types import TensorType, format_rational
 
 
 class Scope:

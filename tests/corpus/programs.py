@@ -6,8 +6,8 @@ import math
 import random
 from fractions import Fraction
 
-from certificates.build import ProgramBuilder, Value
-from certificates.ir import Program
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.program import Program
 
 DIMS = (1, 2, 3, 4, 6)
 

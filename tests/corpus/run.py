@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from certificates.plan import Plan, dumps
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dumps
 from checker.errors import CheckerError
 from checker.language.affine import Affine
 from checker.language.plan import Plan as CheckedPlan

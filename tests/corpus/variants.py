@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from certificates.affine import Affine
-from certificates.ir import COLLECTIVES, Attr, Op, Program, TensorType, format_rational
-from certificates.plan import Plan, check_plan
+from certificates.plan.affine import Affine
+from certificates.plan.checking import check_plan
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Attr, Op, Program
+from certificates.plan.types import TensorType, format_rational
 
 from .mutate import Change, Edit, Mutant, Scope, applied, places
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Mesh, Plan, RankClass
-from certificates.relation import Placement, Shard, relate
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.placements import Placement, Shard, relate
+from certificates.plan.plan import Mesh, Plan, RankClass
 
 from .stages import MESH
 from .terms import LETTERS, Sizes, Term, free, size_of, substitute, value_of, variables

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from certificates.bundle import Bundle, OutputVerdict, write
+from certificates.bundle.bundle import Bundle, OutputVerdict, write
 from checker import kernel
 from checker.errors import Undecided
 from checker.reading.bundle import read_bundle

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from certificates.ir import Op, Program, check_program
+from certificates.plan.program import Op, Program
+from certificates.plan.type_rules import check_program
 from orchestrator import interpreter
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.lowering import Lowering

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from certificates.functions import inline
+from certificates.plan.functions import inline
 from orchestrator.capture import capture
 from orchestrator.capture import definition as protocol
 from orchestrator.capture.errors import CaptureError, DefinitionError, DisagreementError, RunError

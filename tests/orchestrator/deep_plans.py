@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Piece, Plan, Relation
-from certificates.relation import Replicate, Shard
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.affine import Affine
+from certificates.plan.placements import Replicate, Shard
+from certificates.plan.plan import Piece, Plan, Relation
 
 MESH = {"dp": 2, "tp": 2}
 BATCH, WIDTH, INNER = 4, 3, 6

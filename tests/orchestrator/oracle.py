@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from certificates.facts import Fact, Reduced, Ref, split_ref
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from orchestrator.interpreter import evaluate, evaluate_ranks, random_inputs, scatter_inputs
 
 #: Symbol values tried per fact; facts with fewer are tried at all of them.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Plan
-from certificates.relation import Placement, Shard
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.placements import Placement, Shard
+from certificates.plan.plan import Plan
 from orchestrator.engine import Engine
 from orchestrator.errors import Unproved
 from orchestrator.solving import Cores

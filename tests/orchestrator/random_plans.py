@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Plan
-from certificates.relation import Placement, Shard
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.placements import Placement, Shard
+from certificates.plan.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from certificates.build import ProgramBuilder
+from certificates.authoring.build import ProgramBuilder
 from orchestrator.access import access
 from orchestrator.interpreter import evaluate
 

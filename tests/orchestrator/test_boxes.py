@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.ir import Program
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
 from orchestrator import boxes, grids, interpreter, refute
 from orchestrator.errors import EvaluationError
 from orchestrator.forms import Form, Split

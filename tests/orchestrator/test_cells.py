@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine, Range
+from certificates.plan.affine import Affine, Range
 from orchestrator.cells import MAX_CELLS, Cell, Cut, Digits, Unfollowable, explore, quotient, unlinear, within
 
 T = TypeVar("T")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from certificates.bundle import OutputVerdict, read
-from certificates.plan import Plan, dump
+from certificates.bundle.bundle import OutputVerdict, read
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dump
 from orchestrator import cli
 from orchestrator.children import Checked
 from orchestrator.cli import emit_main, verify_main

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from certificates.plan import Plan, load
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
 from orchestrator.diagnose import locate
 from orchestrator.refute import Refuter, search
 from tests.corpus import run

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from certificates.build import ProgramBuilder, build_plan
-from certificates.bundle import NotABundle, OutputVerdict, read
-from certificates.plan import Plan, dump, load
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.bundle.bundle import NotABundle, OutputVerdict, read
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
+from certificates.plan.writing import dump
 from orchestrator import emit as emission
 from orchestrator import witnessing
 from orchestrator.children import Checked, command, run_checker
@@ -236,7 +238,7 @@ import sys
 sys.path.insert(0, {root!r})
 sys.modules["z3"] = sys.modules["cvc5"] = None
 from pathlib import Path
-from certificates.plan import load
+from certificates.plan.reading import load
 from orchestrator.emit import emit
 done = emit(load({plan!r}), Path({out!r}), solve=False, witness_seconds={seconds})
 print(done.exit_code, done.verdict)

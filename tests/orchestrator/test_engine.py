@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from certificates.build import ProgramBuilder
-from certificates.facts import Fact
-from certificates.ir import COLLECTIVES
-from certificates.plan import Plan, load
-from certificates.proof import Hyp, LayoutStage
-from certificates.proof_reader import proof_from_json
-from certificates.relation import Partial, Shard
+from certificates.authoring.build import ProgramBuilder
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.placements import Partial, Shard
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
+from certificates.proof.facts import Fact
+from certificates.proof.reading import proof_from_json
+from certificates.proof.stages import Hyp, LayoutStage
 from orchestrator.engine import Engine, dependencies, renumber, segments, trim
 from orchestrator.errors import Unproved
 from orchestrator.solving import Cores

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 import trainverify as tv
-from certificates.affine import Affine, Range
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.facts import Fact
-from certificates.plan import Mesh, Plan, RankClass
-from certificates.proof import AlgebraStage
-from certificates.relation import Shard, relate
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.affine import Affine, Range
+from certificates.plan.placements import Shard, relate
+from certificates.plan.plan import Mesh, Plan, RankClass
+from certificates.proof.facts import Fact
+from certificates.proof.stages import AlgebraStage
 from orchestrator.algebra_stage import AlgebraBuilder
 from orchestrator.engine import Engine
 from orchestrator.knowledge import Knowledge

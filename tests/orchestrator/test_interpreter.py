@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, Value, build_plan
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.errors import FormatError
-from certificates.ir import Op, Program, TensorType
-from certificates.plan import Group, Plan
-from certificates.relation import Partial, Shard, relate
+from certificates.plan.affine import Affine
+from certificates.plan.placements import Partial, Shard, relate
+from certificates.plan.plan import Group, Plan
+from certificates.plan.program import Op, Program
+from certificates.plan.types import TensorType
 from orchestrator.errors import EvaluationError
 from orchestrator.interpreter import (
     apply,

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from certificates.errors import FormatError
-from certificates.functions import body_plan
-from certificates.ir import Op, Program
-from certificates.plan import Plan, RankClass, check_plan, dump
+from certificates.plan.checking import check_plan
+from certificates.plan.functions import body_plan
+from certificates.plan.plan import Plan, RankClass
+from certificates.plan.program import Op, Program
+from certificates.plan.writing import dump
 from orchestrator import kept
 from orchestrator.children import run_checker
 from orchestrator.emit import Emission, emit
@@ -136,7 +138,7 @@ def test_the_same_plan_is_not_related_again(
 NAMES = """
 import sys
 from pathlib import Path
-from certificates.plan import load
+from certificates.plan.reading import load
 from orchestrator.journal import Journal
 from orchestrator.kept import Kept
 kept = Kept(Journal(), load(Path(sys.argv[1])), "")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine, Range
-from certificates.facts import Fact
-from certificates.plan import Plan
+from certificates.plan.affine import Affine, Range
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.engine import Engine
 from orchestrator.errors import EvaluationError, Unproved

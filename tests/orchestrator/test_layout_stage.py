@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.plan import Plan
-from certificates.proof import BoundIndex, BoundSymbol, BoundValue, Def, LayoutStage
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
+from certificates.proof.stages import BoundIndex, BoundSymbol, BoundValue, Def, LayoutStage
 from orchestrator.engine import Engine
 from orchestrator.errors import Unproved
 from orchestrator.knowledge import LayoutRecipe

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from certificates.build import ProgramBuilder
-from certificates.facts import Fact
-from certificates.plan import Plan
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact
 from orchestrator.emit import emit
 from orchestrator.engine import Engine
 from orchestrator.errors import Unproved

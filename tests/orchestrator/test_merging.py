@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.facts import Fact
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Fact
 from orchestrator.merging import join
 from smtlib_emit.model import Model
 from tests.orchestrator.test_rings import two

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from certificates.build import ProgramBuilder, Value
-from certificates.facts import Reduced
-from certificates.plan import Plan
-from certificates.relation import Partial, Placement, Shard
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.placements import Partial, Placement, Shard
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Reduced
 from orchestrator.engine import Engine
 from orchestrator.solving import Cores
 

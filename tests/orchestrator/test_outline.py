@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from certificates.build import ProgramBuilder
-from certificates.calls import calls
+from certificates.authoring.build import ProgramBuilder
 from certificates.cli import main as show
 from certificates.errors import FormatError
-from certificates.functions import inline
-from certificates.ir import CALL, Program
-from certificates.plan import Plan, check_plan, dump, dumps, loads, to_json
+from certificates.plan.calls import calls
+from certificates.plan.checking import check_plan
+from certificates.plan.functions import inline
+from certificates.plan.ops import CALL
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
+from certificates.plan.reading import loads
+from certificates.plan.writing import dump, dumps, to_json
 from orchestrator import outline as outlining
 from orchestrator.emit import Emission, emit
 from orchestrator.engine import Engine
@@ -186,7 +190,7 @@ def test_rank_classes_may_gather_each_by_itself(tmp_path: Path) -> None:
 
 def test_an_all_gather_stands_before_its_first_use() -> None:
     """Prefetched parameters belong to the layer that needs them."""
-    from certificates.build import ProgramBuilder
+    from certificates.authoring.build import ProgramBuilder
 
     b = ProgramBuilder({"d": 2})
     x, w = b.input("x", "f32[2]"), b.input("w", "f32[2]")

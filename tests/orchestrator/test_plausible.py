@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from certificates.affine import Affine
-from certificates.facts import Fact
-from certificates.plan import Plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact
 from orchestrator.cores import AllPremises
 from orchestrator.engine import Engine
 from orchestrator.errors import EvaluationError, Unproved

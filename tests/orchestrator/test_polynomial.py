@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.build import ProgramBuilder, build_plan
-from certificates.plan import Plan
-from certificates.proof import Elem, Law, Term
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.plan import Plan
+from certificates.proof.stages import Elem, Law, Term
 from orchestrator.polynomial import Polynomial, Polynomials
 from smtlib_emit.algebra import NO_ALGEBRA, AlgebraText
 from smtlib_emit.model import Model

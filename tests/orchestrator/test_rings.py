@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, Value
-from certificates.facts import Reduced
-from certificates.plan import Plan
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.affine import Affine
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Reduced
 from orchestrator.cells import Unfollowable
 from orchestrator.engine import Engine
 from orchestrator.knowledge import Unrelated

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from certificates.calls import calls
-from certificates.functions import body_plan, inline
-from certificates.ir import CALL, Program
-from certificates.plan import Plan, dumps, loads
+from certificates.plan.calls import calls
+from certificates.plan.functions import body_plan, inline
+from certificates.plan.ops import CALL
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
+from certificates.plan.reading import loads
+from certificates.plan.writing import dumps
 from orchestrator import emit as emission
 from orchestrator.emit import emit, provable
 from orchestrator.errors import SolverMissing

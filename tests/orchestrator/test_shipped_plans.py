@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certificates.plan import load
+from certificates.plan.reading import load
 from orchestrator.interpreter import (
     compare_outputs,
     random_inputs,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from certificates.build import ProgramBuilder, build_plan
-from certificates.functions import body_plan
-from certificates.plan import Plan, dumps
-from certificates.relation import Replicate
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.functions import body_plan
+from certificates.plan.placements import Replicate
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dumps
 from checker.language.proof import Tensor
 from checker.reading.plan import read_plan
 from checker.rules.model import Model

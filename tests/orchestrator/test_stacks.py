@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certificates.build import ProgramBuilder, build_plan
-from certificates.ir import Program
-from certificates.plan import Plan
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
 from orchestrator.emit import emit
 from orchestrator.interpreter import run_specification
 from orchestrator.scatter import random_inputs

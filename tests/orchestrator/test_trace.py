@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.plan import Plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.knowledge import Knowledge
 from orchestrator.trace import Step, moves, step

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from certificates.build import ProgramBuilder
-from certificates.plan import Plan
-from certificates.proof import AlgebraStage
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
+from certificates.proof.stages import AlgebraStage
 from orchestrator.engine import Engine
 from orchestrator.solving import Cores
 from orchestrator.widths import BOUND, Application, Measure, _apply, _either, _product, widths

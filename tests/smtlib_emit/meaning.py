@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from certificates.facts import Ref
-from certificates.proof import AlgebraStage, Elem, Tree
+from certificates.proof.facts import Ref
+from certificates.proof.stages import AlgebraStage, Elem, Tree
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import Sexp, Symbol
 from tests.orchestrator.oracle import Numbers

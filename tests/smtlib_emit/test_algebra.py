@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, build_plan
-from certificates.facts import Fact, Ref
-from certificates.plan import Plan
-from certificates.proof import AlgebraStage, Case, Elem, ElemDef, ElemHyp
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact, Ref
+from certificates.proof.stages import AlgebraStage, Case, Elem, ElemDef, ElemHyp
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.facts import Fact, Reduced
-from certificates.plan import Plan
-from certificates.proof import BoundIndex, BoundSymbol, Def, Hyp, LayoutPremise, LayoutStage
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact, Reduced
+from certificates.proof.stages import BoundIndex, BoundSymbol, Def, Hyp, LayoutPremise, LayoutStage
 from orchestrator.knowledge import Knowledge, LayoutRecipe
 from orchestrator.layout_stage import LayoutBuilder
 from smtlib_emit.errors import NoDefinition

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import pytest
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, build_plan
-from certificates.facts import Reduced
-from certificates.plan import Group, Plan
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Group, Plan
+from certificates.proof.facts import Reduced
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 

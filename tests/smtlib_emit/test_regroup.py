@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
+from certificates.plan.affine import Affine
 from smtlib_emit.regroup import linear, reshape_parts, unlinear
 
 PRIMES = st.lists(st.sampled_from([1, 2, 2, 3, 5]), min_size=0, max_size=6)

@@ -9,7 +9,7 @@ import z3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
+from certificates.plan.affine import Affine
 from orchestrator.solving import confirm_cvc5, confirm_z3
 from smtlib_emit import sexp
 from smtlib_emit.sexp import FUNCTIONS, Symbol

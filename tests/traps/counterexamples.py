@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Plan
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.affine import Affine
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
 
 from .plans import Inputs, Trap, trap
 

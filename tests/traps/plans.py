@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from certificates.affine import Range
-from certificates.build import GroupLike, ProgramBuilder, Value, build_plan
-from certificates.ir import Program, TensorType
-from certificates.plan import Plan
-from certificates.relation import Placement, Shard
+from certificates.authoring.build import GroupLike, ProgramBuilder, Value, build_plan
+from certificates.plan.affine import Range
+from certificates.plan.placements import Placement, Shard
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
+from certificates.plan.types import TensorType
 
 Body = Callable[..., Value]
 Inputs = Mapping[str, tuple[str, Mapping[str, Placement]]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from certificates.build import ProgramBuilder, Value, build_plan
-from certificates.plan import Group, Plan
-from certificates.relation import Shard
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Group, Plan
 
 from .plans import Body, Trap, plan, trap
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from certificates.ir import TensorType
+from certificates.plan.types import TensorType
 
 from ..builder import Value
 from ..errors import GroupError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch.utils._pytree import tree_leaves, tree_map
 
-from certificates.ir import TensorType
+from certificates.plan.types import TensorType
 
 from ..builder import Builder, Draft, Value, renamed
 from ..errors import (

@@ -8,7 +8,7 @@ ranges of inputs, comparisons that guard a ``select``, and data movement.
 
 from __future__ import annotations
 
-from certificates.affine import Affine
+from certificates.plan.affine import Affine
 
 from ..builder import Builder, Value
 from .table import Context

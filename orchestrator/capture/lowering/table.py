@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from certificates.ir import TensorType
+from certificates.plan.types import TensorType
 
 from ..builder import Builder, Literal, Value
 from ..errors import GroupError, LoweringError

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.build import ProgramBuilder, build_plan
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.canonical import canonical_bytes, digest, read_bytes
 from certificates.errors import FormatError
-from certificates.plan import Plan, canonical_bytes, digest, dumps, loads, read_bytes
-from certificates.relation import Partial, Shard
+from certificates.plan.placements import Partial, Shard
+from certificates.plan.plan import Plan
+from certificates.plan.reading import loads
+from certificates.plan.writing import dumps
 from checker.reading.plan import read_plan
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.json.gz"))

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, build_plan
-from certificates.ir import Program
-from certificates.plan import Piece, Plan, Relation, dumps
-from certificates.relation import Partial, Shard
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.affine import Affine
+from certificates.plan.placements import Partial, Shard
+from certificates.plan.plan import Piece, Plan, Relation
+from certificates.plan.program import Program
+from certificates.plan.writing import dumps
 from checker.errors import Malformed, Rejected
 from checker.reading.plan import read_plan
 from checker.refuting.intervals import Reals

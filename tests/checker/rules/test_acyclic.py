@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from certificates.errors import FormatError
-from certificates.plan import loads
+from certificates.plan.reading import loads
 from checker.errors import Rejected, Undecided
 from checker.reading.plan import read_plan
 from checker.rules import acyclic

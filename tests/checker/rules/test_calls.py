@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from certificates.plan import dumps
+from certificates.plan.writing import dumps
 from checker import kernel
 from checker.errors import CheckerError, Malformed, Rejected
 from checker.reading.plan import read_plan

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from certificates.canonical import canonical_bytes
 from certificates.errors import FormatError
-from certificates.plan import Plan, canonical_bytes, dumps, loads
+from certificates.plan.plan import Plan
+from certificates.plan.reading import loads
+from certificates.plan.writing import dumps
 from checker.errors import Malformed
 from checker.reading.plan import read_plan
 from checker.report import FEW, named

@@ -14,19 +14,13 @@ from typing import Any
 
 import pytest
 
-from certificates.affine import Affine
-from certificates.build import ProgramBuilder, build_plan
-from certificates.facts import Fact, Ref
-from certificates.plan import Plan, dumps
-from certificates.proof import (
-    AlgebraStage,
-    Case,
-    Def,
-    ElemDef,
-    LayoutStage,
-    fact_json,
-    stage_json,
-)
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dumps
+from certificates.proof.facts import Fact, Ref
+from certificates.proof.stages import AlgebraStage, Case, Def, ElemDef, LayoutStage
+from certificates.proof.writing import fact_json, stage_json
 from checker.errors import Rejected
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_proof

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from certificates.ir import Op, Program, check_program
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op, Program
+from certificates.plan.type_rules import check_program
 from orchestrator import interpreter
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
 from orchestrator import interpreter
 from orchestrator.capture import capture
 from orchestrator.capture.buckets import boxes

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from certificates.plan import dump, is_plan_file, load
+from certificates.plan.reading import load
+from certificates.plan.writing import dump, is_plan_file
 from orchestrator.capture.cli import main
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from certificates.plan import Plan, Relation
+from certificates.plan.plan import Plan, Relation
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import LayoutError
 

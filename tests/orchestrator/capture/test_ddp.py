@@ -16,7 +16,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
 from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import CaptureError, WaitError

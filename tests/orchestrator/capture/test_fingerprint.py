@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from certificates.plan import Plan, dump
+from certificates.plan.plan import Plan
+from certificates.plan.writing import dump
 from orchestrator.capture import Definition, FingerprintError
 from orchestrator.capture.fingerprint import expected_lines, fingerprint
 

@@ -4,9 +4,9 @@ from collections.abc import Container, Iterable, Iterator
 
 import pytest
 
-from certificates.affine import Affine
-from certificates.ir import TensorType
-from certificates.plan import Mesh
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Mesh
+from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import FitError
 from orchestrator.capture.fitting import MOST, Grid, Sample, fit, grid_samples, samples, summarise

@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from certificates.plan import Plan, dumps, loads
+from certificates.plan.plan import Plan
+from certificates.plan.reading import loads
+from certificates.plan.writing import dumps
 from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import CaptureError, DefinitionError, LayoutError, UnsupportedOpError

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from click.testing import CliRunner
 from torch import nn
 
-from certificates.plan import Mesh, Plan, load
+from certificates.plan.plan import Mesh, Plan
+from certificates.plan.reading import load
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.cli import main
 from orchestrator.capture.errors import DisagreementError, RunError

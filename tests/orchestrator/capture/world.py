@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from certificates.plan import Plan
+from certificates.plan.plan import Plan
 from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition, capture
 

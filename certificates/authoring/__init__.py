@@ -1,0 +1,1 @@
+"""Programs and plans written by hand."""

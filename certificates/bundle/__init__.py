@@ -1,0 +1,1 @@
+"""The bundle of certificates on disk, and its report."""

@@ -1,0 +1,1 @@
+"""The problem as data: programs, relations, plan files."""

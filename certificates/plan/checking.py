@@ -1,0 +1,258 @@
+"""Well-formedness of plans: mesh, groups, rank classes, programs, rendezvous, relations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from certificates.plan.affine import digits
+from certificates.plan.calls import check_calls
+from certificates.plan.circles import check_circles
+from certificates.plan.determined import check_determined
+from certificates.plan.names import check_symbol, check_text
+from certificates.plan.plan import Plan, RankClass, Relation
+from certificates.plan.roles import check_roles
+
+from ..errors import FormatError
+from .ops import COLLECTIVES
+from .program import Op, Program
+from .type_rules import check_program
+from .types import TensorType
+
+_MAX_RANKS = 1 << 17
+
+
+def check_plan(plan: Plan) -> None:
+    """Well-formedness of a whole plan: mesh, groups, classes, programs, rendezvous, relations."""
+    mesh = plan.mesh
+    for text in (plan.name, *plan.sources):
+        check_text(text, "name or source")
+    for name, size in mesh.axes.items():
+        check_symbol(name, "mesh axis")
+        if size < 1:
+            raise FormatError(f"mesh axis {name!r} of size {size}")
+    if mesh.ranks > _MAX_RANKS:
+        raise FormatError(f"a mesh of {mesh.ranks} ranks is over the limit of {_MAX_RANKS}")
+    for name, group in plan.groups.items():
+        members = [r for ranks in group.ranks for r in ranks]
+        if not group.ranks or len({len(r) for r in group.ranks}) != 1 or not group.ranks[0]:
+            raise FormatError(f"group {name} must hold rank lists of one positive length")
+        if sorted(members) != list(range(mesh.ranks)):
+            raise FormatError(f"group {name} is not a partition of the {mesh.ranks} ranks")
+        if not set(group.axes) <= set(mesh.axes) or len(set(group.axes)) != len(group.axes):
+            raise FormatError(f"group {name} claims axes {group.axes} that the mesh does not have")
+    _check_boxes(plan)
+    _check_programs(plan)
+    for name, function in plan.functions.items():
+        if function.classes.keys() != plan.by_class.keys():
+            raise FormatError(f"function {name} must have a body for every rank class")
+        classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
+        try:
+            _check_programs(
+                replace(plan, specification=function.specification, classes=classes, functions={})
+            )
+        except FormatError as error:
+            raise FormatError(f"function {name}: {error}") from error
+    check_calls(
+        {"specification": plan.specification} | {f"class {c.name}": c.program for c in plan.classes},
+        {
+            n: {"specification": f.specification} | {f"class {c}": p for c, p in f.classes.items()}
+            for n, f in plan.functions.items()
+        },
+    )
+    check_circles(
+        {c.name: (c.box, c.program) for c in plan.classes},
+        {n: f.classes for n, f in plan.functions.items()},
+        {n: g.ranks for n, g in plan.groups.items()},
+        mesh.axes,
+    )
+    checked: set[object] = set()
+    for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
+        for relation in relations:
+            try:
+                check_relation(plan, relation, side, checked)
+            except FormatError as error:
+                raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
+    check_determined(plan.inputs)
+    for name in plan.ranges:
+        if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
+            raise FormatError(f"range of {name}, which is not an integer input of the specification")
+    check_roles(plan.given, plan.constants, [plan.specification, *(c.program for c in plan.classes)])
+
+
+def _check_programs(plan: Plan) -> None:
+    check_program(plan.specification)
+    for cls in plan.classes:
+        try:
+            check_program(cls.program, cls.box)
+        except FormatError as error:
+            raise FormatError(f"class {cls.name}: {error}") from error
+    for program in (plan.specification, *(c.program for c in plan.classes)):
+        for op in program.ops:
+            if op.loc is None:
+                continue
+            check_text(op.loc.function, f"function of {op.out}")
+            if op.loc.source >= len(plan.sources):
+                raise FormatError(f"location of {op.out} names source {op.loc.source}, which is not listed")
+    _check_rendezvous(plan)
+
+
+def _check_boxes(plan: Plan) -> None:
+    names = [c.name for c in plan.classes]
+    for name in names:
+        check_symbol(name, "rank class")
+    if len(set(names)) != len(names):
+        raise FormatError("rank classes need distinct names")
+    volume = 0
+    for i, cls in enumerate(plan.classes):
+        if set(cls.box) != set(plan.mesh.axes):
+            raise FormatError(f"box of class {cls.name} must name every mesh axis")
+        if any(hi > plan.mesh.axes[a] for a, (_, hi) in cls.box.items()):
+            raise FormatError(f"box of class {cls.name} leaves the mesh")
+        volume += math.prod(hi - lo for lo, hi in cls.box.values())
+        for other in plan.classes[:i]:
+            pairs = [(cls.box[a], other.box[a]) for a in cls.box]
+            if all(max(x[0], y[0]) < min(x[1], y[1]) for x, y in pairs):
+                raise FormatError(f"rank classes {other.name} and {cls.name} overlap")
+    if volume != plan.mesh.ranks:
+        raise FormatError(f"rank classes cover {volume} of {plan.mesh.ranks} ranks")
+
+
+def _check_rendezvous(plan: Plan) -> None:
+    of_rank: list[str] | None = None
+    operand: dict[tuple[str, str], TensorType] = {}
+    seen: set[tuple[str, int]] = set()
+    for cls in plan.classes:
+        types = cls.program.types()
+        for op in cls.program.ops:
+            if op.name not in COLLECTIVES:
+                continue
+            key = (cls.name, op.integer("seq"))
+            if key in seen:
+                raise FormatError(f"class {cls.name} meets rendezvous {key[1]} twice")
+            seen.add(key)
+            if op.text("group") not in plan.groups:
+                raise FormatError(f"{op.name} {op.out} of class {cls.name} names no group of the plan")
+            operand[cls.name, op.out] = types[op.ins[0]]
+            problem = collective_mismatch(op, types[op.ins[0]], plan.groups[op.text("group")].size)
+            if problem:
+                raise FormatError(f"class {cls.name}: {op.name} {op.out}: {problem}")
+    for seq in sorted({s for _, s in seen}):
+        ops = plan.rendezvous(seq)
+        first_class, first = next(iter(ops.items()))
+        for name, op in ops.items():
+            here = (op.name, op.attrs, operand[name, op.out])
+            if here != (first.name, first.attrs, operand[first_class, first.out]):
+                raise FormatError(
+                    f"rendezvous {seq}: classes {first_class} and {name} run different collectives"
+                )
+        if len(ops) == len(plan.classes):
+            continue
+        of_rank = of_rank or [plan.class_of(plan.mesh.coordinates(r)).name for r in range(plan.mesh.ranks)]
+        for ranks in plan.groups[first.text("group")].ranks:
+            members = {of_rank[r] for r in ranks}
+            if members & set(ops) and not members <= set(ops):
+                missing = sorted(members - set(ops))[0]
+                raise FormatError(f"rendezvous {seq} ({first.name}): class {missing} does not take part")
+
+
+def collective_mismatch(op: Op, operand: TensorType, size: int) -> str | None:
+    """Why a collective's result type does not follow from its operand in a group of ``size``."""
+    shape, out = list(operand.shape), list(op.type.shape)
+    keys = [k for k in ("dim", "split_dim", "concat_dim") if k in op.attrs]
+    if any(op.integer(k) >= len(shape) for k in keys):
+        return "names a dimension that its operand does not have"
+    match op.name:
+        case "all_gather":
+            shape[op.integer("dim")] *= size
+        case "reduce_scatter" | "all_to_all":
+            split = op.integer("dim" if op.name == "reduce_scatter" else "split_dim")
+            if shape[split] % size:
+                return f"dimension {split} of {shape[split]} does not divide over {size} ranks"
+            shape[split] //= size
+            if op.name == "all_to_all":
+                shape[op.integer("concat_dim")] *= size
+        case _:
+            pass
+    return None if shape == out else f"result shape must be {shape}, not {out}"
+
+
+def check_relation(plan: Plan, relation: Relation, side: str, checked: set[object]) -> None:
+    """Names, classes, form counts, ranges of one relation; ``side`` is ``input`` or ``output``.
+
+    ``checked`` has what was found well-formed before: relations of equal layers share their pieces.
+    """
+
+    def type_of(program: Program, name: str) -> TensorType:
+        table = program.inputs if side == "input" else program.outputs
+        if name not in table:
+            raise FormatError(f"{name} is not an {side}")
+        return program.inputs[name] if side == "input" else program.type_of(program.outputs[name])
+
+    spec = type_of(plan.specification, relation.spec)
+    unknown = [p.cls for p in relation.pieces if p.cls not in plan.by_class]
+    if unknown:
+        raise FormatError(f"names the unknown class {unknown[0]}")
+    classes = dict.fromkeys(p.cls for p in relation.pieces)
+    local = {c: type_of(plan.by_class[c].program, relation.plan) for c in classes}
+    key = id(relation.pieces), relation.coef, relation.reduce, spec, *local.values()
+    if key not in checked:
+        _check_pieces(plan, relation, spec, local)
+        checked.add(key)
+
+
+def _check_pieces(plan: Plan, relation: Relation, spec: TensorType, local: Mapping[str, TensorType]) -> None:
+    """A relation between tensors of these types; ``local`` has the plan's by class."""
+    reduced = relation.reduce[1] if relation.reduce else ()
+    known_axes = set(reduced) <= set(plan.mesh.axes)
+    if not known_axes or len(set(reduced)) != len(reduced) or (relation.reduce and not reduced):
+        raise FormatError(f"reduces over {list(reduced)}, which are not distinct mesh axes")
+    if not relation.pieces:
+        raise FormatError("has no pieces")
+    if reduced and (spec.sort == "Bool" or list(reduced) != [a for a in plan.mesh.axes if a in reduced]):
+        raise FormatError("reduces numbers only, over axes in mesh order")
+    if relation.coef == 0:
+        raise FormatError("coefficient 0 relates nothing")
+    for piece in relation.pieces:
+        box, here = plan.by_class[piece.cls].box, local[piece.cls]
+        if here.sort != spec.sort:
+            raise FormatError(f"relates {spec} to {here}")
+        if spec.sort != "Real" and relation.coef != 1:
+            raise FormatError("only float tensors can be scaled")
+        ranges = digits(piece.sizes)
+        if any(n < 1 for n in piece.sizes):
+            raise FormatError("digit sizes must be positive")
+        for forms, shape, extra, what in (
+            (piece.plan, here.shape, {}, "plan"),
+            (piece.spec, spec.shape, {a: r for a, r in box.items() if a not in reduced}, "spec"),
+        ):
+            if len(forms) != len(shape):
+                raise FormatError(f"{what} side needs {len(shape)} index forms, has {len(forms)}")
+            known = ranges | extra
+            for d, form in enumerate(forms):
+                if not known.keys() >= set(form.symbols):
+                    raise FormatError(f"{what} index {form} mentions a symbol outside {sorted(known)}")
+                lo, hi = form.interval(known)
+                if lo < 0 or hi >= shape[d]:
+                    raise FormatError(f"{what} index {form} leaves dimension {d} of size {shape[d]}")
+    if reduced:
+        _check_fibres(plan, relation, reduced)
+
+
+def _check_fibres(plan: Plan, relation: Relation, reduced: tuple[str, ...]) -> None:
+    """A partial value adds up over whole fibres: the classes of one piece tile the reduced axes, once."""
+    members: dict[object, list[str]] = {}
+    for piece in relation.pieces:
+        box = plan.by_class[piece.cls].box
+        rest = tuple(r for a, r in box.items() if a not in reduced)
+        members.setdefault((piece.sizes, piece.plan, piece.spec, rest), []).append(piece.cls)
+    whole = math.prod(plan.mesh.axes[a] for a in reduced)
+    for classes in members.values():
+        boxes = [plan.by_class[c].box for c in classes]
+        covered = sum(math.prod(box[a][1] - box[a][0] for a in reduced) for box in boxes)
+        if len(set(classes)) != len(classes) or covered != whole:
+            raise FormatError(
+                f"piece on {', '.join(classes)} reaches {covered} of {whole} ranks along "
+                f"{', '.join(reduced)}; it must reach each once"
+            )

@@ -1,0 +1,174 @@
+"""A verification problem as data: specification, plan, input relation and claimed output relation.
+
+Format: ``docs/format.md``. :mod:`.reading` makes checked plans of files, :mod:`.writing` deterministic bytes
+of plans.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+
+from certificates.plan.affine import Affine, Range
+from certificates.plan.calls import calls
+
+from .ops import COLLECTIVES
+from .program import Op, Program
+
+FORMAT, VERSION = "trainverify-plan", 1
+
+Box = Mapping[str, Range]
+Coordinates = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Named mesh axes and their sizes; ranks are numbered row-major."""
+
+    axes: Mapping[str, int]
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.axes.values())
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for name, size in reversed(list(self.axes.items())):
+            rank, out[name] = divmod(rank, size)
+        return {name: out[name] for name in self.axes}
+
+    def rank(self, at: Coordinates) -> int:
+        total = 0
+        for name, size in self.axes.items():
+            total = total * size + at[name]
+        return total
+
+    def fibres(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """The partition of all ranks into fibres of ``axes``: lists ordered row-major in the listed axes."""
+        rest = [a for a in self.axes if a not in axes]
+        return tuple(
+            tuple(
+                self.rank(dict(zip(rest, fixed, strict=True)) | dict(zip(axes, moving, strict=True)))
+                for moving in itertools.product(*(range(self.axes[a]) for a in axes))
+            )
+            for fixed in itertools.product(*(range(self.axes[a]) for a in rest))
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: all its instances as ordered rank lists, and the factorisation its author claims."""
+
+    axes: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks[0])
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks of one box of mesh coordinates run one program."""
+
+    name: str
+    box: Box
+    program: Program
+
+
+@dataclass(frozen=True)
+class Function:
+    """Code that the step runs many times: its body in the specification and in every rank class."""
+
+    specification: Program
+    classes: Mapping[str, Program]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``plan_m[plan(z)] = coef * spec[spec(z, m)]`` for every rank ``m`` of a class and digits ``z``."""
+
+    cls: str
+    sizes: tuple[int, ...]
+    plan: tuple[Affine, ...]
+    spec: tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """How one specification tensor lies on the mesh; ``reduce`` is ``(kind, axes)`` for partial values."""
+
+    spec: str
+    plan: str
+    pieces: tuple[Piece, ...]
+    coef: Fraction = Fraction(1)
+    reduce: tuple[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A verification problem. Immutable; :func:`.checking.check_plan` holds for every one that was loaded."""
+
+    name: str
+    mesh: Mesh
+    groups: Mapping[str, Group]
+    sources: tuple[str, ...]
+    specification: Program
+    classes: tuple[RankClass, ...]
+    inputs: tuple[Relation, ...]
+    outputs: tuple[Relation, ...]
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    written: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Texts of the members of its document, from the first time that :func:`.writing.texts` is asked."""
+
+    @cached_property
+    def by_class(self) -> dict[str, RankClass]:
+        return {c.name: c for c in self.classes}
+
+    def class_of(self, at: Coordinates) -> RankClass:
+        """The rank class that holds a mesh coordinate."""
+        return next(c for c in self.classes if all(c.box[a][0] <= x < c.box[a][1] for a, x in at.items()))
+
+    def rendezvous(self, seq: int) -> dict[str, Op]:
+        """The op of each class that takes part in collective ``seq``."""
+        return self._rendezvous.get(seq, {})
+
+    @cached_property
+    def operand_ranges(self) -> dict[str, dict[str, Range]]:
+        """For each function that is called: ranges of the inputs whose operands all have one."""
+        operands: dict[str, list[tuple[str, ...]]] = {}
+        for call in calls(self.specification):
+            operands.setdefault(call.function, []).append(call.ins)
+        out: dict[str, dict[str, Range]] = {}
+        for name, of_calls in operands.items():
+            inputs = self.functions[name].specification.inputs
+            found = {i: set(values) for i, values in zip(inputs, zip(*of_calls, strict=True), strict=True)}
+            out[name] = {
+                i: (min(self.ranges[v][0] for v in values), max(self.ranges[v][1] for v in values))
+                for i, values in found.items()
+                if values <= self.ranges.keys()
+            }
+        return out
+
+    @cached_property
+    def _rendezvous(self) -> dict[int, dict[str, Op]]:
+        out: dict[int, dict[str, Op]] = {}
+        for cls in self.classes:
+            for op in cls.program.ops:
+                if op.name in COLLECTIVES:
+                    out.setdefault(op.integer("seq"), {})[cls.name] = op
+        return out
+
+
+def states(plan: Plan) -> Iterator[str]:
+    """Inputs of both sides that a relation ties and that are declared neither given nor constant."""
+    tied = dict.fromkeys(name for r in plan.inputs for name in (r.spec, r.plan))
+    return (name for name in tied if name not in plan.given and name not in plan.constants)

@@ -1,0 +1,205 @@
+"""Plan files read: :func:`load` and :func:`loads` return a checked plan or raise :class:`FormatError`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from certificates.plan.affine import Affine, Range
+from certificates.plan.calls import call_from_json
+from certificates.plan.names import check_symbol
+from certificates.plan.plan import FORMAT, VERSION, Function, Group, Mesh, Piece, Plan, RankClass, Relation
+
+from ..canonical import parse_json, read_bytes
+from ..errors import FormatError
+from .checking import check_plan
+from .ops import CALL
+from .program import Op, Program, op_from_json
+from .types import TensorType, rational
+
+
+def load(path: Path | str) -> Plan:
+    """Read a plan file, gzip or plain."""
+    return loads(read_bytes(Path(path)))
+
+
+def _get(data: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+    if not isinstance(data, dict) or set(data) != keys:
+        raise FormatError(f"{what} must be an object with exactly the keys {', '.join(sorted(keys))}")
+    return data
+
+
+def _items(data: object, what: str) -> list[object]:
+    if not isinstance(data, list):
+        raise FormatError(f"{what} must be a list")
+    return data
+
+
+def _strings(data: object, what: str) -> tuple[str, ...]:
+    items = _items(data, what)
+    if not all(isinstance(v, str) for v in items):
+        raise FormatError(f"{what} must be a list of strings")
+    return tuple(str(v) for v in items)
+
+
+def _integers(data: object, what: str, signed: bool = False) -> tuple[int, ...]:
+    out = []
+    for value in _items(data, what):
+        if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and not signed):
+            raise FormatError(f"{what} must hold {'' if signed else 'non-negative '}integers")
+        out.append(value)
+    return tuple(out)
+
+
+def _text(data: object, what: str) -> str:
+    if not isinstance(data, str):
+        raise FormatError(f"{what} must be a string")
+    return data
+
+
+def _pairs(data: object, what: str) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for entry in _items(data, what):
+        pair = _strings(entry, f"entry of {what}")
+        if len(pair) != 2 or pair[0] in out:
+            raise FormatError(f"{what} must hold pairs with distinct names")
+        out[pair[0]] = pair[1]
+    return out
+
+
+def _range(data: object, what: str, signed: bool = False) -> Range:
+    pair = _integers(data, what, signed)
+    if len(pair) != 2 or pair[0] >= pair[1]:
+        raise FormatError(f"{what} must be a half-open range [lo, hi] with lo < hi")
+    return pair[0], pair[1]
+
+
+def _mapping(data: object, what: str) -> dict[str, object]:
+    if not isinstance(data, dict):
+        raise FormatError(f"{what} must be an object")
+    return data
+
+
+def _program(data: object, what: str, bodies: Mapping[str, Program] | None = None) -> Program:
+    """A program; ``bodies`` are those of the functions that it may call."""
+    raw = _get(data, what, frozenset(("inputs", "ops", "outputs")))
+    inputs = {n: TensorType.parse(t) for n, t in _pairs(raw["inputs"], f"inputs of {what}").items()}
+    ops: list[Op] = []
+    for entry in _items(raw["ops"], f"ops of {what}"):
+        if isinstance(entry, list) and len(entry) == 5 and entry[1] == CALL:
+            ops += call_from_json(entry, bodies or {})
+        else:
+            ops.append(op_from_json(entry))
+    return Program(inputs, tuple(ops), _pairs(raw["outputs"], f"outputs of {what}"))
+
+
+def _functions(data: object) -> dict[str, Function]:
+    functions = {}
+    for name, entry in _mapping(data, "functions").items():
+        check_symbol(name, "function")
+        f = _get(entry, f"function {name}", frozenset(("specification", "classes")))
+        bodies = {
+            c: _program(p, f"{name} of class {c}") for c, p in _mapping(f["classes"], "classes").items()
+        }
+        functions[name] = Function(_program(f["specification"], f"{name} of the specification"), bodies)
+    return functions
+
+
+def _relation(data: object, known: dict[str, tuple[Piece, ...]]) -> Relation:
+    """``known`` has the pieces that were read already, by their text: equal layers have equal ones."""
+    raw = _get(data, "a relation", frozenset(("spec", "plan", "coef", "reduce", "pieces")))
+    spec, plan = _text(raw["spec"], "spec of a relation"), _text(raw["plan"], "plan of a relation")
+    reduce: tuple[str, tuple[str, ...]] | None = None
+    if raw["reduce"] is not None:
+        pair = _items(raw["reduce"], "reduce of a relation")
+        if len(pair) != 2 or pair[0] not in ("add", "max", "min"):
+            raise FormatError(f"reduce of relation {plan} must be null or [add|max|min, [axes]]")
+        reduce = (str(pair[0]), _strings(pair[1], "reduce axes"))
+    text = repr(raw["pieces"])
+    if text not in known:
+        known[text] = tuple(_piece(p) for p in _items(raw["pieces"], "pieces of a relation"))
+    return Relation(spec, plan, known[text], rational(_text(raw["coef"], "coef of a relation")), reduce)
+
+
+def _piece(data: object) -> Piece:
+    raw = _get(data, "a piece", frozenset(("class", "sizes", "plan", "spec")))
+    return Piece(
+        _text(raw["class"], "class of a piece"),
+        _integers(raw["sizes"], "sizes of a piece"),
+        tuple(Affine.from_json(a) for a in _items(raw["plan"], "plan forms")),
+        tuple(Affine.from_json(a) for a in _items(raw["spec"], "spec forms")),
+    )
+
+
+_KEYS = frozenset(
+    (
+        "format",
+        "version",
+        "name",
+        "mesh",
+        "groups",
+        "sources",
+        "specification",
+        "classes",
+        "inputs",
+        "outputs",
+        "ranges",
+        "provenance",
+    )
+)
+
+
+_OPTIONAL = frozenset(("functions", "given", "constants"))
+
+
+def loads(data: bytes) -> Plan:
+    """Parse and check a plan document."""
+    document = parse_json(data)
+    there = frozenset(document) if isinstance(document, dict) else frozenset()
+    raw = _get(document, "a plan", _KEYS | (there & _OPTIONAL))
+    if raw["format"] != FORMAT or raw["version"] != VERSION:
+        raise FormatError(f"not a {FORMAT} document of version {VERSION}")
+    axes: dict[str, int] = {}
+    for entry in _items(raw["mesh"], "mesh"):
+        pair = _items(entry, "a mesh axis")
+        if len(pair) != 2 or not isinstance(pair[0], str) or pair[0] in axes:
+            raise FormatError("mesh must be a list of [name, size] with distinct names")
+        axes[pair[0]] = _integers(pair[1:], "sizes of the mesh")[0]
+    groups = {}
+    for name, entry in _mapping(raw["groups"], "groups").items():
+        g = _get(entry, f"group {name}", frozenset(("axes", "ranks")))
+        lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
+        groups[name] = Group(_strings(g["axes"], f"axes of {name}"), lists)
+    functions = _functions(raw.get("functions", {}))
+    roles = {role: _strings(raw.get(role, []), role) for role in ("given", "constants")}
+    for key in sorted(there & _OPTIONAL):
+        if not raw[key]:
+            raise FormatError(f"an empty list of {key}; leave it out")
+    classes = []
+    for entry in _items(raw["classes"], "classes"):
+        c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
+        name = _text(c["name"], "name of a class")
+        box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
+        for label, function in functions.items():
+            if name not in function.classes:
+                raise FormatError(f"function {label} must have a body for every rank class")
+        bodies = {label: function.classes[name] for label, function in functions.items()}
+        classes.append(RankClass(name, box, _program(c["program"], f"program of {name}", bodies)))
+    known: dict[str, tuple[Piece, ...]] = {}
+    plan = Plan(
+        _text(raw["name"], "name"),
+        Mesh(axes),
+        groups,
+        _strings(raw["sources"], "sources"),
+        _program(raw["specification"], "specification", {f: g.specification for f, g in functions.items()}),
+        tuple(classes),
+        tuple(_relation(r, known) for r in _items(raw["inputs"], "inputs")),
+        tuple(_relation(r, known) for r in _items(raw["outputs"], "outputs")),
+        {n: _range(r, f"range of {n}", signed=True) for n, r in _mapping(raw["ranges"], "ranges").items()},
+        _mapping(raw["provenance"], "provenance"),
+        functions,
+        roles["given"],
+        roles["constants"],
+    )
+    check_plan(plan)
+    return plan

@@ -1,0 +1,1 @@
+"""The proof as data: facts, stages, ``proof.json``."""

@@ -1,0 +1,1 @@
+"""Plans and proofs as text: ``tv-show``."""
