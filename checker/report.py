@@ -12,6 +12,7 @@ from .kernel import Examined, Verified
 from .language.functions import FUNCTIONS
 from .language.plan import Plan, Relation
 from .language.proof import AlgebraStage, Law, Proof
+from .rules.laws import LAWS
 from .rules.roles import states
 
 FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
@@ -34,12 +35,6 @@ OUTSIDE = (
     "that the captured graphs are what the framework runs",
     "run.sh and report.txt of the bundle, which are not checked",
 )
-LAWS = {
-    "ring": "identities of commutative rings over `mul`, + and -, with rational coefficients",
-    "lattice": "associativity, commutativity and idempotence of `max2` and of `min2`",
-    "recip": "the reciprocal of a literal that is not zero",
-    "root": "`sqrt(p) * sqrt(p) = p` for p that cannot be negative, in stages without sums",
-}
 
 
 def rounded(number: Fraction) -> str:
@@ -143,7 +138,7 @@ def trusted_base(plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[
     unused = [law for law in LAWS if not laws[law]]
     lines = [
         f"the reduction theorem (DESIGN section 3), for {len(algebra)} algebra stages",
-        *(f"law {law}, used {laws[law]} times: {text}" for law, text in LAWS.items() if laws[law]),
+        *(f"law {law}, used {laws[law]} times: {LAWS[law].sentence}" for law in LAWS if laws[law]),
         *([f"laws that this bundle does not use: {', '.join(unused)}"] if unused else []),
         "functions without a meaning but these laws: "
         + (", ".join(f"{name.decode()} (in {n} files)" for name, n in sorted(free.items())) or "none"),

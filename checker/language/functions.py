@@ -2,92 +2,15 @@
 
 from __future__ import annotations
 
-FUNCTIONS = [
-    "mul",
-    "recip",
-    "fexp",
-    "flog",
-    "fsqrt",
-    "frsqrt",
-    "fsin",
-    "fcos",
-    "ftanh",
-    "flogistic",
-    "fabs",
-    "fpow",
-    "max2",
-    "min2",
-    "cmp_eq",
-    "cmp_ne",
-    "cmp_lt",
-    "cmp_le",
-    "cmp_gt",
-    "cmp_ge",
-    "nonzero",
-    "neg_inf",
-    "pos_inf",
-]
-"""The free functions of docs/certificate.md, in the order in which a file declares them."""
-RESERVED = frozenset(FUNCTIONS).union(
-    [
-        "and",
-        "or",
-        "not",
-        "ite",
-        "xor",
-        "let",
-        "par",
-        "as",
-        "exists",
-        "forall",
-        "match",
-        "distinct",
-        "div",
-        "mod",
-        "abs",
-        "to_real",
-        "to_int",
-        "is_int",
-        "true",
-        "false",
-        "assert",
-        "define",
-        "declare",
-        "check",
-        "push",
-        "pop",
-        "exit",
-        "echo",
-        "reset",
-        "divisible",
-        "select",
-        "store",
-        "implies",
-        "iff",
-        "if",
-        "sum",
-        "prod",
-        "int",
-        "real",
-        "bool",
-        "sec",
-        "csc",
-        "cot",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "pi",
-        "iand",
-        "pow2",
-        "goal",
-        "def",
-        "hyp",
-        "law",
-        "bound",
-        "range",
-        "s",
-    ]
-)
+from .ops import ARITY
+
+FUNCTIONS = tuple(ARITY)
+"""The free functions, in the order in which a file declares them."""
+_WORDS = """
+and or not ite xor let par as exists forall match distinct div mod abs to_real to_int is_int true
+false assert define declare check push pop exit echo reset divisible select store implies iff if sum
+prod int real bool sec csc cot tan asin acos atan sinh cosh pi iand pow2 goal def hyp law bound
+range s
+"""
+RESERVED = frozenset(FUNCTIONS) | frozenset(_WORDS.split())
+"""Names that are no symbols: of SMT-LIB and its solvers, and of the premises."""

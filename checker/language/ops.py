@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import need
 from .affine import evident
@@ -67,48 +67,76 @@ class Op:
 
 
 _TABLE = """
-op                  sorts      layout: a term of the sorts     algebra: over the reals, booleans are 0 and 1
-add                 Real Int   + a b                           + a b
-subtract            Real Int   - a b                           - a b
-negate              Real Int   - a                             neg a
-multiply            Real Int   mul a b                         mul a b
-divide              Real       mul a (recip b)                 mul a (recip b)
-power               Real       fpow a b                        fpow a b
-maximum             Real Int   ite (>= a b) a b                max2 a b
-minimum             Real Int   ite (<= a b) a b                min2 a b
-exponential         Real       fexp a                          fexp a
-log                 Real       flog a                          flog a
-sqrt                Real       fsqrt a                         fsqrt a
-rsqrt               Real       frsqrt a                        frsqrt a
-sine                Real       fsin a                          fsin a
-cosine              Real       fcos a                          fcos a
-tanh                Real       ftanh a                         ftanh a
-logistic            Real       flogistic a                     flogistic a
-abs                 Real Int   fabs a                          fabs a
-and                 Bool       and a b                         mul a b
-or                  Bool       or a b                          - (+ a b) (mul a b)
-not                 Bool       not a                           - 1 a
-select              .          ite a b c                       + c (mul a (- b c))
-compare EQ          .          = a b                           cmp_eq a b
-compare NE          .          not (= a b)                     cmp_ne a b
-compare LT          .          < a b                           cmp_lt a b
-compare LE          .          <= a b                          cmp_le a b
-compare GT          .          > a b                           cmp_gt a b
-compare GE          .          >= a b                          cmp_ge a b
-convert Real Real   .          a                               a
-convert Int Int     .          a                               a
-convert Bool Bool   .          a                               a
-convert Int Real    .          to_real a                       a
-convert Bool Real   .          ite a 1.0 0.0                   a
-convert Bool Int    .          ite a 1 0                       a
-convert Int Bool    .          not (= a 0)                     nonzero a
-broadcast_in_dim    .          a                               a
-transpose           .          a                               a
-reduce              .          .                               a
-dot_general         .          .                               mul a b
+op                 sorts     layout            algebra              sign   infinity  defined where
+add                Real Int  + a b             + a b                keeps  .         .
+subtract           Real Int  - a b             - a b                .      .         .
+negate             Real Int  - a               neg a                .      .         .
+multiply           Real Int  mul a b           mul a b              keeps  .         .
+divide             Real      mul a (recip b)   mul a (recip b)      .      .         b is not 0
+exponential        Real      fexp a            fexp a               plus   .         .
+log                Real      flog a            flog a               .      .         a > 0
+sqrt               Real      fsqrt a           fsqrt a              plus   .         a >= 0
+rsqrt              Real      frsqrt a          frsqrt a             .      .         a > 0
+sine               Real      fsin a            fsin a               .      .         .
+cosine             Real      fcos a            fcos a               .      .         .
+tanh               Real      ftanh a           ftanh a              .      .         .
+logistic           Real      flogistic a       flogistic a          plus   .         .
+abs                Real Int  fabs a            fabs a               plus   .         .
+power              Real      fpow a b          fpow a b             .      .         a > 0
+maximum            Real Int  ite (>= a b) a b  max2 a b             keeps  moves     .
+minimum            Real Int  ite (<= a b) a b  min2 a b             keeps  moves     .
+and                Bool      and a b           mul a b              .      .         .
+or                 Bool      or a b            - (+ a b) (mul a b)  .      .         .
+not                Bool      not a             - 1 a                .      .         .
+select             .         ite a b c         + c (mul a (- b c))  .      moves     .
+compare EQ         .         = a b             cmp_eq a b           .      .         .
+compare NE         .         not (= a b)       cmp_ne a b           .      .         .
+compare LT         .         < a b             cmp_lt a b           .      .         .
+compare LE         .         <= a b            cmp_le a b           .      .         .
+compare GT         .         > a b             cmp_gt a b           .      .         .
+compare GE         .         >= a b            cmp_ge a b           .      .         .
+convert Real Real  .         a                 a                    keeps  moves     .
+convert Int Int    .         a                 a                    keeps  moves     .
+convert Bool Bool  .         a                 a                    keeps  moves     .
+convert Int Real   .         to_real a         a                    keeps  moves     .
+convert Bool Real  .         ite a 1.0 0.0     a                    keeps  moves     .
+convert Bool Int   .         ite a 1 0         a                    keeps  moves     .
+convert Int Bool   .         not (= a 0)       nonzero a            keeps  moves     .
+broadcast_in_dim   .         a                 a                    keeps  moves     .
+transpose          .         a                 a                    keeps  moves     .
+reduce             .         .                 a                    keeps  .         .
+dot_general        .         .                 mul a b              keeps  .         .
+constant           .         .                 .                    .      .         .
+iota               .         .                 .                    .      .         .
+reshape            .         .                 .                    keeps  moves     .
+slice              .         .                 .                    keeps  moves     .
+pad                .         .                 .                    keeps  moves     .
+concatenate        .         .                 .                    keeps  moves     .
+gather             .         .                 .                    .      moves     b is an index of a
+all_reduce         .         .                 .                    keeps  .         .
+all_gather         .         .                 .                    keeps  moves     .
+reduce_scatter     .         .                 .                    keeps  .         .
+all_to_all         .         .                 .                    keeps  moves     .
 """
-"""`a b c` are the operands, each read where `wires` says; `.` is none. `reduce` and `dot_general` go on to
-reduce over the summed coordinates. In layouts products of integers and `abs` of integers have no term."""
+"""One row per op, or per variant of one; `.` is none. `a b c` are the operands.
+
+`layout` is the term in layout stages, `algebra` over the reals with booleans as 0 and 1; each operand is read
+of integers and `abs` of integers have no term. What has neither term moves data, and layout.py knows it.
+of integers and `abs` of integers have no term. What has neither moves data, and layout.py knows it.
+`sign`: a result is never negative (plus), or is not where no operand is (keeps); `rules/roots.py` asks.
+`infinity`: the op may pass an infinite literal on; `rules/infinite.py` asks.
+`defined where`: the function is total here, its values elsewhere mean nothing; `report.py` names such ops.
+The order of the free functions in a file is that of their first use in `algebra`.
+"""
+
+
+class Row(NamedTuple):
+    sorts: str
+    layout: str
+    algebra: str
+    sign: str
+    infinity: str
+    defined: str
 
 
 def _parse(source: str) -> Term:
@@ -123,9 +151,32 @@ def _parse(source: str) -> Term:
     return tuple(stack[0]) if len(stack[0]) > 1 else stack[0][0]
 
 
-ROWS = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line) for line in _TABLE.strip().splitlines()[1:])}
-LAYOUT = {op: _parse(row[1]) for op, row in ROWS.items() if row[1] != "."}
-ALGEBRA = {op: _parse(row[2]) for op, row in ROWS.items()}
+_LINES = [re.split(r"\s{2,}", line) for line in _TABLE.strip().splitlines()[1:]]
+ROWS = {name: Row(*columns) for name, *columns in _LINES}
+LAYOUT = {op: _parse(row.layout) for op, row in ROWS.items() if row.layout != "."}
+ALGEBRA = {op: _parse(row.algebra) for op, row in ROWS.items() if row.algebra != "."}
+
+
+def _applied(term: Term) -> Iterator[tuple[str, int]]:
+    """Operators and functions of a term, with the number of their arguments."""
+    if isinstance(term, tuple):
+        yield term[0], len(term) - 1
+        for inner in term[1:]:
+            yield from _applied(inner)
+
+
+#: Operators of the terms, with their meaning; the other functions of the algebra column are free.
+OPERATORS = {"+": 2, "-": 2, "neg": 1}
+ARITY = {name: n for term in ALGEBRA.values() for name, n in _applied(term) if name not in OPERATORS} | {
+    "neg_inf": 0,
+    "pos_inf": 0,
+}
+"""The free functions of docs/certificate.md, in the order in which a file declares them."""
+
+
+def named(column: str, word: str) -> frozenset[str]:
+    """The ops that have this word in this column of the table."""
+    return frozenset(op.split()[0] for op, row in ROWS.items() if getattr(row, column) == word)
 
 
 def fill(template: Term, values: Mapping[str, Term]) -> Term:
@@ -169,7 +220,7 @@ def wires(op: Op) -> list[list[int | None]] | None:
                 ]
                 for shape, (batch, summed) in zip(shapes, sides, strict=True)
             ]
-    return [list(range(rank)) for _ in shapes] if op.variant in ROWS else None
+    return [list(range(rank)) for _ in shapes] if op.variant in ALGEBRA else None
 
 
 # Type rules -------------------------------------------------------------------------------------------------
@@ -180,13 +231,11 @@ COLLECTIVES = {
     "reduce_scatter": "group kind dim seq",
     "all_to_all": "group split_dim concat_dim seq",
 }
-ATTRIBUTES = {
-    **{row.split()[0]: "" for row in ROWS},
+ATTRIBUTES = dict.fromkeys((op.split()[0] for op in ROWS), "") | {
     "constant": "value",
     "iota": "dim",
     "compare": "direction",
     "broadcast_in_dim": "dims",
-    "reshape": "",
     "transpose": "perm",
     "slice": "start stride",
     "pad": "low high",
@@ -197,8 +246,9 @@ ATTRIBUTES = {
     **COLLECTIVES,
 }
 OPERANDS = {
-    row.split()[0]: len({"a", "b", "c"}.intersection(re.findall(r"\w+", columns[2])))
+    row.split()[0]: len({"a", "b", "c"}.intersection(re.findall(r"\w+", columns.algebra)))
     for row, columns in ROWS.items()
+    if columns.algebra != "."
 } | {"constant": 0, "iota": 0, "pad": 2, "gather": 2}
 """Number of operands, where it is not 1 (or, for `concatenate`, any)."""
 
@@ -310,7 +360,7 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
                 shape = resized(d, shape[d] * group)
         case _:
             need(
-                r.sort in ROWS[op.name][0].split() and all(t == r for t in xs),
+                r.sort in ROWS[op.name].sorts.split() and all(t == r for t in xs),
                 "operands and result must have one suitable type",
             )
     need(r == Type(dtype, shape), "result type does not fit")

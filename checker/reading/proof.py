@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import need
-from ..language.functions import FUNCTIONS
+from ..language.ops import ARITY, OPERATORS
 from ..language.proof import (
     AlgebraStage,
     BoundPart,
@@ -48,6 +48,7 @@ from .strict import (
     integers,
     many,
     members,
+    name,
     natural,
     one_of,
     optional,
@@ -60,6 +61,8 @@ from .strict import (
 )
 
 MAX_TERM, MAX_REPS, MAX_DIGITS = 200, 1000, 64
+TERMS = {"lit": 1, "*": 2, **OPERATORS, **ARITY}
+"""Heads of a law's terms, with the number of their arguments; `+` has two or more."""
 
 
 MEMBER = re.compile(rf"(plan|proof|witness)\.json|run\.sh|report\.txt|obligations/{FILE.pattern}\.smt2")
@@ -304,7 +307,7 @@ def _algebra(item: dict[str, Any], what: str, facts: list[Fact]) -> Stage:
         ),
         "law": (
             Law,
-            {"schema": one_of(("ring", "lattice", "recip", "root"), "unknown law"), "lhs": term, "rhs": term},
+            {"schema": name, "lhs": term, "rhs": term},
         ),
     }
     cases = []
@@ -330,14 +333,7 @@ def _term(value: Any, what: str, coords: Reader, depth: int = 0) -> Any:
     inner = partial(_term, coords=coords, depth=depth + 1)
     if head == "e":
         return Element(*row(text, read_ref, coords)(value, what)[1:])
-    need(head in ("lit", "*", "+", "-", "neg") or head in FUNCTIONS, f"{what}: unknown function {head[:20]}")
-    binary = head in ("-", "mul", "fpow", "max2", "min2") or head.startswith("cmp_")
-    count = 0 if head in ("neg_inf", "pos_inf") else 2 if binary else 1
-    fields: list[Reader] = (
-        [rational]
-        if head == "lit"
-        else [rational, inner]
-        if head == "*"
-        else [inner] * (max(len(value) - 1, 2) if head == "+" else count)
-    )
+    need(head in TERMS, f"{what}: unknown function {head[:20]}")
+    count = max(len(value) - 1, 2) if head == "+" else TERMS[head]
+    fields = [rational, inner] if head == "*" else [rational] if head == "lit" else [inner] * count
     return row(text, *fields)(value, what)

@@ -32,9 +32,9 @@ from ..language.proof import (
     Tree,
 )
 from ..reading.proof import MAX_REPS
-from . import roots
+from .laws import LAWS
 from .model import LITERALS, Model
-from .normalise import Node, law_holds
+from .normalise import Node
 from .terms import literal
 
 Coord = tuple[Any, ...]
@@ -230,7 +230,7 @@ class Algebra:
     def _case(self, case: Case, where: str) -> Solved:
         defs, sources = dict[Element, Node](), dict[Key, Any]()
         assertions: list[tuple[str, Term]] = []
-        rooted = False
+        alone = ""
         for number, premise in enumerate(case.premises, 1):
             self.where = f"{where}, premise {number}"
             match premise:
@@ -244,16 +244,14 @@ class Algebra:
                     defs[e] = rhs
                 case Law(schema, lhs, rhs):
                     kind, left, right = "law", self._read(lhs), self._read(rhs)
-                    good = (
-                        roots.holds(self.model, left, right)
-                        if schema == "root"
-                        else law_holds(schema, left, right)
-                    )
+                    self.need(schema in LAWS, 7, f"there is no law {schema[:20]}")
+                    good = LAWS[schema].holds(self.model, left, right)
                     self.need(good, 7, f"this is no instance of the {schema} law")
-                    rooted = rooted or schema == "root"
+                    if not LAWS[schema].sums:
+                        alone = schema
             assertions.append((f"{kind}.{number}", ("=", term_of(left), term_of(right))))
         self.where = where
-        self.need(not (rooted and any(map(self._sums, defs))), 7, "the root law beside a sum")
+        self.need(not (alone and any(map(self._sums, defs))), 7, f"the {alone} law beside a sum")
         flat = [str(r) for reps in case.reps for r in reps]
         left, right = self.goal_sides(lambda k: flat[k])
         assertions.append(("goal", ("not", ("=", term_of(left), term_of(right)))))

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from ..errors import Masked, Rejected
-from ..language.ops import Op
+from ..language.ops import Op, named
 from ..language.plan import Plan, Program
 from .masks import Masks
 
-MOVES = frozenset(
-    (
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
-        "slice",
-        "pad",
-        "concatenate",
-        "gather",
-        "all_gather",
-        "all_to_all",
-        "select",
-        "maximum",
-        "minimum",
-        "convert",
-    )
-)
+MOVES = named("infinity", "moves")
 
 
 def infinities(plan: Plan) -> list[str]:

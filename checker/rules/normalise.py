@@ -95,16 +95,3 @@ def leaves_of(function: str, node: Node) -> list[Node]:
     if isinstance(node, tuple) and node[0] == function:
         return [leaf for n in node[1:] for leaf in leaves_of(function, n)]
     return [node]
-
-
-def law_holds(schema: str, left: Node, right: Node) -> bool:
-    """Is `left = right` an instance of the law (docs/certificate.md, Algebra stages)?"""
-    if schema == "ring":
-        return Normaliser({}, opaque=True).equal(left, right)
-    if schema == "recip":
-        match left, right:
-            case ("recip", ("lit", Fraction() as a)), ("lit", Fraction() as b):
-                return a * b == 1
-        return False
-    heads = [n[0] for n in (left, right) if isinstance(n, tuple) and n[0] in ("max2", "min2")]
-    return bool(heads) and set(leaves_of(heads[0], left)) == set(leaves_of(heads[0], right))

@@ -4,34 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from ..language.ops import named
 from ..language.proof import Element, Reduced, Ref, Tensor
 from .model import Model
 from .normalise import Node
 
 #: Results that are not negative whatever the operands are, or if all operands (of all ranks) are not.
-ALWAYS = frozenset(("exponential", "sqrt", "abs", "logistic"))
-CLOSED = frozenset(
-    (
-        "add",
-        "multiply",
-        "maximum",
-        "minimum",
-        "reduce",
-        "dot_general",
-        "convert",
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
-        "slice",
-        "pad",
-        "concatenate",
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "all_to_all",
-        "call",
-    )
-)
+ALWAYS, CLOSED = named("sign", "plus"), named("sign", "keeps") | {"call"}
 MAX_CONE = 10_000
 
 

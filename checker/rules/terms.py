@@ -12,9 +12,8 @@ from typing import Any
 
 from ..language.affine import Affine, Ranges, evident
 from ..language.functions import FUNCTIONS
-from ..language.ops import Term
+from ..language.ops import ARITY, Term
 
-ARITY = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0}
 HEAD = """(set-info :smt-lib-version 2.6)
 (set-logic {})
 (set-info :source |TrainVerify|)
@@ -107,8 +106,7 @@ def file_text(
         head += [f"; {name} = {describe(item)}", f"(declare-fun {name} {signature(item)})"]
     for function in FUNCTIONS:
         if function in show.seen:
-            arity = ARITY.get(function, 2 if function.startswith("cmp_") else 1)
-            head.append(f"(declare-fun {function} ({' '.join(['Real'] * arity)}) Real)")
+            head.append(f"(declare-fun {function} ({' '.join(['Real'] * ARITY[function])}) Real)")
     return "\n".join([*head, *body, "(check-sat)", "(exit)", ""]).encode("ascii")
 
 

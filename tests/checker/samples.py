@@ -19,6 +19,14 @@ from checker.rules.algebra import Algebra
 from checker.rules.model import Model
 from checker.rules.widths import check_widths
 
+#: For laws that look at terms only.
+NO_PLAN: Any = None
+
+
+def refuses(number: int, reason: str, at: str = "") -> Any:
+    """An obligation fails for this reason (a pattern), if asked at this place."""
+    return pytest.raises(Rejected, match=rf"^obligation {number} .*{at}: .*{reason}")
+
 
 def dump(value: Any) -> bytes:
     return (json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n").encode()

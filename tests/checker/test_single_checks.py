@@ -23,13 +23,9 @@ from checker.rules.layout import MAX_SUMMANDS, Layout
 from checker.rules.model import Model
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import dump, one_case, op, piece, plan_of, program, relation, row_parallel, shards, z
+from samples import dump, one_case, op, piece, plan_of, program, refuses, relation, row_parallel, shards, z
 
 ALL = {"0001": "unsat", "0002": "unsat"}
-
-
-def refuses(number: int, reason: str) -> Any:
-    return pytest.raises(Rejected, match=rf"^obligation {number} .*: .*{reason}")
 
 
 def fact(lhs: Any, rhs: Any, symbols: list[Any], left: list[Any], right: list[Any]) -> dict[str, Any]:

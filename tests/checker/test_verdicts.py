@@ -22,13 +22,9 @@ from checker.rules.model import Model
 from checker.rules.relations import relation_facts
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, op, piece, plan_of, program, relation, row_parallel, shards, z
+from samples import Bundle, dump, op, piece, plan_of, program, refuses, relation, row_parallel, shards, z
 
 ALL = {"0001": "unsat", "0002": "unsat"}
-
-
-def refuses(number: int, reason: str) -> Any:
-    return pytest.raises(Rejected, match=rf"^obligation {number} .*: .*{reason}")
 
 
 # Members and files ------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ PROOFS: list[tuple[str, Any, str]] = [
     (CASE + "premises.2.fact", 4, r"no integer in \[0, 4\)"),
     (CASE + "premises.2.defines", "both", "defines lhs or rhs, not"),
     (CASE + "premises.2.at.0", {"t.1": 1}, "unknown symbol"),
-    (CASE + "premises.5.schema", "guess", "unknown law"),
+    (CASE + "premises.5.schema", "a guess", "is no valid text here"),
     (CASE + "premises.0.e.1.0", [0, -1], "no integer in"),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from checker.rules.model import Model
 from checker.rules.terms import _Printer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import samples
 from samples import dump, op, plan_of, program
 
 A0, B0 = Affine.symbol("a"), Affine.symbol("b")
@@ -117,8 +119,7 @@ def stage(*premises: Any, facts: tuple[Fact, ...] = (), fresh: Any = None) -> li
     return [show(term) for _, term in layout.assertions[:-1]]
 
 
-def refuses(number: int, reason: str) -> Any:
-    return pytest.raises(Rejected, match=rf"^obligation {number} .* at here, premise \d+: .*{reason}")
+refuses = partial(samples.refuses, at=r" at here, premise \d+")
 
 
 RESHAPE = (A0, B0, X, Y)
