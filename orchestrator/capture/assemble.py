@@ -14,7 +14,7 @@ import torch
 
 from certificates.errors import FormatError
 from certificates.plan import placements as placed
-from certificates.plan.affine import Affine
+from certificates.plan.affine import Affine, Range
 from certificates.plan.checking import check_plan
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Group, Mesh, Plan, RankClass, Relation
@@ -67,7 +67,7 @@ def capture(
 ) -> Plan:
     """Trace the specification and a sample of ranks, and write down the plan.
 
-    The sample has about ``most`` ranks, and more where programs change along an axis.
+    Up to ``most`` ranks of each class are traced, and those that show where classes end.
     ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. Any
     step that cannot be captured exactly is a :class:`CaptureError`.
     """
@@ -113,7 +113,8 @@ def capture(
             raise LayoutError(
                 f"the single-device step changes a state that class {cls.name} does not", tensor=missing[0]
             ).at(definition.frame)
-    related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()))
+    boxes = [f.box for f in fitted]
+    related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
@@ -258,9 +259,10 @@ class _Relations:
         spec: Program,
         classes: Sequence[RankClass],
         traces: Sequence[Sample],
+        boxes: Sequence[Mapping[str, Range]],
     ) -> None:
         self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
-        self._traces = traces
+        self._traces, self._boxes = traces, boxes
 
     def inputs(self) -> tuple[Relation, ...]:
         makers = [
@@ -322,7 +324,9 @@ class _Relations:
             self._need_cuts(name, layouts)
             derived = derive(source, shape, self._mesh, cuts)
             if derived is None:
-                return replace(pieces(source, self._mesh, self._classes, cuts), spec=name, plan=name)
+                return replace(
+                    pieces(source, self._mesh, self._classes, cuts, self._boxes), spec=name, plan=name
+                )
             placement = derived
         return self._relate(name, shape, placement.shards, placement.order)
 

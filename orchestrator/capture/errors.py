@@ -230,12 +230,6 @@ class FitError(CaptureError):
         self.scalar = scalar
 
 
-class ClassError(CaptureError):
-    """The ranks that run one program do not form boxes of mesh coordinates."""
-
-    rule = "classes"
-
-
 class LayoutError(CaptureError):
     """The layout of a state tensor is missing or contradicts what a rank holds."""
 

@@ -1,8 +1,9 @@
 """Rank classes and rank-dependent scalars from a sample of traced ranks.
 
 Ranks whose programs agree except for integers form a class. Its integers are affine in the mesh coordinates:
-fitted on the corner and one neighbour per axis, checked on every other traced rank. Untraced ranks lie
-between traced ranks of one class; the plan records them as interpolated.
+fitted on the first corner of the class and one neighbour per axis, checked on every other traced rank, all
+corners among them. Two forms that are affine along each axis and agree at the corners of a box agree in all
+of it. Untraced ranks are recorded as interpolated.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from certificates.plan.affine import Affine, Range
@@ -18,7 +19,7 @@ from certificates.plan.plan import Mesh
 from certificates.plan.program import Attr
 
 from .builder import Draft
-from .errors import ClassError, FitError, Frame
+from .errors import FitError, Frame
 from .layouts import Layout
 from .lowering import RankProgram
 from .tracing import RankTrace
@@ -26,8 +27,12 @@ from .tracing import RankTrace
 #: Axes up to this size are traced at every coordinate, as long as few enough ranks are traced.
 SMALL = 8
 MOST = 64
+#: A mesh of up to this many ranks is traced whole.
+WHOLE = 16
 Point = tuple[int, ...]
 Scalars = tuple[int, ...]
+#: Coordinates from and below, axis by axis.
+Box = tuple[Range, ...]
 
 
 def samples(size: int) -> list[list[int]]:
@@ -44,14 +49,19 @@ def samples(size: int) -> list[list[int]]:
 
 
 def grid_samples(sizes: Sequence[int], most: int = MOST) -> list[list[int]]:
-    """Samples of every axis; while their product exceeds ``most``, the longest list is thinned."""
+    """Samples of every axis; while a box needs more than ``most`` points, the longest list is thinned."""
     choices = [samples(n) for n in sizes]
-    while math.prod(len(c[0]) for c in choices) > most:
+    while _count([c[0] for c in choices]) > most:
         long = [i for i, c in enumerate(choices) if len(c) > 1]
         if not long:
             break
         choices[max(long, key=lambda i: (len(choices[i][0]), sizes[i]))].pop(0)
     return [c[0] for c in choices]
+
+
+def _count(lines: Sequence[Sequence[int]]) -> int:
+    """Corners of a box, and the points between them on the lines through the first one."""
+    return int(math.prod(min(2, len(x)) for x in lines) + sum(max(0, len(x) - 2) for x in lines))
 
 
 def scalars(program: RankProgram) -> Scalars:
@@ -127,9 +137,11 @@ class FittedClass:
 
 
 class Grid:
-    """Traced points of a mesh: a product of sampled coordinates per axis, refined where skeletons change.
+    """Boxes of a mesh, each with one program, found from few traced ranks.
 
-    The tracer is given ranks and the live collection of skeletons whose program is known already.
+    In every box its corners are traced, and on the lines through its first corner the sampled coordinates; a
+    mesh of up to :data:`WHOLE` ranks is traced whole. Where two points of a box differ, it is divided. The
+    tracer is given ranks and the live collection of skeletons whose program is known already.
     """
 
     def __init__(
@@ -143,102 +155,120 @@ class Grid:
         self._axes = list(mesh.axes)
         self._samples = grid_samples(list(mesh.axes.values()), most)
         self.traces: dict[Point, Sample] = {}
-        self._skeletons: dict[Point, str] = {}
         self._programs: dict[str, RankProgram] = {}
+        self._boxes: list[Box] = []
 
     def _trace(self, points: Iterable[Point]) -> None:
         todo = {self._rank(p): p for p in points if p not in self.traces}
         for result in self._tracer(list(todo), self._programs):
             assert result.rank is not None
-            point = todo[result.rank]
             if result.program is not None:
                 self._programs.setdefault(result.skeleton, result.program)
-            self.traces[point] = replace(result, program=None)
-            self._skeletons[point] = result.skeleton
+            self.traces[todo[result.rank]] = replace(result, program=None)
 
     def _rank(self, point: Point) -> int:
         return self.mesh.rank(dict(zip(self._axes, point, strict=True)))
 
-    def fill(self) -> None:
-        """Trace the product of samples; bisect between neighbours that differ until they are adjacent."""
-        self._trace(itertools.product(*self._samples))
-        while True:
-            gap = self._open_gap()
-            if gap is None:
-                return
-            axis, low, high = gap
-            at = high[axis] - 1  # a last rank that differs is the most frequent case
-            while high[axis] - low[axis] > 1:
-                middle = (*low[:axis], at, *low[axis + 1 :])
-                self._trace([middle])
-                if self._skeletons[middle] == self._skeletons[low]:
-                    low = middle
-                else:
-                    high = middle
-                at = (low[axis] + high[axis]) // 2
-            self._samples[axis] = sorted({*self._samples[axis], low[axis], high[axis]})
-            self._trace(itertools.product(*self._samples))
+    def _skeleton(self, point: Point) -> str:
+        self._trace([point])
+        return self.traces[point].skeleton
 
-    def _open_gap(self) -> tuple[int, Point, Point] | None:
-        for point in itertools.product(*self._samples):
-            for axis, values in enumerate(self._samples):
-                following = [v for v in values if v > point[axis]]
-                if following and following[0] - point[axis] > 1:
-                    other = (*point[:axis], following[0], *point[axis + 1 :])
-                    if self._skeletons[point] != self._skeletons[other]:
-                        return axis, point, other
+    def fill(self) -> None:
+        """Trace, and divide the mesh into boxes of one program each whose scalars fit where that helps."""
+        mesh = tuple((0, n) for n in self.mesh.axes.values())
+        self._boxes = sorted(self._divided(mesh), key=lambda box: [lo for lo, _ in box])
+
+    def _divided(self, box: Box) -> Iterator[Box]:
+        self._trace(self._needed(box))
+        cut = self._boundary(box) or self._misfit(box)
+        if cut is None:
+            yield box
+            return
+        axis, at = cut
+        for part in ((box[axis][0], at), (at, box[axis][1])):
+            yield from self._divided((*box[:axis], part, *box[axis + 1 :]))
+
+    def _needed(self, box: Box) -> list[Point]:
+        """Corners, and lines through the first one; three points at least of what has three."""
+        if self.mesh.ranks <= WHOLE:
+            return list(itertools.product(*(range(lo, hi) for lo, hi in box)))
+        points = set(itertools.product(*({lo, hi - 1} for lo, hi in box)))
+        first = tuple(lo for lo, _ in box)
+        for axis, (lo, hi) in enumerate(box):
+            line = {x for x in self._samples[axis] if lo <= x < hi} | {lo, min(lo + 1, hi - 1)}
+            points |= {(*first[:axis], x, *first[axis + 1 :]) for x in line}
+        return sorted(points)
+
+    def _inside(self, box: Box) -> dict[Point, Sample]:
+        return {
+            p: t
+            for p, t in sorted(self.traces.items())
+            if all(lo <= x < hi for x, (lo, hi) in zip(p, box, strict=True))
+        }
+
+    def _boundary(self, box: Box) -> tuple[int, int] | None:
+        """Axis and coordinate from which on another program runs than at the first corner, if any does."""
+        first = tuple(lo for lo, _ in box)
+        other = next((p for p in self._inside(box) if self._skeleton(p) != self._skeleton(first)), None)
+        if other is None:
+            return None
+        # From the first corner to the other point along one axis after the other: somewhere it changes.
+        here = first
+        for axis, x in enumerate(other):
+            there = (*here[:axis], x, *here[axis + 1 :])
+            if self._skeleton(there) != self._skeleton(here):
+                return axis, self._change(here, there, axis)
+            here = there
+        raise AssertionError("unreachable")
+
+    def _change(self, low: Point, high: Point, axis: int) -> int:
+        """Bisect between two points that differ, beginning with what is traced already."""
+
+        def at(x: int) -> Point:
+            return (*low[:axis], x, *low[axis + 1 :])
+
+        program, a, b = self._skeleton(low), low[axis], high[axis]
+        between = [x for x in range(a + 1, b) if at(x) in self.traces]
+        b = next((x for x in between if self._skeleton(at(x)) != program), b)
+        a = max((x for x in between if x < b), default=a)
+        middle = b - 1  # a last rank that differs is the most frequent case
+        while b - a > 1:
+            if self._skeleton(at(middle)) == program:
+                a = middle
+            else:
+                b = middle
+            middle = (a + b) // 2
+        return b
+
+    def _misfit(self, box: Box) -> tuple[int, int] | None:
+        """Where to halve a box whose scalars are no affine forms, if an axis of it is traced completely."""
+        inside = self._inside(box)
+        table = {p: t.scalars for p, t in inside.items()}
+        try:
+            fit(self._axes, box, table)
+        except FitError:
+            first = min(inside)
+            for axis, (lo, hi) in enumerate(box):
+                line = {
+                    p for p in table if (*p[:axis], *p[axis + 1 :]) == (*first[:axis], *first[axis + 1 :])
+                }
+                if hi - lo > 1 and len(line) == hi - lo:
+                    return axis, (lo + hi) // 2
         return None
 
     def classes(self) -> list[FittedClass]:
-        """Boxes of one skeleton each, scalars fitted; a fully traced box that does not fit is halved."""
-        blocks = [self._blocks(axis) for axis in range(len(self._axes))]
-        out: list[FittedClass] = []
-        for ranges in itertools.product(*blocks):
-            out.extend(self._fit(ranges))
-        return out
+        """The boxes, scalars fitted; what does not fit is a :class:`FitError`."""
+        return [self._fit(box) for box in self._boxes]
 
-    def _blocks(self, axis: int) -> list[Range]:
-        """Maximal runs of coordinates along which no skeleton changes, whatever the other coordinates."""
-        values = self._samples[axis]
-        starts = [values[0]]
-        others = [s for i, s in enumerate(self._samples) if i != axis]
-        for before, value in itertools.pairwise(values):
-            for rest in itertools.product(*others):
-                a, b = ((*rest[:axis], v, *rest[axis:]) for v in (before, value))
-                if self._skeletons[a] != self._skeletons[b]:
-                    starts.append(value)
-                    break
-        return list(zip(starts, [*starts[1:], list(self.mesh.axes.values())[axis]], strict=True))
-
-    def _fit(self, ranges: Sequence[Range]) -> list[FittedClass]:
-        inside = {
-            p: t
-            for p, t in sorted(self.traces.items())
-            if all(lo <= x < hi for x, (lo, hi) in zip(p, ranges, strict=True))
-        }
-        kinds = [self._skeletons[p] for p in inside]
-        if any(kind != kinds[0] for kind in kinds):
-            raise ClassError(f"ranks of {dict(zip(self._axes, ranges, strict=True))} run different programs")
+    def _fit(self, box: Box) -> FittedClass:
+        inside = self._inside(box)
+        program = self._programs[next(iter(inside.values())).skeleton]
         try:
-            forms = fit(self._axes, ranges, {p: t.scalars for p, t in inside.items()})
+            forms = fit(self._axes, box, {p: t.scalars for p, t in inside.items()})
         except FitError as error:
-            axis = next(
-                (
-                    i
-                    for i, (lo, hi) in enumerate(ranges)
-                    if hi - lo > 1 and set(range(lo, hi)) <= set(self._samples[i])
-                ),
-                None,
-            )
-            if axis is None:
-                error.at(_frame_of(self._programs[kinds[0]], error.scalar))
-                raise
-            lo, hi = ranges[axis]
-            halves = ((lo, (lo + hi) // 2), ((lo + hi) // 2, hi))
-            return [c for half in halves for c in self._fit([*ranges[:axis], half, *ranges[axis + 1 :]])]
-        program = self._programs[kinds[0]]
-        box = dict(zip(self._axes, ranges, strict=True))
-        return [FittedClass(box, program, forms, tuple(sorted(self._rank(p) for p in inside)))]
+            raise error.at(_frame_of(program, error.scalar)) from None
+        ranks = tuple(sorted(self._rank(p) for p in inside))
+        return FittedClass(dict(zip(self._axes, box, strict=True)), program, forms, ranks)
 
 
 def _frame_of(program: RankProgram, number: int) -> Frame | None:
@@ -267,6 +297,10 @@ def fit(axes: Sequence[str], ranges: Sequence[Range], table: Mapping[Point, Scal
         slopes: dict[str, int] = {}
         for axis, step in enumerate(steps):
             if step is None:
+                lo, hi = ranges[axis]
+                if hi - lo > 1:
+                    message = f"scalar {number} along {axes[axis]} is known at one coordinate only"
+                    raise FitError(message, number)
                 continue
             rise, run = table[step][number] - base, step[axis] - corner[axis]
             if rise % run:

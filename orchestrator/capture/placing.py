@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from certificates.plan import placements as placed
-from certificates.plan.affine import Affine
+from certificates.plan.affine import Affine, Range
 from certificates.plan.plan import Mesh, Piece, RankClass, Relation
 
 from .cutting import Cut
@@ -64,11 +65,26 @@ def derive(name: str, shape: Sequence[int], mesh: Mesh, cuts: Mapping[int, Cut])
     return None
 
 
-def pieces(name: str, mesh: Mesh, classes: Sequence[RankClass], cuts: Mapping[int, Cut]) -> Relation:
-    """The relation of a tensor that is cut in several parts, or otherwise than in boxes."""
+def pieces(
+    name: str,
+    mesh: Mesh,
+    classes: Sequence[RankClass],
+    cuts: Mapping[int, Cut],
+    boxes: Sequence[Mapping[str, Range]],
+) -> Relation:
+    """The relation of a tensor that is cut in several parts, or otherwise than in boxes.
+
+    ``boxes`` are the parts of the mesh for whose ranks enough was traced; a class lies in one of them.
+    """
     out: list[Piece] = []
     for cls in classes:
-        inside = {r: c for r, c in cuts.items() if _inside(mesh, cls, r)}
+        box = cls.box
+        inside = {r: c for r, c in cuts.items() if _inside(mesh, box, r)}
+        if len(inside) < math.prod(hi - lo for lo, hi in box.values()):
+            box = next(
+                b for b in boxes if all(b[a][0] <= lo and hi <= b[a][1] for a, (lo, hi) in box.items())
+            )
+            inside = {r: c for r, c in cuts.items() if _inside(mesh, box, r)}
         held = {r: [p for p in c.parts or () if p.source is not None] for r, c in inside.items()}
         if not held:
             raise LayoutError(
@@ -93,7 +109,7 @@ def pieces(name: str, mesh: Mesh, classes: Sequence[RankClass], cuts: Mapping[in
             for r, parts in held.items()
         }
         try:
-            forms = iter(fit(list(mesh.axes), [cls.box[a] for a in mesh.axes], table))
+            forms = iter(fit(list(mesh.axes), [box[a] for a in mesh.axes], table))
         except FitError as error:
             raise LayoutError(
                 f"its parts follow no rule: {error}", tensor=name, frame=cuts[first].frame
@@ -123,8 +139,8 @@ def _form(part: Part) -> tuple[object, ...]:
     return part.sizes, [f.terms for f in part.at], [f.terms for f in part.index]
 
 
-def _inside(mesh: Mesh, cls: RankClass, rank: int) -> bool:
-    return all(cls.box[a][0] <= x < cls.box[a][1] for a, x in mesh.coordinates(rank).items())
+def _inside(mesh: Mesh, box: Mapping[str, Range], rank: int) -> bool:
+    return all(box[a][0] <= x < box[a][1] for a, x in mesh.coordinates(rank).items())
 
 
 def _placements(mesh: Mesh, dims: int) -> Iterator[Placement]:

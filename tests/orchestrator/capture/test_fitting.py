@@ -9,7 +9,7 @@ from certificates.plan.plan import Mesh
 from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import FitError
-from orchestrator.capture.fitting import MOST, Grid, Sample, fit, grid_samples, samples, summarise
+from orchestrator.capture.fitting import Grid, Sample, fit, grid_samples, samples, summarise
 from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.tracing import RankTrace
 
@@ -43,8 +43,9 @@ def test_small_axes_are_traced_completely_and_large_ones_sampled() -> None:
 
 def test_samples_of_many_axes_stay_within_the_budget() -> None:
     assert grid_samples([64, 8]) == [[0, 1, 32, 62, 63], list(range(8))]
-    assert grid_samples([32, 64, 8]) == [[0, 1, 30, 31], [0, 1, 62, 63], [0, 1, 6, 7]]
-    assert len(grid_samples([8] * 3)[0]) ** 3 <= MOST
+    assert grid_samples([32, 64, 8]) == [[0, 1, 16, 30, 31], [0, 1, 32, 62, 63], list(range(8))]
+    assert grid_samples([64, 8], most=8) == [[0, 1, 62, 63], [0, 1, 6, 7]]
+    assert grid_samples([64, 8], most=6) == [[0, 1, 63], [0, 1, 7]]
 
 
 def test_affine_scalars_of_a_large_mesh() -> None:
@@ -52,7 +53,41 @@ def test_affine_scalars_of_a_large_mesh() -> None:
     (only,) = made.classes()
     assert only.box == {"dp": (0, 64), "tp": (0, 4)}
     assert only.forms == (Affine.of(7, {"dp": 251, "tp": 16032}),)
-    assert len(traced) == 20 and list(only.traced) == sorted(traced)
+    # Four corners, three coordinates of dp and two of tp between them.
+    assert len(traced) == 9 and list(only.traced) == sorted(traced)
+
+
+def test_a_mesh_of_few_ranks_is_traced_whole() -> None:
+    made, traced = grid({"dp": 4, "tp": 4}, lambda dp, tp: program(dp + tp))
+    assert sorted(traced) == list(range(16)) and len(made.classes()) == 1
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 64, "tp": 16}, {"rep": 16, "dp": 64, "tp": 16}])
+def test_a_product_of_coordinates_shows_at_the_corners(mesh: dict[str, int]) -> None:
+    """Every line through the first rank is affine, the forms are not."""
+    made, _ = grid(mesh, lambda dp, tp, rep=1: program(rep * dp * tp))
+    with pytest.raises(FitError, match="but 0 gives 0"):
+        made.classes()
+
+
+def test_halves_of_a_class_are_traced_like_classes() -> None:
+    made, _ = grid({"dp": 64, "tp": 2}, lambda dp, tp: program(dp * tp))
+    assert [c.forms for c in made.classes()] == [(Affine(0),), (Affine.of(0, {"dp": 1}),)]
+    assert all(len(c.traced) == 5 for c in made.classes())
+
+
+def test_the_corners_of_every_class_are_traced() -> None:
+    made, traced = grid({"dp": 64, "tp": 8}, lambda dp, tp: program(dp + tp, extra=int(dp == 63)))
+    whole, last = made.classes()
+    assert {tuple(c.box.values()) for c in (whole, last)} == {((0, 63), (0, 8)), ((63, 64), (0, 8))}
+    assert {0, 7, 62 * 8, 62 * 8 + 7} <= set(whole.traced) and set(last.traced) == set(range(504, 512))
+    assert len(traced) == len(set(traced)) == 20
+
+
+def test_one_rank_that_differs_in_a_corner_is_a_class_of_its_own() -> None:
+    made, _ = grid({"dp": 32, "tp": 4}, lambda dp, tp: program(dp, extra=int(dp == 31 and tp == 3)))
+    boxes = [tuple(c.box.values()) for c in made.classes()]
+    assert boxes == [((0, 32), (0, 3)), ((0, 31), (3, 4)), ((31, 32), (3, 4))]
 
 
 def test_the_boundary_of_a_class_is_found_by_bisection() -> None:
@@ -76,6 +111,11 @@ def test_a_misfit_splits_a_completely_traced_class() -> None:
         ({"tp": (0, 2)}, (Affine.of(0, {"tp": 5}),)),
         ({"tp": (2, 4)}, (Affine.of(4, {"tp": 1}),)),
     ]
+
+
+def test_one_point_of_an_axis_proves_nothing() -> None:
+    with pytest.raises(FitError, match="one coordinate only"):
+        fit(["dp", "tp"], [(0, 1), (0, 8)], {(0, 0): (0,)})
 
 
 def test_two_points_of_a_long_axis_prove_nothing() -> None:
