@@ -65,7 +65,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
         symbolic_hyperparameters(optimizer)
     job = Job(
         batch=lambda: {
-            name: torch.zeros(_local_shape(definition, name, rank is not None), dtype=item.dtype)
+            name: torch.zeros(local_shape(definition, name, rank is not None), dtype=item.dtype)
             for name, item in definition.batch.items()
         },
         step=lambda batch: step(model, optimizer, batch),
@@ -118,7 +118,7 @@ def _lower(definition: Definition, rank: int | None, step: Recorded) -> RankProg
     return lowering.finish(outputs, carried)
 
 
-def _local_shape(definition: Definition, name: str, parallel: bool) -> tuple[int, ...]:
+def local_shape(definition: Definition, name: str, parallel: bool) -> tuple[int, ...]:
     """The rows of a batch tensor that one rank reads."""
     item = definition.batch[name]
     shape = list(item.shape)
