@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
-from smtlib_emit.algebra import ELEMENTWISE
 
 COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,39 @@ from .errors import EvaluationError
 Array = NDArray[Any]
 #: numpy element type of each sort.
 NUMPY: dict[Sort, type[np.generic]] = {"Real": np.float64, "Int": np.int64, "Bool": np.bool_}
+#: What elementwise ops of the op table compute, by number of operands; ``select`` and ``convert`` apart.
+UNARY: dict[str, Callable[[Array], Any]] = {
+    "negate": np.negative,
+    "exponential": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sine": np.sin,
+    "cosine": np.cos,
+    "tanh": np.tanh,
+    "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "abs": np.abs,
+    "not": np.logical_not,
+}
+BINARY: dict[str, Callable[[Array, Array], Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "power": np.power,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+COMPARE: dict[str, Callable[[Array, Array], Any]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
 #: Elements that the oracle will hold at once, over all values and ranks (4 GiB of float64).
 MAX_ELEMENTS = 1 << 29
 

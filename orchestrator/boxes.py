@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import BINARY, COMPARE, UNARY
 from .errors import EvaluationError
 from .forms import (
     Cut,
@@ -39,11 +40,8 @@ from .forms import (
     threshold,
 )
 from .grids import (
-    BINARY,
-    COMPARE,
     MAX_CELLS,
     MERGE,
-    UNARY,
     Grid,
     assembled,
     common_axes,

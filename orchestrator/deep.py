@@ -14,9 +14,8 @@ from fractions import Fraction
 from functools import partial
 
 from certificates.plan.affine import Affine, Range
-from certificates.plan.ops import CALL
+from certificates.plan.ops import CALL, ELEMENTWISE
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
-from smtlib_emit.algebra import ELEMENTWISE
 from smtlib_emit.errors import NoDefinition
 
 from .cells import Cell, Unfollowable, explore

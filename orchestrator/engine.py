@@ -10,7 +10,7 @@ from typing import Literal
 from certificates.plan.affine import Affine
 from certificates.plan.calls import Site
 from certificates.plan.functions import body_plan
-from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Ref, relation_facts
@@ -29,7 +29,7 @@ from certificates.proof.stages import (
     LayoutStage,
     Stage,
 )
-from smtlib_emit.algebra import ELEMENTWISE, AlgebraText
+from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model

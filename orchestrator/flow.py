@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
 from certificates.plan.program import Op, Program
-from smtlib_emit.algebra import ELEMENTWISE
 
 #: Ops that are computed again where they are used, rather than handed over.
 CHEAP = frozenset(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import BINARY, COMPARE
 from .errors import EvaluationError
 from .forms import MAX_CUTS, Form, TooFine, combine, threshold
 
@@ -129,38 +130,6 @@ def coalesced(grid: Grid) -> Grid:
     return Grid(tuple(axes), data, grid.slope)
 
 
-UNARY: dict[str, Callable[[Array], Any]] = {
-    "negate": np.negative,
-    "exponential": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "sine": np.sin,
-    "cosine": np.cos,
-    "tanh": np.tanh,
-    "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "abs": np.abs,
-    "not": np.logical_not,
-}
-BINARY: dict[str, Callable[[Array, Array], Any]] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "power": np.power,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-}
-COMPARE: dict[str, Callable[[Array, Array], Any]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 MERGE: dict[str, Callable[[Array, Array], Any]] = {
     "add": np.add,
     "max": np.maximum,

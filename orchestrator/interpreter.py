@@ -21,7 +21,7 @@ from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 
-from .arrays import NUMPY, Array, affordable
+from .arrays import BINARY, COMPARE, NUMPY, UNARY, Array, affordable
 from .errors import EvaluationError
 from .scatter import Mismatch, compare_outputs, random_inputs, scatter_inputs
 
@@ -46,14 +46,6 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     "min": np.minimum.reduce,
     "and": np.logical_and.reduce,
     "or": np.logical_or.reduce,
-}
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
 }
 
 
@@ -197,50 +189,14 @@ def _apply(op: Op, ins: Sequence[Array], at: Mapping[str, int]) -> Any:
             line = np.arange(out.shape[dim], dtype=NUMPY[out.sort])
             line = line.reshape([-1 if d == dim else 1 for d in range(len(out.shape))])
             return np.broadcast_to(line, out.shape)
-        case "negate":
-            return -ins[0]
-        case "exponential":
-            return np.exp(ins[0])
-        case "log":
-            return np.log(ins[0])
-        case "sqrt":
-            return np.sqrt(ins[0])
-        case "rsqrt":
-            return 1.0 / np.sqrt(ins[0])
-        case "sine":
-            return np.sin(ins[0])
-        case "cosine":
-            return np.cos(ins[0])
-        case "tanh":
-            return np.tanh(ins[0])
-        case "logistic":
-            return 1.0 / (1.0 + np.exp(-ins[0]))
-        case "abs":
-            return np.abs(ins[0])
-        case "not":
-            return ~ins[0]
+        case name if name in UNARY:
+            return UNARY[name](ins[0])
+        case name if name in BINARY:
+            return BINARY[name](*ins)
         case "convert":
             return ins[0].astype(NUMPY[out.sort])
-        case "add":
-            return ins[0] + ins[1]
-        case "subtract":
-            return ins[0] - ins[1]
-        case "multiply":
-            return ins[0] * ins[1]
-        case "divide":
-            return ins[0] / ins[1]
-        case "power":
-            return np.power(ins[0], ins[1])
-        case "maximum":
-            return np.maximum(ins[0], ins[1])
-        case "minimum":
-            return np.minimum(ins[0], ins[1])
-        case "and":
-            return ins[0] & ins[1]
-        case "or":
-            return ins[0] | ins[1]
         case "compare":
-            return _COMPARE[op.text("direction")](ins[0], ins[1])
+            return COMPARE[op.text("direction")](ins[0], ins[1])
         case "select":
             return np.where(ins[0], ins[1], ins[2])
         case "broadcast_in_dim":

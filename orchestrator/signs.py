@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from certificates.plan.functions import body_plan
-from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.ops import CALL, COLLECTIVES, ROWS
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from certificates.proof.facts import split_ref
@@ -18,11 +18,7 @@ from certificates.proof.facts import split_ref
 from .lemmas import bodies, sites
 
 #: Results that are not negative whatever the operands are, or if no operand is, on all ranks.
-_ALWAYS = frozenset(("exponential", "sqrt", "abs", "logistic"))
-_CLOSED = COLLECTIVES | frozenset(
-    ("add", "multiply", "maximum", "minimum", "reduce", "dot_general", "convert", "broadcast_in_dim",
-     "reshape", "transpose", "slice", "pad", "concatenate")
-)  # fmt: skip
+_ALWAYS, _CLOSED = (frozenset(r.name for r in ROWS if r.sign == sign) for sign in ("always", "kept"))
 #: The checker gives up behind so many tensors.
 _MOST = 10_000
 

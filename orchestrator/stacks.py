@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op, Program
 from certificates.plan.types import TensorType
-from smtlib_emit.algebra import ELEMENTWISE
 
 from .flow import is_stack
 

@@ -9,35 +9,18 @@ from fractions import Fraction
 from typing import assert_never
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import UNARY_FLOAT
+from certificates.plan.ops import OPS
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from certificates.proof.stages import AlgebraPremise, AlgebraStage, Case, Elem, ElemDef, ElemHyp, Law, Tree
 
 from . import sexp
 from .errors import NoDefinition
-from .layout import UNARY
+from .layout import variant
 from .model import Model
 from .sexp import Sexp, Symbol
 
 NO_ALGEBRA = frozenset(
     ["iota", "reshape", "slice", "pad", "concatenate", "gather", "all_gather", "reduce_scatter", "all_to_all"]
-)
-ELEMENTWISE = UNARY_FLOAT | frozenset(
-    [
-        "add",
-        "subtract",
-        "multiply",
-        "divide",
-        "power",
-        "maximum",
-        "minimum",
-        "not",
-        "and",
-        "or",
-        "compare",
-        "select",
-        "convert",
-    ]
 )
 
 
@@ -305,35 +288,12 @@ class AlgebraText:
                 return self.read(e)
             case "broadcast_in_dim" | "transpose" | "all_reduce":
                 return reads[0]
-            case "add":
-                return "+", *reads
-            case "subtract" | "negate":
-                return "-", *reads
             case "multiply" | "divide":
                 return self._product(e.ref, reads)
-            case "maximum" | "minimum":
-                return f"{op.name[:3]}2", *reads
-            case "and":
-                return "mul", *reads
-            case "or":
-                return "-", ("+", *reads), ("mul", *reads)
-            case "not":
-                return "-", "1.0", reads[0]
-            case "select":
-                return "+", reads[2], ("mul", reads[0], ("-", reads[1], reads[2]))
-            case "compare":
-                return f"cmp_{op.text('direction').lower()}", *reads
-            case "convert":
-                source = self.model.tensors.type(self.model.operands(e.ref)[0]).sort
-                return ("nonzero", reads[0]) if (source, op.type.sort) == ("Int", "Bool") else reads[0]
-            case "power":
-                return "fpow", *reads
-            case "abs":
-                return "fabs", *reads
-            case name if name in UNARY:
-                return UNARY[name], *reads
             case _:
-                raise NoDefinition(f"{op.name} {e.ref} has no definition in an algebra stage")
+                operands = self.model.operands(e.ref)
+                terms = OPS[op.name].terms[variant(op, [self.model.tensors.type(v).sort for v in operands])]
+                return sexp.filled(terms[1], reads)
 
     def _product(self, ref: str, reads: list[Sexp]) -> Sexp:
         op = self.model.ops[ref]

@@ -9,6 +9,9 @@ from fractions import Fraction
 from typing import assert_never
 
 from certificates.plan.affine import ZERO, Affine, Range
+from certificates.plan.ops import OPS, functions_of
+from certificates.plan.program import Op
+from certificates.plan.types import Sort
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from certificates.proof.stages import (
     BoundIndex,
@@ -27,11 +30,6 @@ from .model import Model
 from .regroup import linear
 from .sexp import Sexp, Symbol
 
-UNARY = {
-    "exponential": "fexp", "log": "flog", "sqrt": "fsqrt", "rsqrt": "frsqrt", "sine": "fsin", "cosine":
-    "fcos", "tanh": "ftanh", "logistic": "flogistic",
-}  # fmt: skip
-_COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 MAX_LISTED = 128
 
 
@@ -244,47 +242,12 @@ class LayoutText:
 
     def _elementwise(self, ref: str, reads: list[Sexp]) -> Sexp:
         op = self.model.ops[ref]
-        ins = self.model.operands(ref)
-        sort, source = op.type.sort, self.model.tensors.type(ins[0]).sort
-        match op.name:
-            case "add":
-                return "+", *reads
-            case "subtract" | "negate":
-                return "-", *reads
-            case "multiply" | "divide":
-                return self._product(ref, reads)
-            case "maximum":
-                return "ite", (">=", *reads), *reads
-            case "minimum":
-                return "ite", ("<=", *reads), *reads
-            case "compare":
-                direction = op.text("direction")
-                equal: Sexp = ("=", *reads)
-                return (
-                    equal if direction == "EQ"
-                    else ("not", equal) if direction == "NE"
-                    else (_COMPARE[direction], *reads)
-                )  # fmt: skip
-            case "select":
-                return "ite", *reads
-            case "and" | "or" | "not":
-                return op.name, *reads
-            case "convert":
-                if source == "Bool":
-                    return reads[0] if sort == "Bool" else (
-                        "ite", reads[0], *(("1.0", "0.0") if sort == "Real" else ("1", "0"))
-                    )  # fmt: skip
-                if sort == "Bool":
-                    return "not", ("=", reads[0], "0")
-                return ("to_real", reads[0]) if (source, sort) == ("Int", "Real") else reads[0]
-            case "power":
-                return "fpow", *reads
-            case "abs" if sort == "Real":
-                return "fabs", *reads
-            case name if name in UNARY:
-                return UNARY[name], *reads
-            case _:
-                raise NoDefinition(f"{op.name} {ref} has no definition in a layout stage")
+        if op.name in ("multiply", "divide"):
+            return self._product(ref, reads)
+        body = pointwise(op, [self.model.tensors.type(v).sort for v in self.model.operands(ref)], reads)
+        if body is None:
+            raise NoDefinition(f"{op.name} {ref} has no definition in a layout stage")
+        return body
 
     def _product(self, ref: str, reads: list[Sexp]) -> Sexp:
         op = self.model.ops[ref]
@@ -374,6 +337,23 @@ class LayoutText:
 
     def in_range(self, ref: Ref, at: Sequence[Affine]) -> list[Sexp]:
         return self.guard(list(at), list(self.model.tensors.ranges(ref)))
+
+
+def pointwise(op: Op, sorts: Sequence[Sort], reads: Sequence[Sexp]) -> Sexp | None:
+    """The term of one element by the op table; free functions are of reals, so integers have none of them."""
+    terms = OPS[op.name].terms.get(variant(op, sorts))
+    if terms is None:
+        return None
+    if op.type.sort == "Int" and any(functions_of(terms[0])):
+        return None
+    return sexp.filled(terms[0], reads)
+
+
+def variant(op: Op, sorts: Sequence[Sort]) -> str:
+    """Which of an op's terms; ``sorts`` are its operands'."""
+    if op.name == "convert":
+        return f"{sorts[0]} {op.type.sort}"
+    return op.text("direction") if op.name == "compare" else ""
 
 
 def kind_of(p: LayoutPremise) -> str:

@@ -9,33 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import cast
 
 from certificates.plan.affine import Affine
+from certificates.plan.ops import FUNCTIONS, Term, fill
 from certificates.proof.facts import Ref
 from certificates.proof.stages import Elem
-
-# The prefix f keeps clear of what solvers build in: z3 takes exp, say, for the real function.
-FUNCTIONS = (
-    *(
-        "mul",
-        "recip",
-        "fexp",
-        "flog",
-        "fsqrt",
-        "frsqrt",
-        "fsin",
-        "fcos",
-        "ftanh",
-        "flogistic",
-        "fabs",
-        "fpow",
-    ),
-    *("max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge"),
-    *("nonzero", "neg_inf", "pos_inf"),
-)
-_ARITY = {"mul": 2, "fpow": 2, "max2": 2, "min2": 2, "neg_inf": 0, "pos_inf": 0} | {
-    f: 2 for f in FUNCTIONS if f.startswith("cmp_")
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +64,11 @@ def affine(form: Affine, order: Mapping[str, int]) -> Sexp:
     if form.const or not parts:
         parts.append(integer(form.const))
     return plus(parts)
+
+
+def filled(term: Term, reads: Sequence[Sexp]) -> Sexp:
+    """A term of the op table over reads of the operands."""
+    return cast(Sexp, fill(term, reads))
 
 
 def atoms(expression: Sexp) -> Iterator[str | Symbol]:
@@ -138,9 +122,9 @@ def script(
     for symbol, name in names.items():
         signature, comment = declare(symbol)
         lines += [f"; {name} = {comment}", f"(declare-fun {name} {signature})"]
-    for function in FUNCTIONS:
+    for function, arguments in FUNCTIONS.items():
         if function in words:
-            lines.append(f"(declare-fun {function} ({' '.join(['Real'] * _ARITY.get(function, 1))}) Real)")
+            lines.append(f"(declare-fun {function} ({' '.join(['Real'] * arguments)}) Real)")
     lines += [f"(assert (! {show(body, names)} :named {name}))" for name, body in assertions]
     return "\n".join([*lines, "(check-sat)", "(exit)", ""])
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 
 from ..errors import FormatError
+from .ops import FUNCTIONS
 
-#: Free functions of the obligations (``docs/certificate.md``, *Names*).
-FUNCTIONS = (
-    "mul", "recip", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "logistic", "fabs", "pow",
-    "max2", "min2", "cmp_eq", "cmp_ne", "cmp_lt", "cmp_le", "cmp_gt", "cmp_ge", "nonzero",
-    "neg_inf", "pos_inf",
-)  # fmt: skip
 #: Reserved words, theory symbols and names that solvers give a meaning of their own.
 _WORDS = (
     "and", "or", "not", "ite", "xor", "let", "par", "as", "exists", "forall", "match", "distinct",
@@ -21,6 +16,7 @@ _WORDS = (
     "asin", "acos", "atan", "sinh", "cosh", "pi", "iand", "pow2", "goal", "def", "hyp", "law",
     "bound", "range", "s",
 )  # fmt: skip
+#: With the free functions of the obligations (``docs/certificate.md``, *Names*).
 RESERVED = frozenset(FUNCTIONS) | frozenset(_WORDS)
 _SYMBOL = re.compile(r"[a-z][a-z0-9_]*\Z")
 _NUMBERED = re.compile(r"[tevqz][0-9]+\Z")

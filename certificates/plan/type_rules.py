@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from certificates.plan.affine import Affine
 
 from ..errors import FormatError
-from .ops import BINARY_SAME, CALL, COLLECTIVES, UNARY_FLOAT
+from .ops import CALL, COLLECTIVES, OPS, Row
 from .program import INPUT_NAME, RESULT_NAME, Op, Program
 from .types import MAX_RANK, TensorType, rational
 
@@ -52,15 +52,14 @@ def check_program(program: Program, axes: Mapping[str, tuple[int, int]] | None =
 def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]]) -> str | None:
     """Why the op is ill-typed, or ``None``."""
     out, shapes = op.type, [t.shape for t in ins]
-    arity = (
-        0 if op.name in ("constant", "iota")
-        else 3 if op.name == "select"
-        else 2 if op.name in BINARY_SAME | {"and", "or", "compare", "pad", "dot_general", "gather"}
-        else 1
-    )  # fmt: skip
-    if len(ins) != arity and not (op.name == "concatenate" and ins):
-        return f"takes {arity} operands"
+    row = OPS.get(op.name)
+    if row is None:
+        return "is not in the op table"
+    if len(ins) != row.operands and not (row.operands is None and ins):
+        return f"takes {1 if row.operands is None else row.operands} operands"
     floats = out.sort == "Real"
+    if row.sorts:
+        return _same_type_mismatch(row, ins, out)
     match op.name:
         case "constant":
             value = op.attrs["value"]
@@ -78,23 +77,9 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
         case "iota":
             if out.sort == "Bool" or op.integer("dim") >= len(out.shape):
                 return "needs a number type and an existing dimension"
-        case name if name in UNARY_FLOAT:
-            if ins[0] != out or out.sort == "Bool" or (not floats and name not in ("negate", "abs")):
-                return "operand and result must be of one float type"
-        case "not":
-            if ins[0] != out or out.sort != "Bool":
-                return "operand and result must be i1 of one shape"
-        case "and" | "or":
-            if ins[0] != out or ins[1] != out or out.sort != "Bool":
-                return "operands and result must be i1 of one shape"
         case "convert":
             if shapes[0] != out.shape or (ins[0].sort == "Real" and not floats):
                 return "shapes must agree, and a float converts to a float only"
-        case name if name in BINARY_SAME:
-            if ins[0] != out or ins[1] != out or out.sort == "Bool":
-                return "operands and result must be of one number type"
-            if not floats and name in ("divide", "power"):
-                return "is defined on floats only"
         case "compare":
             if ins[0] != ins[1] or out != TensorType("i1", shapes[0]):
                 return "operands must be of one type, the result i1 of that shape"
@@ -164,8 +149,21 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
             if out.sort == "Bool":
                 return "collectives carry numbers"
         case _:
-            return "is not in the op table"
+            raise AssertionError(f"{op.name} has a row and no type rule")
     return None
+
+
+def _same_type_mismatch(row: Row, ins: list[TensorType], out: TensorType) -> str | None:
+    if all(t == out for t in ins) and out.sort in row.sorts:
+        return None
+    what = "operand and result" if len(ins) == 1 else "operands and result"
+    if "Bool" in row.sorts:
+        return f"{what} must be i1 of one shape"
+    if len(ins) == 1:
+        return f"{what} must be of one float type"
+    if any(t != out for t in ins) or out.sort == "Bool":
+        return f"{what} must be of one number type"
+    return "is defined on floats only"
 
 
 def _slice_mismatch(op: Op, operand: TensorType, axes: Mapping[str, tuple[int, int]]) -> str | None:

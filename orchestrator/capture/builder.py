@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from certificates.plan.affine import Affine
+from certificates.plan.ops import OPS
 from certificates.plan.program import Attr
 from certificates.plan.types import TensorType, format_rational
 
@@ -25,7 +26,6 @@ INTEGERS = {
     "u8": (0, 256),
 }
 _SMALL = frozenset(("i8", "i16", "u8"))
-_EITHER = frozenset(("add", "subtract", "multiply", "maximum", "minimum", "negate", "abs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +321,7 @@ def _alike(name: str, *operands: Value) -> None:
 
 def _check(name: str, x: Value) -> None:
     """Refuse what the op is not defined on, and arithmetic that wraps around as integers of plans do not."""
-    if name in ("and", "or", "not"):
-        fits = x.dtype == "i1"
-    else:
-        fits = x.type.sort == "Real" or (x.type.sort == "Int" and name in _EITHER)
-    if not fits:
+    if x.type.sort not in OPS[name].sorts:
         raise LoweringError(f"{name} of {x.type}")
     if x.dtype in _SMALL and name not in ("maximum", "minimum"):
         raise LoweringError(f"{name} of {x.type}, which wraps around; convert to int64 first")

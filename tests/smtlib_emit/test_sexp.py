@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certificates.plan.affine import Affine
+from certificates.plan.ops import FUNCTIONS
 from orchestrator.solving import confirm_cvc5, confirm_z3
 from smtlib_emit import sexp
-from smtlib_emit.sexp import FUNCTIONS, Symbol
+from smtlib_emit.sexp import Symbol
 
 RATIONALS = st.fractions(min_value=-50, max_value=50, max_denominator=99)
 FORMS = st.builds(
