@@ -21,8 +21,8 @@ from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
 from .refuting.inline import inline
 from .refuting.witness import replay as replay_witness
-from .report import final_line, report, rounded
-from .report import trusted_base as trusted
+from .report.verdict import final_line, report, rounded
+from .report.verdict import trusted_base as trusted
 from .rules.relations import relation_facts
 from .rules.roles import states
 from .solvers import read_answers, replay, solvers
@@ -160,7 +160,7 @@ def check(
     answers |= replay(examined.files, chosen, jobs)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
-    lines = report(examined, verified, answers)
+    lines = report(examined, verified, answers, proof)
     if base:
         lines = trusted(plan, proof, examined.files.values(), list(answers)) + lines
     outputs = [vars(o) for o in verified.outputs]

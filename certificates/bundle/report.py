@@ -8,6 +8,7 @@ from certificates.bundle.bundle import OutputVerdict, Status
 
 from ..plan.plan import Plan, Relation, states
 from ..words import clean, count, folded
+from .claims import claim, open_elements
 
 CONDITIONS = (
     "the initial state satisfies the input relation",
@@ -41,7 +42,8 @@ def report(plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: S
         f"{count(files, 'obligation')}, {solved}",
         "",
         "Outputs",
-        *(f"  {v.verdict:8} {_names(v)}{': ' + v.reason if v.reason else ''}" for v in verdicts),
+        *folded([_verdict(plan, v, i) for i, v in enumerate(verdicts)]),
+        *folded([f"  not claimed: {words}" for words in open_elements(plan)]),
         "",
         "Claim",
         "  For every real-valued input that satisfies the input relation, every output called PROVED stands",
@@ -75,8 +77,10 @@ def summary(verdicts: Sequence[OutputVerdict]) -> str:
     return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
 
 
-def _names(verdict: OutputVerdict) -> str:
-    return verdict.plan if verdict.plan == verdict.spec else f"{verdict.plan} ~ {verdict.spec}"
+def _verdict(plan: Plan, verdict: OutputVerdict, number: int) -> str:
+    """A verdict with its claim in full; verdicts stand in the order of the output relations."""
+    reason = f": {verdict.reason}" if verdict.reason else ""
+    return f"  {verdict.verdict:8} {claim(plan, plan.outputs[number])}{reason}"
 
 
 def _invariant(plan: Plan, verdicts: Sequence[OutputVerdict]) -> list[str]:

@@ -6,10 +6,10 @@ from bench.checker_size import PARTS, parts, sizes, tokens
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 200, "language": 5_100, "reading": 8_650, "rules": 22_700, "kernel": 3_300, "solvers": 950},
-    **{"cli": 1_350, "refuting": 10_800, "report": 2_600},
+    **{"errors": 180, "language": 5_000, "reading": 8_600, "rules": 22_550, "kernel": 3_275, "solvers": 925},
+    **{"cli": 1_300, "refuting": 10_775, "report": 3_550},
 }
-PROVED = 41_900
+PROVED = 41_750
 
 
 def test_every_folder_stays_within_its_budget() -> None:

@@ -15,8 +15,8 @@ from certificates.plan.reading import loads
 from certificates.plan.writing import dumps
 from checker.errors import Malformed
 from checker.reading.plan import read_plan
-from checker.report import FEW, named
-from checker.report import role_lines as lines
+from checker.report.verdict import FEW, named
+from checker.report.verdict import role_lines as lines
 from checker.rules.roles import broken, states
 
 

@@ -20,9 +20,9 @@ from checker.kernel import _SEAL, Output, Verified
 from checker.language.proof import AlgebraStage, Case, Law, Lemma, Proof
 from checker.reading.plan import read_plan
 from checker.refuting.witness import Replay
-from checker.report import final_line, folded, provenance, rounded, trusted_base
+from checker.report.verdict import final_line, folded, provenance, rounded, trusted_base
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z
 
 
@@ -43,8 +43,8 @@ def no_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OUTSIDE = [
     "outside the claim: floating-point rounding (numbers are reals and unbounded integers)",
-    "outside the claim: values of quotients, roots, powers and logarithms outside their domain "
-    "(functions are total)",
+    "outside the claim: values of ops outside their domain (functions are total here; see the domains that "
+    "are not shown)",
     "outside the claim: random-number streams", "outside the claim: data loading",
     "outside the claim: deadlock and schedules",
     "outside the claim: that the captured graphs are what the framework runs",
@@ -66,12 +66,13 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
     digest = read_plan(dump(bundle.plan)).digest
     code, lines = tv_check(bundle.write(tmp_path / "b"))
     assert code == 0 and lines == [
-        f"plan sample, tp 2, digest {digest}", "  PROVED  y = y",
+        f"plan sample, tp 2, digest {digest}", "  PROVED  y f32[4,8] = y f32[4,8]; tp Replicate",
         "2 of 2 obligations confirmed by the answers in one",
         "2 of 2 obligations confirmed by the answers in two",
         "1 of 2 obligations (1 of them algebra) confirmed by the solver-free normaliser; the others rest on "
         "the solvers alone",
-        "2 proof cases in 2 stages", "given anew at each step (declared, not proved), 2: w, x",
+        "2 proof cases in 2 stages", "laws used: ring 1 times",
+        "given anew at each step (declared, not proved), 2: w, x",
         'provenance: tool: "by hand"', *OUTSIDE, *INVARIANT,
         "VALID: all 1 outputs equal the single-device model's under the stated relations"]  # fmt: skip
     code, more = tv_check(tmp_path / "b", "--trusted-base")
@@ -91,7 +92,10 @@ def test_the_report_of_what_is_not_proved(tmp_path: Path) -> None:
     bundle = row_parallel()
     code, lines = tv_check(bundle.write(tmp_path / "b"), answers="0001 unsat\n0002 sat\n")
     reason = "obligations/0002.smt2: the answers in one says sat, the answers in two says sat"
-    assert (code, lines[1]) == (3, f"  UNKNOWN y = y: {reason} (stage all-reduce)")
+    assert (code, lines[1]) == (
+        3,
+        f"  UNKNOWN y f32[4,8] = y f32[4,8]; tp Replicate: {reason} (stage all-reduce)",
+    )
     assert lines[2] == "1 of 2 obligations confirmed by the answers in one"
     assert lines[-3:] == [
         "claim: ONE STEP only; the step is not shown to be an invariant of the run, because",
@@ -111,7 +115,7 @@ def test_what_else_is_reported(tmp_path: Path) -> None:
                     [{"spec": "n", "plan": "n", "verdict": "UNKNOWN", "reason": "not tried"}])  # fmt: skip
     code, lines = tv_check(bundle.write(tmp_path / "b"), answers="")
     assert code == 3 and lines[0].startswith("plan sample, one rank, digest ")
-    assert lines[1] == "  UNKNOWN n = n: not tried"
+    assert lines[1] == "  UNKNOWN n i64[2] = n i64[2]: not tried"
     assert "assumption: n lies in [-1, 5)" in lines
     assert "not claimed: plan output spare has no relation" in lines
     assert not any("plan output n " in line for line in lines)
@@ -121,11 +125,11 @@ def test_what_else_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("coef", "reduce", "said"),
     [
-        ("1", None, "y = y"),
-        ("-7", ["add", ["tp"]], "sum over tp of y = -7 * y"),
-        ("1/2", None, "y = 1/2 * y"),
-        ("1", ["max", ["tp"]], "maximum over tp of y = y"),
-        ("1", ["min", ["tp"]], "minimum over tp of y = y"),
+        ("1", None, "y f32[4,8] = y f32[4,8]; tp Replicate"),
+        ("-7", ["add", ["tp"]], "sum over tp of y f32[4,8] = -7 * y f32[4,8]; tp Partial(sum)"),
+        ("1/2", None, "y f32[4,8] = 1/2 * y f32[4,8]; tp Replicate"),
+        ("1", ["max", ["tp"]], "maximum over tp of y f32[4,8] = y f32[4,8]; tp Partial(max)"),
+        ("1", ["min", ["tp"]], "minimum over tp of y f32[4,8] = y f32[4,8]; tp Partial(min)"),
     ],
 )
 def test_a_claim_names_its_coefficient_and_its_reduction(
@@ -213,7 +217,9 @@ def test_what_a_bundle_prints_cannot_move_the_cursor(tmp_path: Path) -> None:
     bundle.plan["provenance"] = {"tool\x1b[1A": "\u202e"}
     bundle.verdicts[0] |= {"verdict": "UNKNOWN", "reason": "no\x1b[1A"}
     _, lines = tv_check(bundle.write(tmp_path / "b"), answers="")
-    assert lines[1] == "  UNKNOWN y = y: no[1A" and all(line.isprintable() for line in lines)
+    assert lines[1] == "  UNKNOWN y f32[4,8] = y f32[4,8]; tp Replicate: no[1A" and all(
+        line.isprintable() for line in lines
+    )
     assert 'provenance: tool?[1A: "\\u202e"' in lines
 
 

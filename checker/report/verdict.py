@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from .kernel import Examined, Verified
-from .language.functions import FUNCTIONS
-from .language.plan import Plan, Relation
-from .language.proof import AlgebraStage, Law, Proof
-from .rules.laws import LAWS
-from .rules.roles import states
+from ..kernel import Examined, Verified
+from ..language.functions import FUNCTIONS
+from ..language.plan import Plan
+from ..language.proof import AlgebraStage, Law, Proof
+from ..rules.laws import LAWS
+from ..rules.roles import states
+from .claims import claim
+from .domains import Domains
 
 FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
 FEW = 12
@@ -28,7 +30,7 @@ CONDITIONS = (
 )
 OUTSIDE = (
     "floating-point rounding (numbers are reals and unbounded integers)",
-    "values of quotients, roots, powers and logarithms outside their domain (functions are total)",
+    "values of ops outside their domain (functions are total here; see the domains that are not shown)",
     "random-number streams",
     "data loading",
     "deadlock and schedules",
@@ -69,28 +71,32 @@ def folded(lines: list[str]) -> list[str]:
     ]
 
 
-def claimed(relation: Relation) -> str:
-    """What an output relation says besides its placement: coefficient, reduction and axes."""
-    left, right = relation.plan, relation.spec
-    if relation.reduce:
-        word = {"add": "sum", "max": "maximum", "min": "minimum"}[relation.reduce[0]]
-        left = f"{word} over {' '.join(relation.reduce[1])} of {left}"
-    return f"{left} = {right if relation.coef == 1 else f'{relation.coef} * {right}'}"
+def laws_used(proof: Proof) -> Counter[str]:
+    """How often the records of a bundle use each law."""
+    stages = [*proof.stages, *(s for lemma in proof.lemmas for s in lemma.stages)]
+    cases = [c for s in stages if isinstance(s, AlgebraStage) for c in s.cases]
+    return Counter(p.schema for c in cases for p in c.premises if isinstance(p, Law))
 
 
-def report(examined: Examined, verified: Verified, answers: dict[str, dict[str, str]]) -> list[str]:
+def report(
+    examined: Examined, verified: Verified, answers: dict[str, dict[str, str]], proof: Proof
+) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
     lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
     lines += folded(
         [
-            f"  {o.verdict:8}{claimed(r)}{': ' + o.reason if o.reason else ''}"
+            f"  {o.verdict:8}{claim(plan, r)}{': ' + o.reason if o.reason else ''}"
             for o, r in zip(verified.outputs, plan.outputs, strict=True)
         ]
     )
     lines += confirmed_lines(examined, answers)
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
+    laws = laws_used(proof)
+    lines.append(
+        "laws used: " + (", ".join(f"{law} {laws[law]} times" for law in LAWS if laws[law]) or "none")
+    )
     lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
     lines += [f"assumption: {note}" for note in examined.assumptions]
     lines += folded([f"not claimed: {note}" for note in examined.padding])
@@ -98,6 +104,7 @@ def report(examined: Examined, verified: Verified, answers: dict[str, dict[str, 
         {n for c in plan.classes.values() for n in c.program.outputs} - {r.plan for r in plan.outputs}
     )
     lines += [f"not claimed: plan output {name} has no relation" for name in unrelated]
+    lines += folded([f"domain not shown: {line}" for line in Domains(plan).unshown()])
     lines += role_lines(plan)
     lines += [f"provenance: {line}" for line in provenance(plan)]
     lines += [f"outside the claim: {item}" for item in OUTSIDE]
@@ -131,7 +138,7 @@ def trusted_base(plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[
     """Everything a verdict rests on: laws as the records use them, functions as the files have them."""
     stages = [*proof.stages, *(s for lemma in proof.lemmas for s in lemma.stages)]
     algebra = [s for s in stages if isinstance(s, AlgebraStage)]
-    laws = Counter(p.schema for s in algebra for c in s.cases for p in c.premises if isinstance(p, Law))
+    laws = laws_used(proof)
     free = Counter(found for text in files for found in set(FREE.findall(text)))
     programs = [p.program(s) for p in (plan, *plan.functions.values()) for s in ("s", *p.classes)]
     ops = sorted({op.name for p in programs for op in p.ops})

@@ -1,0 +1,1 @@
+"""The verdict in words: nothing here decides anything."""

@@ -1,0 +1,75 @@
+"""Partial ops that nothing shows to stay in their domain are named; those that something shows are not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checker.reading.plan import read_plan
+from checker.report.domains import Domains
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from samples import dump, op, piece, plan_of, program, relation, z
+
+
+def unshown(*ops: Any, ranges: Any = None) -> list[str]:
+    """Of `y`, computed alike on both sides from `x`, `w` (f32[4]) and `i` (i64[4])."""
+    inputs = [["x", "f32[4]"], ["w", "f32[4]"], ["i", "i64[4]"]]
+    whole = program(inputs, list(ops), [["y", ops[-1][0]]])
+    same = [piece("c0", [4], [z(0)], [z(0)])]
+    given = [relation(n, n, *same) for n in ("x", "w", "i")]
+    classes = [{"name": "c0", "box": {}, "program": whole}]
+    plan = plan_of([], whole, classes, given, [relation("y", "y", *same)], ranges=ranges)
+    return Domains(read_plan(dump(plan))).unshown()
+
+
+def unary(name: str, operand: str, result: str = "%9") -> Any:
+    return op(result, name, [operand], "f32[4]")
+
+
+def constant(value: str) -> Any:
+    return op("%0", "constant", [], "f32[4]", value=value)
+
+
+SQUARE = op("%1", "multiply", ["x", "x"], "f32[4]")
+ABOVE = op("%2", "add", ["%1", "%0"], "f32[4]")
+
+
+@pytest.mark.parametrize(
+    ("ops", "shown"),
+    [
+        ([unary("log", "x")], False),
+        ([unary("exponential", "x", "%1"), unary("log", "%1")], True),
+        ([SQUARE, unary("sqrt", "%1")], True),
+        ([SQUARE, unary("rsqrt", "%1")], False),
+        ([constant("1/8"), SQUARE, ABOVE, unary("rsqrt", "%2")], True),
+        ([constant("-1/8"), SQUARE, ABOVE, unary("rsqrt", "%2")], False),
+        ([constant("0"), SQUARE, ABOVE, unary("rsqrt", "%2")], False),
+        ([op("%9", "divide", ["x", "w"], "f32[4]")], False),
+        ([constant("-3"), op("%9", "divide", ["x", "%0"], "f32[4]")], True),
+        ([constant("0"), op("%9", "divide", ["x", "%0"], "f32[4]")], False),
+        ([constant("2"), op("%9", "power", ["x", "%0"], "f32[4]")], True),
+        ([constant("1/2"), op("%9", "power", ["x", "%0"], "f32[4]")], False),
+        ([constant("-1"), op("%9", "power", ["x", "%0"], "f32[4]")], False),
+        ([op("%1", "subtract", ["x", "w"], "f32[4]"), unary("sqrt", "%1")], False),
+        ([unary("tanh", "x")], True),
+    ],
+)
+def test_constants_and_signs_show_a_domain(ops: list[Any], shown: bool) -> None:
+    assert (unshown(*ops) == []) == shown
+
+
+def test_a_line_names_the_op_its_domain_and_both_sides() -> None:
+    lines = unshown(unary("log", "x"))
+    assert lines == ["log where a > 0 (1 in the specification, 1 in the plan), first s:%9"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "shown"), [(None, False), ([0, 4], True), ([0, 5], False), ([-1, 4], False)]
+)
+def test_a_declared_range_shows_an_index(bounds: Any, shown: bool) -> None:
+    taken = op("%9", "gather", ["x", "i"], "f32[4]", axis=0, batch_dims=0)
+    assert (unshown(taken, ranges={"i": bounds} if bounds else None) == []) == shown
