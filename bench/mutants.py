@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from certificates.plan.reading import load
-from orchestrator.refute import Refuter
+from orchestrator.refuting.search import Refuter
 from tests.corpus import mutate, run
 
 

@@ -35,7 +35,8 @@ CAPTURE = Target(
     warm=(
         "pytest", "_pytest.assertion.rewrite", "hypothesis", "numpy", "networkx", "click.testing", "torch",
         "torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.pipelining",
-        "torch.nn.parallel", "orchestrator.interpreter", "orchestrator.engine", "certificates.plan.reading",
+        "torch.nn.parallel", "orchestrator.evaluating.interpreter", "orchestrator.proving.engine",
+        "certificates.plan.reading",
     ),
     kinds=KINDS,
     patience=20,

@@ -26,19 +26,19 @@ from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
 from certificates.words import clean
 
-from .confirming import confirm
-from .cores import AllPremises, CoreFinder
-from .engine import Engine, Judge, Plausibility, anything
 from .errors import SolverMissing, Unproved
-from .hint import Hints
-from .journal import Journal
-from .kept import Kept
-from .lemmas import Lemma
-from .parts import Assembled, Obligation
 from .progress import Progress
+from .proving.assembly import Assembled, Obligation
+from .proving.engine import Engine, Judge, Plausibility, anything
+from .proving.lemmas import Lemma
+from .proving.reuse import Kept
+from .relating.hints import Hints
+from .solving.confirming import confirm
+from .solving.journal import Journal
+from .solving.premises import AllPremises, CoreFinder
 
 if TYPE_CHECKING:
-    from .witnessing import Refutation
+    from .refuting.witnessing import Refutation
 
 #: A proof recurses through the facts that it rests on, several frames each; these frames use no C stack.
 _FRAMES = 100_000
@@ -173,14 +173,14 @@ def provable(plan: Plan) -> bool:
 
 def _on_samples(plan: Plan) -> Plausibility:
     """Whether a fact holds on some inputs, as far as floating point shows."""
-    from .plausible import Plausible
+    from .refuting.plausible import Plausible
 
     return Plausible(plan)
 
 
 def _witness(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refutation | None:
     """Inputs on which one of these facts about outputs fails."""
-    from .witnessing import refute
+    from .refuting.witnessing import refute
 
     return refute(inline(plan), facts, seconds)
 
@@ -211,7 +211,7 @@ class _Solving:
 def _solving(journal: Journal, jobs: int | None) -> _Solving:
     """Solvers are loaded here only: without solving none needs to be there."""
     try:
-        from .solving import VERSIONS, Cores
+        from .solving.cores import VERSIONS, Cores
     except ImportError as error:
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
     return _Solving(Cores(journal), journal, VERSIONS, jobs or os.cpu_count() or 1)

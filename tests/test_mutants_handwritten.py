@@ -12,7 +12,7 @@ import pytest
 from certificates.plan.checking import check_plan
 from certificates.plan.plan import Plan
 from certificates.plan.reading import load
-from orchestrator.refute import Refuter
+from orchestrator.refuting.search import Refuter
 from tests.corpus import mutate, run, variants
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

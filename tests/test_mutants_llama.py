@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from certificates.plan.reading import load
-from orchestrator.refute import Refuter
+from orchestrator.refuting.search import Refuter
 from tests.corpus import run, variants
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

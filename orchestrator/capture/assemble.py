@@ -22,7 +22,7 @@ from certificates.plan.program import Attr, Loc, Op, Program
 from certificates.plan.types import TensorType
 
 from ..emit import provable
-from ..outline import outline
+from ..outlining.outline import outline
 from .buckets import relations, split_classes
 from .builder import Frame
 from .checks import check, check_names

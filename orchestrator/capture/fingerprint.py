@@ -28,7 +28,7 @@ from certificates.plan.program import Attr, Op, Program
 from certificates.plan.reading import load
 from certificates.plan.writing import dumps
 
-from ..outline import in_order
+from ..outlining.outline import in_order
 from .assemble import rank_program
 from .checks import checked
 from .definition import Definition

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from ..arrays import Array
+from ..evaluating.arrays import Array
 from .definition import Definition
 from .environment import speaks_of_a_job
 from .names import buffers, parameters

@@ -18,9 +18,9 @@ from certificates.plan.functions import inline
 from certificates.plan.plan import Plan
 from certificates.plan.program import Program
 
-from ..arrays import Array, random_array
 from ..errors import EvaluationError
-from ..interpreter import run_plan, run_specification, scatter_inputs
+from ..evaluating.arrays import Array, random_array
+from ..evaluating.interpreter import run_plan, run_specification, scatter_inputs
 from .definition import Definition
 from .errors import CaptureError, DisagreementError, RunError
 from .realstep import SHIMS

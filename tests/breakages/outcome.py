@@ -12,8 +12,8 @@ import numpy as np
 
 import trainverify as tv
 from certificates.plan.plan import Plan
-from orchestrator import interpreter, scatter
-from orchestrator.refute import Refuter
+from orchestrator.evaluating import interpreter, scatter
+from orchestrator.refuting.search import Refuter
 from tests.corpus.run import replayed
 
 from .kit import Part

@@ -33,9 +33,9 @@ from checker.errors import Malformed, Rejected, Undecided
 from checker.reading.bundle import read_bundle
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_manifest, read_proof
-from orchestrator.engine import Engine
 from orchestrator.errors import EvaluationError
-from orchestrator.solving import Cores
+from orchestrator.proving.engine import Engine
+from orchestrator.solving.cores import Cores
 from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 

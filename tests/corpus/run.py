@@ -19,9 +19,9 @@ from checker.language.plan import Plan as CheckedPlan
 from checker.language.proof import Fact, Reduced, Tensor
 from checker.reading.plan import read_plan
 from checker.refuting.witness import Replay, replay
-from orchestrator import interpreter, scatter
 from orchestrator.errors import EvaluationError
-from orchestrator.refute import Refuter
+from orchestrator.evaluating import interpreter, scatter
+from orchestrator.refuting.search import Refuter
 
 from .mutate import Mutant, mutants
 

@@ -15,9 +15,9 @@ from checker.errors import Undecided
 from checker.reading.bundle import read_bundle
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_manifest, read_proof
-from orchestrator.engine import Engine
 from orchestrator.errors import Unproved
-from orchestrator.solving import Cores
+from orchestrator.proving.engine import Engine
+from orchestrator.solving.cores import Cores
 
 from . import families
 from .plans import plan_of

@@ -30,7 +30,7 @@ from checker.rules.algebra import Algebra, Choice, Solved
 from checker.rules.model import Model
 from checker.rules.normalise import Normaliser
 from checker.rules.widths import Width, check_widths
-from orchestrator.algebra_stage import patterns
+from orchestrator.staging.algebra import patterns
 
 from .terms import CLASSES, LETTERS, Sizes, Term, free, size_of, substitute, value_of, variables
 

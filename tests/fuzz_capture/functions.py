@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from certificates.plan.program import Op, Program
 from certificates.plan.type_rules import check_program
-from orchestrator import interpreter
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.lowering import Lowering
 from orchestrator.capture.recorder import Recorder, recording, reference
 from orchestrator.errors import EvaluationError
+from orchestrator.evaluating import interpreter
 
 from .draw import Draw, Nothing
 from .statements import FAMILIES, PRELUDE

@@ -11,7 +11,7 @@ import numpy as np
 
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
-from orchestrator.interpreter import evaluate, evaluate_ranks, random_inputs, scatter_inputs
+from orchestrator.evaluating.interpreter import evaluate, evaluate_ranks, random_inputs, scatter_inputs
 
 #: Symbol values tried per fact; facts with fewer are tried at all of them.
 POINTS = 200

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.plan.placements import Placement, Shard
 from certificates.plan.plan import Plan
-from orchestrator.engine import Engine
 from orchestrator.errors import Unproved
-from orchestrator.solving import Cores
+from orchestrator.proving.engine import Engine
+from orchestrator.solving.cores import Cores
 
 Write = Callable[[ProgramBuilder], None]
 Layout = Mapping[str, Mapping[str, Placement]]

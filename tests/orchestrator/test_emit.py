@@ -21,16 +21,16 @@ from certificates.plan.plan import Plan
 from certificates.plan.reading import load
 from certificates.plan.writing import dump
 from orchestrator import emit as emission
-from orchestrator import witnessing
 from orchestrator.children import Checked, command, run_checker
-from orchestrator.confirming import Answers
-from orchestrator.confirming import confirm as real_confirm
 from orchestrator.emit import emit
-from orchestrator.engine import Engine
-from orchestrator.outline import outline
+from orchestrator.outlining.outline import outline
 from orchestrator.progress import Progress
-from orchestrator.refute import search
-from orchestrator.solving import VERSIONS
+from orchestrator.proving.engine import Engine
+from orchestrator.refuting import witnessing
+from orchestrator.refuting.search import search
+from orchestrator.solving.confirming import Answers
+from orchestrator.solving.confirming import confirm as real_confirm
+from orchestrator.solving.cores import VERSIONS
 from tests.corpus.mutate import mutants
 from tests.orchestrator.deep_plans import deep
 

@@ -14,8 +14,8 @@ from certificates.plan.affine import Affine
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from certificates.proof.stages import BoundIndex, BoundSymbol, Def, Hyp, LayoutPremise, LayoutStage
-from orchestrator.knowledge import Knowledge, LayoutRecipe
-from orchestrator.layout_stage import LayoutBuilder
+from orchestrator.relating.knowledge import Knowledge, LayoutRecipe
+from orchestrator.staging.layout import LayoutBuilder
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText, lift
 from smtlib_emit.model import Model

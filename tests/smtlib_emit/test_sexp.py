@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import FUNCTIONS
-from orchestrator.solving import confirm_cvc5, confirm_z3
+from orchestrator.solving.cores import confirm_cvc5, confirm_z3
 from smtlib_emit import sexp
 from smtlib_emit.sexp import Symbol
 

@@ -9,7 +9,7 @@ import pytest
 
 from certificates.plan.ops import COLLECTIVES, ELEMENTWISE, FUNCTIONS, OPS, ROWS, Row, fill, functions_of
 from checker.language import ops as checker
-from orchestrator.arrays import BINARY, COMPARE, UNARY
+from orchestrator.evaluating.arrays import BINARY, COMPARE, UNARY
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -24,7 +24,8 @@ from checker.errors import Malformed, Rejected
 from checker.reading.plan import read_plan
 from checker.refuting.intervals import Reals
 from checker.refuting.witness import Machine, Replay, element, replay
-from orchestrator import interpreter, refute
+from orchestrator.evaluating import interpreter
+from orchestrator.refuting import search
 from tests.corpus.mutate import mutants
 from tests.corpus.programs import random_blocks, random_program
 from tests.corpus.run import claimed_fact
@@ -83,7 +84,7 @@ def test_encloses_the_interpreter(seed: int) -> None:
 
 def refuted(plan: Plan, mutant: Plan) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Replay]]:
     """A witness against a mutant, and its replay."""
-    witness = refute.search(mutant, budget=20.0)
+    witness = search.search(mutant, budget=20.0)
     assert witness is not None
     checked = read_plan(dumps(mutant))
 
@@ -111,7 +112,7 @@ def test_a_wrong_plan_is_refuted(lost_sum: Any) -> None:
 
 def test_a_right_plan_is_not(any_plan: Plan) -> None:
     """The same inputs show nothing on plans that are right, partial outputs and uneven classes included."""
-    inputs = refute.random_inputs(any_plan, random.Random(5))
+    inputs = search.random_inputs(any_plan, random.Random(5))
     checked = read_plan(dumps(any_plan))
     blocks = {n: (b.cuts, b.values) for n, b in inputs.items()}
     for output in range(len(any_plan.outputs)):

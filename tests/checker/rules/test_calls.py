@@ -19,14 +19,14 @@ from checker import kernel
 from checker.errors import CheckerError, Malformed, Rejected
 from checker.reading.plan import read_plan
 from checker.refuting.inline import inline
-from orchestrator.engine import Engine
-from orchestrator.outline import outline
-from orchestrator.solving import Cores
+from orchestrator.outlining.outline import outline
+from orchestrator.proving.engine import Engine
+from orchestrator.solving.cores import Cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2] / "orchestrator"))
-from deep_plans import deep
 from samples import HEAD, Bundle, dump, op, piece, plan_of, program, relation, z
+
+from tests.orchestrator.deep_plans import deep
 
 
 @cache

@@ -28,8 +28,8 @@ from checker.rules.algebra import Algebra
 from checker.rules.layout import Layout
 from checker.rules.model import Model as CheckerModel
 from checker.rules.terms import file_text
-from orchestrator.knowledge import Knowledge, LayoutRecipe
-from orchestrator.layout_stage import LayoutBuilder
+from orchestrator.relating.knowledge import Knowledge, LayoutRecipe
+from orchestrator.staging.layout import LayoutBuilder
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText

@@ -14,7 +14,7 @@ import pytest
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 from certificates.plan.type_rules import check_program
-from orchestrator import interpreter
+from orchestrator.evaluating import interpreter
 
 if TYPE_CHECKING:
     from orchestrator.capture.definition import Definition

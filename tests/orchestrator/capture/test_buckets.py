@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from certificates.plan.plan import Plan
-from orchestrator import interpreter
 from orchestrator.capture import capture
 from orchestrator.capture.buckets import boxes
 from orchestrator.capture.errors import LayoutError
 from orchestrator.capture.userfile import load_definition
+from orchestrator.evaluating import interpreter
 
 FILE = Path(__file__).resolve().parents[3] / "examples" / "models" / "ddp_zero1.py"
 

@@ -17,9 +17,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from certificates.plan.plan import Plan
-from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import CaptureError, WaitError
+from orchestrator.evaluating import interpreter
 
 pytestmark = pytest.mark.slow
 SMALL = 0.0003

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator import interpreter
+from orchestrator.evaluating import interpreter
 
 from .conftest import capture_example, load_example
 

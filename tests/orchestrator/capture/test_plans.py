@@ -15,10 +15,10 @@ from torch import nn
 from certificates.plan.plan import Plan
 from certificates.plan.reading import loads
 from certificates.plan.writing import dumps
-from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import CaptureError, DefinitionError, LayoutError, UnsupportedOpError
 from orchestrator.capture.running import run
+from orchestrator.evaluating import interpreter
 
 CASES = ["small_llama", "small_full", "small_mlp"]
 

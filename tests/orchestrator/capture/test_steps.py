@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
 from orchestrator.capture.errors import CaptureError, ClosureError, StateError
 from orchestrator.capture.tracing import trace
+from orchestrator.evaluating import interpreter
 
 Results = Mapping[str, Tensor]
 

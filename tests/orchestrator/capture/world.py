@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from certificates.plan.plan import Plan
-from orchestrator import interpreter
 from orchestrator.capture import Batch, Definition, capture
+from orchestrator.evaluating import interpreter
 
 #: Elements of the one output, which is padded: the specification must have an output of this shape.
 LENGTH = 160

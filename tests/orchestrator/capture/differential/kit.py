@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from orchestrator import interpreter
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.lowering import Lowering
 from orchestrator.capture.lowering.foreach import single_ops
 from orchestrator.capture.lowering.table import EFFECTS, find
 from orchestrator.capture.recorder import Node, Recorder, recording, reference
+from orchestrator.evaluating import interpreter
 
 from ..conftest import to_program
 

@@ -1,0 +1,1 @@
+"""Equal layers become functions: what repeats in a program, and what stands between."""

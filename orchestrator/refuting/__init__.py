@@ -1,0 +1,1 @@
+"""Inputs on which a plan fails, and guesses that fail on some."""

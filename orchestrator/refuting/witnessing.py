@@ -1,0 +1,75 @@
+"""Refutations that hold: a witness is searched in floating point and replayed by the checker as a child."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from certificates.bundle.bundle import Bundle, OutputVerdict, write
+from certificates.plan.plan import Plan
+from certificates.proof.stages import Proof
+from certificates.proof.writing import proof_bytes
+
+from ..children import run_checker
+from ..errors import OrchestratorError
+from .diagnose import locate
+from .search import Witness, search
+
+_SEEDS = range(8)
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """A replayed witness against one output relation, and where to look for the mistake."""
+
+    output: int
+    witness: Mapping[str, object]
+    reason: str
+
+
+def refute(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refutation | None:
+    """The first witness against one of ``facts`` (output relation, claimed fact) that the checker replays."""
+    deadline = time.monotonic() + seconds
+    for seed in _SEEDS:
+        left = deadline - time.monotonic()
+        if left <= 0 or not facts:
+            return None
+        witness = search(plan, facts, seeds=(seed,), budget=left)
+        seen = None if witness is None else replayed(plan, witness)
+        if witness is not None and seen is not None:
+            return Refutation(witness.output, witness.to_json(), f"{seen}; {_suspect(plan, witness)}")
+    return None
+
+
+def replayed(plan: Plan, witness: Witness) -> str | None:
+    """What the checker's interval arithmetic says of a witness, or ``None`` if it shows nothing.
+
+    The checker gets a bundle without obligations: no solver is run.
+    """
+    verdicts = tuple(
+        OutputVerdict(r.spec, r.plan, "REFUTED" if i == witness.output else "UNKNOWN")
+        for i, r in enumerate(plan.outputs)
+    )
+    bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", "", witness.to_json())
+    with tempfile.TemporaryDirectory(prefix="trainverify-") as scratch:
+        write(bundle, Path(scratch, "bundle"))
+        options = []
+        for name in ("first", "second"):
+            Path(scratch, name).write_text("", encoding="ascii")
+            options += ["--answers", str(Path(scratch, name))]
+        checked = run_checker(Path(scratch, "bundle"), *options)
+    if checked.exit_code != 1 or not checked.outputs:
+        return None
+    said = checked.outputs[witness.output]
+    return said.reason if said.verdict == "REFUTED" else None
+
+
+def _suspect(plan: Plan, witness: Witness) -> str:
+    try:
+        suspect = locate(plan, witness)
+    except (OrchestratorError, RecursionError):
+        suspect = None
+    return f"look at {suspect.describe(plan)}" if suspect else "no op stands out"

@@ -1,0 +1,1 @@
+"""Guesses: which plan tensor is which part of which specification tensor."""

@@ -1,0 +1,171 @@
+"""Joining facts about pieces of one tensor, as long as anything joins.
+
+Pieces come from splits that code along the way asked for; halves, single positions and interleaved strides of
+what is one relation are put together again, so that later steps see few pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from certificates.plan.affine import Affine
+from certificates.proof.facts import Fact
+from smtlib_emit.model import Model
+
+from ..cells import Cell
+from .solving_facts import make_fact, merge
+
+#: Strides up to this are joined.
+MAX_STRIDE = 64
+
+
+def join(model: Model, pieces: Sequence[Fact]) -> list[Fact]:
+    """Facts that say the same as ``pieces``, fewer if some of them join."""
+    facts = merge([_normal(model, f) for f in pieces]) if len(pieces) > 1 else list(pieces)
+    while len(facts) > 1:
+        following = _strides(model, _edges(model, facts))
+        following = merge([_normal(model, f) for f in following])
+        if len(following) >= len(facts):
+            break
+        facts = following
+    return [_remade(model, _grounded(f)) for f in facts]
+
+
+def _remade(model: Model, fact: Fact) -> Fact:
+    cell = Cell(fact.ranges, {})
+    return make_fact(model, cell, fact.lhs, fact.lhs_index, fact.rhs, fact.rhs_index, fact.coef)
+
+
+def _normal(model: Model, fact: Fact) -> Fact:
+    return _anchored(_remade(model, fact))
+
+
+def _anchored(fact: Fact) -> Fact:
+    """The fact with offsets of the left side in the ranges of its digits, so that neighbours look alike."""
+    for form in fact.lhs_index:
+        digit = next((s for s, c in form.terms if c == 1 and _once(fact, s)), None)
+        if form.const and digit is not None and len(form.terms) > 1:
+            moved = {digit: Affine.symbol(digit) - form.const}
+            return _anchored(
+                replace(
+                    fact,
+                    symbols=tuple(
+                        (s, lo + form.const, hi + form.const) if s == digit else (s, lo, hi)
+                        for s, lo, hi in fact.symbols
+                    ),
+                    lhs_index=tuple(f.substitute(moved) for f in fact.lhs_index),
+                    rhs_index=tuple(f.substitute(moved) for f in fact.rhs_index),
+                )
+            )
+    return fact
+
+
+def _grounded(fact: Fact) -> Fact:
+    """The fact with digits that start at 0, which is what solving for them relies on."""
+    digits = {s for f in fact.lhs_index if len(f.terms) > 1 for s in f.symbols}
+    moved = {
+        s: Affine.symbol(s) + lo for s, lo, _ in fact.symbols if s in digits and lo and s.startswith("z")
+    }
+    return replace(
+        fact,
+        symbols=tuple((s, 0, hi - lo) if s in moved else (s, lo, hi) for s, lo, hi in fact.symbols),
+        lhs_index=tuple(f.substitute(moved) for f in fact.lhs_index),
+        rhs_index=tuple(f.substitute(moved) for f in fact.rhs_index),
+    )
+
+
+def _once(fact: Fact, symbol: str) -> bool:
+    """Does one coordinate of the left side alone depend on a symbol?"""
+    return sum(symbol in f.symbols for f in fact.lhs_index) == 1
+
+
+def _moved(model: Model, fact: Fact, symbol: str, form: Affine) -> Fact:
+    """The fact with a symbol replaced."""
+    here = {symbol: form}
+    return _normal(
+        model,
+        replace(
+            fact,
+            lhs_index=tuple(f.substitute(here) for f in fact.lhs_index),
+            rhs_index=tuple(f.substitute(here) for f in fact.rhs_index),
+        ),
+    )
+
+
+def _edges(model: Model, facts: Sequence[Fact]) -> list[Fact]:
+    """Add single positions to the ranges that they continue."""
+    left = dict.fromkeys(_normal(model, f) for f in facts)
+    for fact in sorted(left, key=lambda f: -len(f.symbols)):
+        if fact not in left:
+            continue
+        grown = fact
+        for i, (name, lo, hi) in enumerate(fact.symbols):
+            while True:
+                for edge in (lo - 1, hi):
+                    single = _moved(model, grown, name, Affine(edge))
+                    if single != grown and left.pop(single, 0) is None:
+                        lo, hi = min(lo, edge), max(hi, edge + 1)
+                        break
+                else:
+                    break
+                symbols = (*grown.symbols[:i], (name, lo, hi), *grown.symbols[i + 1 :])
+                grown = replace(grown, symbols=symbols)
+        if grown != fact:
+            del left[fact]
+            left[grown] = None
+    return list(left)
+
+
+def _strides(model: Model, facts: Sequence[Fact]) -> list[Fact]:
+    """Join facts about positions ``k*s``, ``k*s + 1``, … ``k*s + k - 1``."""
+    left = dict.fromkeys(_normal(model, f) for f in facts)
+    for fact in list(left):
+        for name, k in _steps(fact):
+            family = [fact, *(_shifted(model, fact, name, k, j) for j in range(1, k))]
+            if all(f in left for f in family):
+                for f in family:
+                    del left[f]
+                left[_widened(model, fact, name, k)] = None
+                break
+    return list(left)
+
+
+def _steps(fact: Fact) -> Iterator[tuple[str, int]]:
+    """Symbols whose coefficients have a common factor."""
+    for name, _, _ in fact.symbols:
+        k = math.gcd(*(f.coef(name) for f in (*fact.lhs_index, *fact.rhs_index)))
+        if 1 < k <= MAX_STRIDE and fact.lhs_index and any(f.coef(name) for f in fact.lhs_index):
+            yield name, k
+
+
+def _shifted(model: Model, fact: Fact, name: str, k: int, j: int) -> Fact:
+    def shift(f: Affine) -> Affine:
+        return f + f.coef(name) // k * j
+
+    moved = replace(
+        fact,
+        lhs_index=tuple(map(shift, fact.lhs_index)),
+        rhs_index=tuple(map(shift, fact.rhs_index)),
+    )
+    return _normal(model, moved)
+
+
+def _widened(model: Model, fact: Fact, name: str, k: int) -> Fact:
+    """One symbol for position and stride."""
+
+    def widen(f: Affine) -> Affine:
+        c = f.coef(name)
+        return f - Affine.of(0, {name: c}) + Affine.of(0, {name: c // k}) if c else f
+
+    symbols = tuple((s, lo * k, hi * k) if s == name else (s, lo, hi) for s, lo, hi in fact.symbols)
+    return _normal(
+        model,
+        replace(
+            fact,
+            symbols=symbols,
+            lhs_index=tuple(map(widen, fact.lhs_index)),
+            rhs_index=tuple(map(widen, fact.rhs_index)),
+        ),
+    )

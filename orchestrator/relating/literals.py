@@ -1,0 +1,257 @@
+"""Tensors that are one number everywhere, and ops that therefore only scale or pass on an operand.
+
+Counts of valid tokens, masks that the declared ranges make constant, and quotients by such counts would
+otherwise
+hide the structure that the plan shares with the specification. Everything found here is a fact with a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from certificates.plan.affine import Affine
+from certificates.plan.program import Op
+from certificates.plan.types import format_rational
+from certificates.proof.facts import Fact, Ref, split_ref
+from smtlib_emit.errors import NoDefinition
+
+from ..cells import Cell, Unfollowable, explore
+from .access import Access, access
+from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
+from .matching import AlgebraRecipe, Instance, Use
+from .solving_facts import make_fact, solve
+
+Literal = Fraction | bool
+
+
+@dataclass(frozen=True)
+class View:
+    """One part of a result: operand indices and readings, its value if literal, the operand it passes on."""
+
+    indices: tuple[tuple[Affine, ...], ...] = ()
+    readings: tuple[Reading | None, ...] = ()
+    literal: Literal | None = None
+    position: int | None = None
+    coef: Fraction = Fraction(1)
+
+
+class Folder:
+    """Finds literal tensors and hops, one op at a time in execution order."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.k, self.model = knowledge, knowledge.model
+
+    def fold(self, ref: str) -> bool:
+        """Record what is known of an op because of literals; whether anything was."""
+        op = self.model.op(ref)
+        if (
+            op is None
+            or ref in self.k.by_lhs
+            or ref in self.k.hops
+            or self.k.moves(ref)
+            or op.name == "constant"
+        ):
+            return False
+        pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
+        if pattern is None or op.name == "dot_general":
+            return False
+        if op.name != "compare" and not any(map(self._may_be_literal, self.model.operands(ref))):
+            return False
+        whole = self.k.full_index(ref)
+        owner = split_ref(ref)[0]
+        inner = {f"{owner}.{name}": (0, n) for name, n in pattern.summed}
+        cell = Cell(dict(whole.ranges) | inner, dict(whole.at) | {s: Affine.symbol(s) for s in inner})
+        try:
+            return self._fold(ref, op, pattern, cell)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+
+    def _may_be_literal(self, ref: str) -> bool:
+        """Whether anything that is known of a tensor says that some of its elements are a literal."""
+        if self.model.literal(ref) is not None:
+            return True
+        return any(self.model.literal(self.k.facts[n].rhs) is not None for n in self.k.facts_for(ref))
+
+    def _fold(self, ref: str, op: Op, pattern: Access, start: Cell) -> bool:
+        parts = explore(start, lambda cell: self._view(ref, op, pattern, cell))
+        view = parts[0][1]
+        if any((v.literal, v.position, v.coef) != (view.literal, view.position, view.coef) for _, v in parts):
+            return False
+        if view.literal is None and (view.position is None or not view.coef):
+            return False
+        layout = op.name == "select" or (op.type.sort != "Real" and op.name != "reduce")
+        cell = start
+        if not layout:
+            if len(parts) != 1:
+                return False
+            cell = parts[0][0]
+        elif cell is not parts[0][0]:
+            view = self._indices(ref, op, pattern, cell, view)
+        left = [cell.at[s] for s in self.k.full_index(ref).ranges]
+        if view.literal is not None:
+            self._add(ref, literal_ref(op, view.literal), left, [], Fraction(1), cell, layout, view)
+            return True
+        assert view.position is not None
+        target = self.model.operands(ref)[view.position]
+        right = view.indices[view.position]
+        hop = self._add(ref, target, left, right, view.coef, cell, layout, view, relates=False)
+        self.k.hops[ref] = [hop]
+        return True
+
+    def _indices(self, ref: str, op: Op, pattern: Access, cell: Cell, view: View) -> View:
+        owner = split_ref(ref)[0]
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        head = [cell.at[a] for a in list(cell.at)[:mesh]]
+        indices = tuple(
+            (*head, *(cell.at[n if n in cell.at else f"{owner}.{n}"] for n in names))
+            for names in pattern.operands
+        )
+        return replace(view, indices=indices)
+
+    def _view(self, ref: str, op: Op, pattern: Access, cell: Cell) -> View:
+        """What one part of the result is, judged by the readings of its operands."""
+        view = self._indices(ref, op, pattern, cell, View())
+        readings: list[Reading | None] = []
+        for v, index in zip(self.model.operands(ref), view.indices, strict=True):
+            try:
+                readings.append(self.k.read(v, index, cell.ranges))
+            except Unrelated:
+                readings.append(None)
+        values = [self._value(r) for r in readings]
+        literal = self._literal(op, pattern, values, readings)
+        position, coef = self._passed(op, values)
+        used = tuple(
+            r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
+        )
+        return replace(view, readings=used, literal=literal, position=position, coef=coef)
+
+    def _value(self, reading: Reading | None) -> Literal | None:
+        value = None if reading is None else self.model.literal(reading.target)
+        if isinstance(value, Fraction) and reading is not None:
+            return reading.coef * value
+        return {"true": True, "false": False}.get(value) if isinstance(value, str) else None
+
+    def _literal(
+        self, op: Op, pattern: Access, values: Sequence[Literal | None], readings: Sequence[Reading | None]
+    ) -> Literal | None:
+        if op.name == "compare":
+            return self._compare(op, values, readings)
+        if op.name in ("and", "or") and any(v is (op.name == "or") for v in values):
+            return op.name == "or"
+        factors = {"multiply": values, "divide": values[:1]}.get(op.name, ())
+        if op.type.sort == "Real" and any(isinstance(v, Fraction) and not v for v in factors):
+            return Fraction(0)
+        if any(v is None for v in values):
+            return None
+        a, b = values[0], values[1] if len(values) > 1 else None
+        match op.name:
+            case "reduce":
+                count = math.prod(n for _, n in pattern.summed)
+                return a * count if pattern.kind == "add" and isinstance(a, Fraction) else None
+            case "convert" if op.type.sort != "Bool":
+                return Fraction(a) if a is not None else None
+            case "and" | "or":
+                return bool(a and b) if op.name == "and" else bool(a or b)
+            case "not":
+                return not a
+            case "select":
+                return values[1] if a else values[2]
+            case "add" | "subtract" | "multiply" | "divide":
+                if (
+                    not isinstance(a, Fraction)
+                    or not isinstance(b, Fraction)
+                    or (op.name == "divide" and not b)
+                ):
+                    return None
+                return a + b if op.name == "add" else a - b if op.name == "subtract" else (
+                    a * b if op.name == "multiply" else a / b
+                )  # fmt: skip
+            case _:
+                return None
+
+    def _compare(
+        self, op: Op, values: Sequence[Literal | None], readings: Sequence[Reading | None]
+    ) -> Literal | None:
+        """Decided by two numbers, or by the declared range of an integer input against a number."""
+        bounds = []
+        for value, reading in zip(values, readings, strict=True):
+            if isinstance(value, Fraction):
+                bounds.append((value, value))
+                continue
+            name = split_ref(reading.target)[1] if reading and isinstance(reading.target, str) else ""
+            span = self.model.plan.ranges.get(name)
+            if span is None or reading is None or reading.target != f"s:{name}":
+                return None
+            bounds.append((Fraction(span[0]), Fraction(span[1] - 1)))
+        (a, b), (c, d) = bounds
+        match op.text("direction"):
+            case "EQ" | "NE" if b < c or d < a:
+                return op.text("direction") == "NE"
+            case "LT" | "GE" if b < c or a >= d:
+                return (b < c) == (op.text("direction") == "LT")
+            case "LE" | "GT" if b <= c or a > d:
+                return (b <= c) == (op.text("direction") == "LE")
+            case _:
+                return None
+
+    def _passed(self, op: Op, values: Sequence[Literal | None]) -> tuple[int | None, Fraction]:
+        one = Fraction(1)
+        if op.name == "select" and isinstance(values[0], bool):
+            return (1 if values[0] else 2), one
+        if op.type.sort != "Real" or op.name not in ("multiply", "divide"):
+            return None, one
+        left, right = values
+        if op.name == "multiply" and isinstance(left, Fraction):
+            return 1, left
+        if isinstance(right, Fraction) and right:
+            return 0, right if op.name == "multiply" else 1 / right
+        return None, one
+
+    def _add(
+        self,
+        ref: str,
+        target: Ref,
+        left: Sequence[Affine],
+        right: Sequence[Affine],
+        coef: Fraction,
+        cell: Cell,
+        layout: bool,
+        view: View,
+        *,
+        relates: bool = True,
+    ) -> int:
+        fact = make_fact(self.model, cell, ref, left, target, right, coef)
+        if layout:
+            return self.k.add(fact, LayoutRecipe(frozenset((ref,))), relates=relates)
+        return self.k.add(fact, self._recipe(fact, ref, left, cell, view), relates=relates)
+
+    def _recipe(
+        self,
+        fact: Fact,
+        ref: str,
+        left: Sequence[Affine],
+        cell: Cell,
+        view: View,
+    ) -> AlgebraRecipe:
+        instances, uses = [], [Use(ref, tuple(left))]
+        if not fact.rhs_index:
+            uses.append(Use(fact.rhs, ()))
+        for v, index, reading in zip(self.model.operands(ref), view.indices, view.readings, strict=True):
+            uses.append(Use(v, tuple(index)))
+            if reading is not None and reading.fact is not None:
+                instances.append(Instance(reading.fact, reading.values))
+                uses.append(Use(reading.target, reading.at))
+        goal = solve(fact.lhs_index, fact.ranges, left, cell.ranges)
+        if goal is None:
+            raise Unfollowable(f"{ref}: goal does not cover its own cell")
+        return AlgebraRecipe(frozenset((ref,)), tuple(instances), tuple(uses), dict(cell.ranges), goal)
+
+
+def literal_ref(op: Op, value: Literal) -> str:
+    """The REF of a literal of an op's element type."""
+    if isinstance(value, bool):
+        return f"#b:{str(value).lower()}"
+    return f"#{'i' if op.type.sort == 'Int' else 'f'}:{format_rational(value)}"

@@ -1,0 +1,347 @@
+"""Relations that one op does not show: masked look-ups, offsets and masks, proved in one layout stage.
+
+A vocabulary-parallel embedding, say, subtracts an offset, masks, gathers, masks again and sums over ranks:
+none of its
+tensors but the last is related to the specification. The cone of such a tensor, down to related ones, is
+compared with every specification op that reads the same atoms; a guess is kept only if its stage is proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+
+from certificates.plan.affine import Affine, Range
+from certificates.plan.ops import CALL, ELEMENTWISE
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from smtlib_emit.errors import NoDefinition
+
+from ..cells import Cell, Unfollowable, explore
+from .knowledge import Knowledge, LayoutRecipe, Unrelated
+from .solving_facts import make_fact
+
+#: An index with ``None`` where a coordinate is an integer element, so not affine.
+Loose = tuple[Affine | None, ...]
+MAX_CONE = 64
+#: Offsets of positions that are tried where only a constant in the cone can say what they are.
+MAX_OFFSETS = 4
+
+
+@dataclass
+class Cone:
+    """What an element is made of: tensors that are opened, and the related elements it reads."""
+
+    opened: set[Ref] = field(default_factory=set)
+    reads: list[tuple[Ref, Loose]] = field(default_factory=list)
+    offsets: set[Affine] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A specification element that may equal a plan element, and what is opened to see it."""
+
+    spec: str
+    out: tuple[Affine, ...]
+    opened: frozenset[Ref]
+
+
+class DeepMatcher:
+    """Guesses multi-op layout facts; ``prove`` decides which to keep."""
+
+    def __init__(self, knowledge: Knowledge, prove: Callable[[int], bool]) -> None:
+        self.k, self.model, self.prove = knowledge, knowledge.model, prove
+        self._readers: dict[Ref, list[str]] | None = None
+
+    def relate(self, ref: Ref) -> list[int]:
+        """Facts about ``ref`` whose stages are proved; empty if there are none."""
+        try:
+            whole = self.k.full_index(ref)
+            found = explore(whole, lambda cell: self._guesses(ref, list(cell.at.values()), cell.ranges))
+        except (Unrelated, Unfollowable, NoDefinition):
+            return []
+        numbers: list[int] = []
+        for cell, (opened, guesses) in found:
+            number = self._first_proved(ref, cell, opened, guesses)
+            if number is None:
+                return []
+            numbers.append(number)
+        return numbers
+
+    def _first_proved(
+        self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[Guess]
+    ) -> int | None:
+        for guess in guesses:
+            fact = make_fact(
+                self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(1)
+            )
+            number = self.k.add(fact, LayoutRecipe(opened | guess.opened), relates=False)
+            if self.prove(number):
+                self.k.by_lhs.setdefault(ref, []).append(number)
+                return number
+            self.k.drop(number)
+        return None
+
+    def _guesses(
+        self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> tuple[frozenset[Ref], list[Guess]]:
+        cone = Cone()
+        self._open(ref, tuple(index), ranges, cone, first=True)
+        atoms = {t for t, _ in cone.reads}
+        sort = self.model.tensors.type(ref).sort
+        near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
+        # A mask as numbers is one op further away.
+        near += [c for s in near for c in self._reading(s) if self.model.ops[c].name == "convert"]
+        guesses: list[Guess] = []
+        for spec in dict.fromkeys(near):
+            if self.model.ops[spec].type.sort == sort:
+                guesses += self._solve(spec, atoms, cone, index, ranges)
+        return frozenset(cone.opened), guesses
+
+    def propose(self, facts: list[Fact]) -> bool:
+        """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
+        numbers = []
+        try:
+            for fact in facts:
+                opened: set[Ref] = set()
+                for _, (mine, theirs) in explore(Cell.whole(fact.ranges), partial(self._both, fact)):
+                    if not {t for t, _ in theirs.reads} <= {t for t, _ in mine.reads}:
+                        return False
+                    opened |= mine.opened | theirs.opened
+                recipe = LayoutRecipe(frozenset(opened))
+                numbers.append(self.k.add(fact, recipe, relates=False))
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+        if not all(self.prove(n) for n in numbers):
+            for n in numbers:
+                self.k.drop(n)
+            return False
+        for fact, n in zip(facts, numbers, strict=True):
+            self.k.by_lhs.setdefault(fact.lhs, []).append(n)
+        return True
+
+    def _both(self, fact: Fact, cell: Cell) -> tuple[Cone, Cone]:
+        """Cones of both sides of a fact on a part of its range;
+        the right one ends where the left one does.
+        """
+        mine, theirs = Cone(), Cone()
+        left = tuple(f.substitute(cell.at) for f in fact.lhs_index)
+        right = tuple(f.substitute(cell.at) for f in fact.rhs_index)
+        self._open(fact.lhs, left, cell.ranges, mine, first=True)
+        self._open(fact.rhs, right, cell.ranges, theirs, first=True, stop={t for t, _ in mine.reads})
+        return mine, theirs
+
+    # --- cones ---------------------------------------------------------------------------------------------
+
+    def _open(
+        self,
+        ref: Ref,
+        at: Loose,
+        ranges: Mapping[str, Range],
+        cone: Cone,
+        *,
+        first: bool = False,
+        stop: set[Ref] | None = None,
+    ) -> None:
+        """Add an element to a cone: a read if it is related (with ``stop``, to one of these), else opened."""
+        op = self.model.op(ref)
+        value = self.model.literal(ref)
+        if value is not None or (op is not None and op.name == "iota"):
+            if isinstance(value, Affine):
+                axes = self.model.tensors.mesh_axes(ref)
+                here = {a: f for a, f in zip(axes, at, strict=False) if f is not None}
+                cone.offsets.add(value.substitute(here))
+            return
+        if not first:
+            target = self._related(ref, at, ranges)
+            if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
+                cone.reads.append(target)
+                return
+            if target is not None:
+                ref, at = target
+        if len(cone.opened) > MAX_CONE:
+            raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
+        cone.opened.add(ref)
+        if isinstance(ref, Reduced):
+            order = list(self.model.plan.mesh.axes)
+            member = ref.of[0]
+            owner = split_ref(member)[0]
+            cone.opened.update(ref.of)
+            inner = dict(ranges)
+            full = list(at)
+            for a in sorted(ref.axes, key=order.index):
+                name = f"{owner}.{a}"
+                inner[name] = self.model.plan.by_class[owner].box[a]
+                full.insert(order.index(a), Affine.symbol(name))
+            for m in ref.of:
+                if m != member:
+                    self._open_all(m, cone)
+            self._open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
+            return
+        op = self.model.op(ref)
+        if op is None:
+            raise Unrelated(ref)
+        ins = self.model.operands(ref)
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        if op.name == "gather":
+            axis, batch = op.integer("axis"), op.integer("batch_dims")
+            free = len(self.model.tensors.type(ins[1]).shape) - batch
+            body = at[mesh:]
+            self._open(
+                ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone, stop=stop
+            )
+            self._open(
+                ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
+            )
+        elif op.name in ELEMENTWISE:
+            for v in ins:
+                self._open(v, at, ranges, cone, stop=stop)
+        else:
+            self._move(ref, at, ranges, cone, stop)
+
+    def _open_all(self, ref: str, cone: Cone) -> None:
+        """Open the cone of a member on another class without following indices."""
+        work = [ref]
+        while work:
+            v = work.pop()
+            if (v in cone.opened and v != ref) or v in self.k.by_lhs or self.model.op(v) is None:
+                continue
+            cone.opened.add(v)
+            if len(cone.opened) > MAX_CONE:
+                raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
+            work += self.model.operands(v)
+
+    def _move(
+        self, ref: Ref, at: Loose, ranges: Mapping[str, Range], cone: Cone, stop: set[Ref] | None
+    ) -> None:
+        if any(f is None for f in at):
+            raise Unfollowable(f"{ref}: data movement of an element at an integer index")
+        if isinstance(ref, Reduced):
+            raise Unrelated(ref)
+        _, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
+        if current == ref:
+            raise Unrelated(ref)
+        self._open(current, tuple(index), ranges, cone, stop=stop)
+
+    def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
+        """The atom element behind a related element."""
+        if None not in at:
+            try:
+                reading = self.k.read(ref, [f for f in at if f is not None], ranges)
+            except Unrelated:
+                return None
+            return reading.target, tuple(reading.at)
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            return ref, at
+        for number in self.k.facts_for(ref):
+            fact = self.k.facts[number]
+            values = {
+                form.symbols[0]: target - form.const
+                for form, target in zip(fact.lhs_index, at, strict=True)
+                if target is not None and len(form.terms) == 1 and form.terms[0][1] == 1
+            }
+            loose = tuple(
+                form.substitute(values) if set(form.symbols) <= set(values) else None
+                for form in fact.rhs_index
+            )
+            return fact.rhs, loose
+        return None
+
+    # --- the specification ---------------------------------------------------------------------------------
+
+    def _reading(self, target: Ref) -> list[str]:
+        """Specification ops that read an atom, directly or through data movement."""
+        if self._readers is None:
+            self._readers = {}
+            for op in self.model.plan.specification.ops:
+                ref = f"s:{op.out}"
+                if op.name == CALL or not self.k.is_atom(ref) or ref in self.k.by_lhs:
+                    continue
+                for v in self.model.operands(ref):
+                    atoms = [v] if self.k.is_atom(v) and v not in self.k.by_lhs else [
+                        self.k.facts[i].rhs for i in self.k.facts_for(v)
+                    ]  # fmt: skip
+                    for t in atoms:
+                        known = self._readers.setdefault(t, [])
+                        if ref not in known:
+                            known.append(ref)
+        return self._readers.get(target, [])
+
+    def _solve(
+        self, spec: str, atoms: set[Ref], cone: Cone, index: Sequence[Affine], ranges: Mapping[str, Range]
+    ) -> list[Guess]:
+        """The index at which a specification op reads the same elements as a cone."""
+        whole = self.k.full_index(spec)
+
+        def compute(cell: Cell) -> Cone:
+            mine = Cone()
+            both = dict(ranges) | dict(cell.ranges)
+            self._open(spec, tuple(cell.at.values()), both, mine, first=True, stop=atoms)
+            return mine
+
+        renamed = Cell(
+            {f"y{s}": r for s, r in whole.ranges.items()},
+            {s: form.substitute({s: Affine.symbol(f"y{s}")}) for s, form in whole.at.items()},
+        )
+        try:
+            parts = explore(renamed, compute)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return []
+        guesses = []
+        for cell, mine in parts:
+            known = self._match(mine, cone) if {t for t, _ in mine.reads} <= atoms else None
+            if known is None:
+                continue
+            symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
+            for full in self._positions(known, [s for s in symbols if s not in known], cone, index):
+                out = tuple(f.substitute(full) for f in cell.at.values())
+                if all(
+                    all(s in ranges for s in f.symbols)
+                    and f.interval(ranges)[0] >= 0
+                    and f.interval(ranges)[1] < hi
+                    for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
+                ):
+                    guesses.append(Guess(spec, out, frozenset(mine.opened)))
+        return guesses
+
+    def _positions(
+        self, known: dict[str, Affine], missing: Sequence[str], cone: Cone, index: Sequence[Affine]
+    ) -> list[dict[str, Affine]]:
+        """Index symbols; one that no read determines is a coordinate of the plan's, with an offset."""
+        if not missing:
+            return [known]
+        if len(missing) > 1:
+            return []
+        taken = set(known.values())
+        offsets = sorted(cone.offsets, key=str)[:MAX_OFFSETS]
+        moved = [f + offset for f in index if not f.is_const for offset in (Affine(), *offsets)]
+        return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
+
+    def _match(self, mine: Cone, theirs: Cone) -> dict[str, Affine] | None:
+        """Values of the specification's index symbols under which each of its reads is one of the cone's."""
+        known: dict[str, Affine] = {}
+        for target, loose in mine.reads:
+            for other, at in theirs.reads:
+                trial = dict(known)
+                if other == target and _unify(loose, at, trial):
+                    known = trial
+                    break
+            else:
+                return None
+        return known
+
+
+def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
+    for form, target in zip(mine, theirs, strict=True):
+        if form is None or target is None:
+            continue
+        if set(form.symbols) <= set(known):
+            if form.substitute(known) != target:
+                return False
+            continue
+        if len(form.terms) != 1 or form.terms[0][1] != 1:
+            continue
+        if known.setdefault(form.terms[0][0], target - form.const) != target - form.const:
+            return False
+    return True

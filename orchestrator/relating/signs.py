@@ -1,0 +1,104 @@
+"""Tensors that are never negative, by the way they are computed: the condition of the law ``root``.
+
+The rules are those of ``docs/certificate.md``: ``sqrt(p) * sqrt(p) = p`` is claimed of such tensors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+
+from certificates.plan.functions import body_plan
+from certificates.plan.ops import CALL, COLLECTIVES, ROWS
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+from certificates.proof.facts import split_ref
+
+from ..proving.lemmas import bodies, sites
+
+#: Results that are not negative whatever the operands are, or if no operand is, on all ranks.
+_ALWAYS, _CLOSED = (frozenset(r.name for r in ROWS if r.sign == sign) for sign in ("always", "kept"))
+#: The checker gives up behind so many tensors.
+_MOST = 10_000
+
+
+class Signs:
+    """Signs in a plan and in its functions: an input of a function is its operand at every call."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._bodies: dict[str, _Body] = {"": _Body(plan)}
+
+    def nonnegative(self, function: str, ref: str) -> bool:
+        """Whether no element of a tensor is negative; ``function`` is empty for the main programs."""
+        work = [(function, ref)]
+        seen = set(work)
+        while work and len(seen) <= _MOST:
+            here, tensor = work.pop()
+            behind = self._behind(here, tensor)
+            if behind is None:
+                return False
+            work += behind - seen
+            seen |= behind
+        return not work
+
+    def operands(self, function: str) -> list[str]:
+        """The inputs of a function's bodies that are never negative."""
+        return [ref for ref in self._body(function).inputs if self.nonnegative(function, ref)]
+
+    def _behind(self, function: str, ref: str) -> set[tuple[str, str]] | None:
+        """The tensors on which the sign rests, or ``None`` if it is not known."""
+        body = self._body(function)
+        op, (owner, _) = body.ops.get(ref), split_ref(ref)
+        if op is None:
+            called = self._body("").operands.get((function, ref)) if ref in body.inputs else None
+            return {("", operand) for operand in called} if called else None
+        if op.name in _ALWAYS or (op.name == "constant" and _literal(op) >= 0):
+            return set()
+        if op.name == "multiply" and op.ins[0] == op.ins[1]:
+            return set()
+        if op.name == CALL:
+            inner, output = op.text("function"), op.integer("output")
+            return {(inner, self._body(inner).outputs[owner][output])}
+        if op.name in COLLECTIVES:
+            meet = body.plan.rendezvous(op.integer("seq"))
+            return {(function, f"{cls}:{other.ins[0]}") for cls, other in meet.items()}
+        return {(function, f"{owner}:{v}") for v in op.ins} if op.name in _CLOSED else None
+
+    def _body(self, function: str) -> _Body:
+        if function not in self._bodies:
+            self._bodies[function] = _Body(body_plan(self.plan, function))
+        return self._bodies[function]
+
+
+class _Body:
+    """The programs of a plan, or of a function, by tensor."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.programs = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
+        self.inputs = dict.fromkeys(f"{o}:{v}" for o, p in self.programs.items() for v in p.inputs)
+        self.outputs = {o: [f"{o}:{v}" for v in p.outputs.values()] for o, p in self.programs.items()}
+
+    @cached_property
+    def ops(self) -> Mapping[str, Op]:
+        return {f"{o}:{op.out}": op for o, p in self.programs.items() for op in p.ops}
+
+    @cached_property
+    def operands(self) -> Mapping[tuple[str, str], set[str]]:
+        """What stands for each input of each function, at all its calls."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for site in sites(self.plan).values():
+            for value, inputs in site.operands(bodies(self.plan, site.function)).items():
+                for ref in inputs:
+                    found.setdefault((site.function, ref), set()).add(value)
+        return found
+
+
+def _literal(op: Op) -> Fraction:
+    """The value of a real constant; a negative one stands for all others."""
+    value = op.attrs["value"]
+    if op.type.sort != "Real" or not isinstance(value, str) or "inf" in value:
+        return Fraction(-1)
+    return Fraction(value)

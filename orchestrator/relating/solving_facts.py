@@ -1,0 +1,202 @@
+"""Facts in normal form: solving for their symbols, and joining those that say one thing in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from certificates.plan.affine import Affine, Range
+from certificates.proof.facts import Fact, Ref
+from smtlib_emit.model import Model
+
+from ..cells import Cell, Cut, Digits, Unfollowable, quotient, within
+
+
+def solve(
+    forms: Sequence[Affine],
+    symbols: Mapping[str, Range],
+    index: Sequence[Affine],
+    ranges: Mapping[str, Range],
+) -> dict[str, Affine] | None:
+    """Values of ``symbols`` (in range) with ``forms = index`` on the whole box; ``None`` if there are none.
+
+    Raises a split where only a part of the box has a solution. Symbols that no form mentions get their
+    smallest value: such a fact holds for all of them.
+    """
+    # A digit of one value says nothing of the index; a mesh coordinate keeps its symbol even then.
+    values = {s: Affine(lo) for s, (lo, hi) in symbols.items() if hi - lo == 1 and s.startswith("z")}
+    rests: list[Affine] = []
+    for form, target in zip(forms, index, strict=True):
+        rest = target - form.const
+        terms = sorted(form.terms, key=lambda t: -t[1])
+        if any(c < 0 for _, c in terms):
+            raise Unfollowable(f"index form {form} runs downwards")
+        for n, (symbol, coef) in enumerate(terms):
+            if symbol in values:
+                rest = rest - values[symbol].scale(coef)
+                continue
+            try:
+                values[symbol], rest = quotient(rest, coef, ranges)
+            except (Cut, Digits):
+                # Cut off what is out of reach first: its digits belong to other facts.
+                first, last = Affine.of(0, terms[n:]).interval(symbols)
+                if not within(rest, first, last + 1, ranges):
+                    return None
+                raise
+        rests.append(rest)
+    wanted = [(v, *symbols[s]) for s, v in values.items()] + [(r, 0, 1) for r in rests]
+    # A box that has no solution at all must not be split in search of one.
+    for form, lo, hi in wanted:
+        first, last = form.interval(ranges)
+        if last < lo or first >= hi:
+            return None
+    if not all([within(form, lo, hi, ranges) for form, lo, hi in wanted]):
+        return None
+    return {s: values.get(s, Affine(lo)) for s, (lo, _) in symbols.items()}
+
+
+def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
+    """Replace symbols that have one value only."""
+    single = {s: Affine(ranges[s][0]) for s in form.symbols if ranges[s][1] - ranges[s][0] == 1}
+    return form.substitute(single) if single else form
+
+
+def _literal(ref: Ref, coef: Fraction) -> tuple[Ref, Fraction]:
+    """A literal takes its coefficient in."""
+    if isinstance(ref, str) and ref[:3] in ("#f:", "#i:") and coef != 1:
+        return f"{ref[:3]}{coef * Fraction(ref[3:])}", Fraction(1)
+    return ref, coef
+
+
+def make_fact(
+    model: Model,
+    cell: Cell,
+    lhs: Ref,
+    left: Sequence[Affine],
+    rhs: Ref,
+    right: Sequence[Affine],
+    coef: Fraction,
+) -> Fact:
+    """A fact over a cell, in normal form: digits joined where they can be, mesh axes by name, then ``z0,
+    z1, …``.
+    """
+    axes = model.tensors.mesh_axes(lhs)
+    forms, ranges = [*left, *right], dict(cell.ranges)
+    mesh = {
+        f.symbols[0]: a for f, a in zip(left, axes, strict=False) if len(f.terms) == 1 and f.terms[0][1] == 1
+    }
+    used = {s for f in forms for s in f.symbols}
+    fixed = {s: Affine(ranges[s][0]) for s in used if ranges[s][1] - ranges[s][0] == 1 and s not in mesh}
+    forms = [f.substitute(fixed) for f in forms]
+    forms, ranges = _join_digits(forms, ranges, set(mesh))
+    count = len(left)
+    # A digit that is a coordinate of the left side takes that coordinate's values.
+    shift: dict[str, Affine] = {}
+    for f in forms[:count]:
+        if len(f.terms) == 1 and f.terms[0][1] == 1 and f.const and f.terms[0][0] not in {*mesh, *shift}:
+            s = f.terms[0][0]
+            shift[s] = Affine.symbol(s) - f.const
+            ranges[s] = (ranges[s][0] + f.const, ranges[s][1] + f.const)
+    forms = [f.substitute(shift) for f in forms]
+    names: dict[str, str] = {}
+    for f, a in zip(forms, axes, strict=False):
+        if len(f.terms) == 1 and f.terms[0][0] in mesh:
+            names[f.terms[0][0]] = a
+    for f in forms:
+        for s, _ in sorted(f.terms, key=lambda t: -abs(t[1])):
+            if s not in names:
+                names[s] = f"z{sum(n.startswith('z') for n in names.values())}"
+    renaming = {s: Affine.symbol(n) for s, n in names.items()}
+    forms = [f.substitute(renaming) for f in forms]
+    symbols = sorted(names, key=lambda s: (names[s].startswith("z"), list(names).index(s)))
+    rhs, coef = _literal(rhs, coef)
+    return Fact(
+        lhs,
+        rhs,
+        tuple((names[s], *ranges[s]) for s in symbols),
+        tuple(forms[:count]),
+        tuple(forms[count:]),
+        coef,
+    )
+
+
+def _join_digits(
+    forms: list[Affine], ranges: dict[str, Range], mesh: set[str]
+) -> tuple[list[Affine], dict[str, Range]]:
+    """Replace ``b*u + v`` by one symbol wherever two digits only ever occur so."""
+    while True:
+        symbols = sorted({s for f in forms for s in f.symbols} - mesh)
+        for v in symbols:
+            lo, hi = ranges[v]
+            if lo != 0:
+                continue
+            pairs = [u for u in symbols if u != v and all(f.coef(u) == hi * f.coef(v) for f in forms)]
+            if pairs:
+                u = pairs[0]
+                joined = f"{u}|{v}"
+                first, last = ranges[u]
+                ranges = ranges | {joined: (first * hi, last * hi)}
+                one = Affine.symbol(joined)
+                forms = [f.substitute({u: Affine(), v: Affine()}) + one.scale(f.coef(v)) for f in forms]
+                break
+        else:
+            return forms, ranges
+
+
+def merge(pieces: Sequence[Fact]) -> list[Fact]:
+    """Join facts that differ in one symbol's range only, where the ranges touch."""
+    out: dict[int, Fact] = {}
+    alike: dict[object, list[int]] = {}  # of the facts in ``out``: numbers of those that could be joined
+    for number, fact in enumerate(pieces):
+        key = (fact.lhs, fact.rhs, fact.coef, fact.lhs_index, tuple(s for s, _, _ in fact.symbols))
+        others = alike.setdefault(key, [])
+        while True:
+            found = ((n, _joined(out[n], fact)) for n in others)
+            partner = next(((n, joined) for n, joined in found if joined is not None), None)
+            if partner is None:
+                break
+            others.remove(partner[0])
+            del out[partner[0]]
+            fact = partner[1]
+        out[number] = fact
+        others.append(number)
+    return list(out.values())
+
+
+def _joined(a: Fact, b: Fact) -> Fact | None:
+    """One fact instead of two that are alike but for ranges of symbols and the right index."""
+    differing = [i for i, (x, y) in enumerate(zip(a.symbols, b.symbols, strict=True)) if x != y]
+    if len(differing) != 1:
+        return None
+    i = differing[0]
+    (name, lo, hi), (_, lo2, hi2) = a.symbols[i], b.symbols[i]
+    if hi != lo2 and hi2 != lo:
+        return None
+    right = []
+    for f, g in zip(a.rhs_index, b.rhs_index, strict=True):
+        joined = _line(name, f, (lo, hi), g, (lo2, hi2))
+        if joined is None:
+            return None
+        right.append(joined)
+    symbols = (*a.symbols[:i], (name, min(lo, lo2), max(hi, hi2)), *a.symbols[i + 1 :])
+    return Fact(a.lhs, a.rhs, symbols, a.lhs_index, tuple(right), a.coef)
+
+
+def _line(name: str, f: Affine, here: Range, g: Affine, there: Range) -> Affine | None:
+    """One form that is ``f`` on a range of a symbol and ``g`` on another;
+    a single position fits any slope.
+    """
+    if f == g:
+        return f
+    if here[1] - here[0] > 1 and there[1] - there[0] > 1:
+        return None
+    if here[1] - here[0] > 1:
+        f, here, g, there = g, there, f, here
+    base = f.substitute({name: Affine(here[0])})
+    if there[1] - there[0] > 1:
+        return g if g.substitute({name: Affine(here[0])}) == base else None
+    step = g.substitute({name: Affine(there[0])}) - base
+    if not step.is_const or step.const % (there[0] - here[0]):
+        return None
+    slope = step.const // (there[0] - here[0])
+    return base + Affine.of(-slope * here[0], {name: slope})

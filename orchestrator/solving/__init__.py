@@ -1,0 +1,1 @@
+"""Solvers: unsat cores, confirmation by child processes, and answers that are kept."""

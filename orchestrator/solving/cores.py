@@ -1,0 +1,100 @@
+"""Unsat cores: which premises an obligation needs, found and minimised in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import cvc5
+import z3
+
+from .journal import Journal, key
+from .premises import premises
+
+Answer = Literal["unsat", "sat", "unknown"]
+#: Deterministic limits: solver steps, not seconds, decide what is given up.
+Z3_RLIMIT = 60_000_000
+CVC5_RLIMIT = 4_000_000
+#: Everything but the text that an answer depends on.
+VERSIONS = f"z3 {z3.get_version_string()} {Z3_RLIMIT}, cvc5 {cvc5.__version__} {CVC5_RLIMIT}"
+
+
+@dataclass
+class Cores:
+    """Minimised cores by obligation text. What the journal holds is a guess: files are solved again."""
+
+    journal: Journal = field(default_factory=Journal)
+
+    def core(self, text: str) -> tuple[int, ...] | None:
+        """Positions of the premises that refute the goal (minimised), or ``None`` if that was not shown."""
+        name = key("core", z3.get_version_string(), text)
+        if name not in self.journal:
+            self.journal.put(name, minimal_core(text))
+        found = self.journal.get(name)
+        if not isinstance(found, list | tuple):
+            return None
+        return tuple(i for i in found if isinstance(i, int) and 0 <= i < premises(text))
+
+
+def minimal_core(text: str) -> tuple[int, ...] | None:
+    """z3's minimised core of a file whose last assertion is the negated goal.
+
+    It depends on the text alone: what z3 did before in the same context could change its choice.
+    """
+    context = z3.Context()
+    assertions = list(z3.parse_smt2_string(text, ctx=context))
+    solver = z3.Solver(ctx=context)
+    solver.set("rlimit", Z3_RLIMIT)
+    solver.set("core.minimize", True)
+    goal = assertions.pop()
+    solver.add(goal)
+    markers = [z3.Bool(f"premise!{i}", context) for i in range(len(assertions))]
+    for marker, assertion in zip(markers, assertions, strict=True):
+        solver.add(z3.Implies(marker, assertion))
+    if solver.check(*markers) != z3.unsat:
+        return None
+    position = {m.get_id(): i for i, m in enumerate(markers)}
+    core = sorted(position[m.get_id()] for m in solver.unsat_core())
+    return tuple(_delete(markers, solver, core))
+
+
+def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int]) -> list[int]:
+    """Deletion pass: z3's own minimisation is not always minimal across theories."""
+    kept = list(core)
+    for i in core:
+        if len(kept) > 60:
+            break
+        rest = [k for k in kept if k != i]
+        if solver.check(*(markers[k] for k in rest)) == z3.unsat:
+            kept = rest
+    return kept
+
+
+def confirm_z3(text: str) -> Answer:
+    """z3's answer for a finished file."""
+    solver = z3.Solver()
+    solver.set("rlimit", Z3_RLIMIT)
+    solver.from_string(text)
+    answer = solver.check()
+    return "unsat" if answer == z3.unsat else "sat" if answer == z3.sat else "unknown"
+
+
+def confirm_cvc5(text: str) -> Answer:
+    """cvc5's answer for a finished file, parsed strictly."""
+    manager = cvc5.TermManager()
+    solver = cvc5.Solver(manager)
+    solver.setOption("strict-parsing", "true")
+    solver.setOption("rlimit", str(CVC5_RLIMIT))
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "obligation.smt2")
+    symbols = parser.getSymbolManager()
+    answer = "unknown"
+    while True:
+        command = parser.nextCommand()
+        if command.isNull():
+            break
+        said = str(command.invoke(solver, symbols)).strip()
+        if said in ("sat", "unsat", "unknown"):
+            answer = said
+    return "unsat" if answer == "unsat" else "sat" if answer == "sat" else "unknown"

@@ -1,0 +1,1 @@
+"""A guess becomes the premises of a stage."""

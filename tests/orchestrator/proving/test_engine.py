@@ -1,0 +1,188 @@
+"""The engine: order of stages, right plans proved, wrong ones not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from certificates.authoring.build import ProgramBuilder
+from certificates.plan.ops import COLLECTIVES
+from certificates.plan.placements import Partial, Shard
+from certificates.plan.plan import Plan
+from certificates.plan.reading import load
+from certificates.proof.facts import Fact
+from certificates.proof.reading import proof_from_json
+from certificates.proof.stages import Hyp, LayoutStage
+from orchestrator.errors import Unproved
+from orchestrator.proving.engine import Engine, dependencies, renumber, segments, trim
+from orchestrator.solving.cores import Cores
+from tests.corpus import variants
+from tests.corpus.mutate import mutants
+
+from ..plans import pair, unproved
+from ..random_plans import random_plan
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def prove_all(plan: Plan) -> tuple[Engine, list[int]]:
+    engine = Engine(plan, Cores())
+    engine.relate()
+    wanted = list(itertools.chain.from_iterable(engine.claims()))
+    for number in wanted:
+        engine.prove(number)
+    return engine, wanted
+
+
+def test_right_plans_are_proved(any_plan: Plan) -> None:
+    assert unproved(any_plan) == []
+
+
+def test_a_proof_uses_earlier_facts_only_and_ends_at_the_claims(any_plan: Plan) -> None:
+    engine, wanted = prove_all(any_plan)
+    whole = engine.proof(wanted)
+    proof, obligations = proof_from_json(json.loads(whole.document)), whole.obligations
+    known = {i for i, f in enumerate(proof.facts) if f.by is not None and f.by[0] == "input"}
+    for stage in proof.stages:
+        assert set(dependencies(stage)) <= known, "a stage that rests on a later one proves nothing"
+        known.add(stage.goal)
+    assert {engine.knowledge.facts[n] for n in wanted} <= {proof.facts[n] for n in known}
+    assert len({o.text for o in obligations}) == len(obligations)
+    goals = Counter(s.goal for s in proof.stages)
+    assert max(goals.values()) == 1
+
+
+def test_equal_obligations_share_a_file(any_plan: Plan) -> None:
+    engine, wanted = prove_all(any_plan)
+    whole = engine.proof(wanted)
+    proof, obligations = proof_from_json(json.loads(whole.document)), whole.obligations
+    cases = [s.file for s in proof.stages if isinstance(s, LayoutStage)]
+    cases += [c.file for s in proof.stages if not isinstance(s, LayoutStage) for c in s.cases]
+    assert set(cases) == {o.file for o in obligations}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_segments_hold_every_op_once_and_only_what_is_ready(seed: int) -> None:
+    plan = random_plan(seed, 14)
+    seen: list[str] = []
+    for segment in segments(plan):
+        for ref in segment:
+            owner, name = ref.split(":")
+            program = plan.by_class[owner].program
+            op = next(o for o in program.ops if o.out == name)
+            earlier = {f"{owner}:{o.out}" for o in program.ops if o.name in COLLECTIVES}
+            needed = {f"{owner}:{v}" for v in op.ins if v not in program.inputs}
+            assert needed <= set(seen) | earlier
+            seen.append(ref)
+    expected = [f"{c.name}:{o.out}" for c in plan.classes for o in c.program.ops if o.name not in COLLECTIVES]
+    assert sorted(seen) == sorted(expected)
+
+
+def test_classes_wait_for_one_another_at_a_collective(uneven: Plan) -> None:
+    """The last class is related up to the gather before anything after it is."""
+    parts = list(segments(uneven))
+    assert [sorted({r.split(":")[0] for r in part}) for part in parts] == [["full", "last"]] * 2
+
+
+def test_a_wrong_plan_has_an_output_without_proof(mlp: Plan) -> None:
+    broken = next(m for m in mutants(mlp) if m.operator == "swap" and "subtract %31" in m.where).build()
+    lines = unproved(broken)
+    assert len(lines) == 1 and lines[0].startswith("c0:%31")
+
+
+def test_a_failed_fact_fails_again_with_the_same_words(mlp: Plan) -> None:
+    broken = next(m for m in mutants(mlp) if m.operator == "swap" and "subtract %31" in m.where).build()
+    engine = Engine(broken, Cores())
+    engine.relate()
+    (number,) = [n for n in itertools.chain.from_iterable(engine.claims()) if not _proves(engine, n)]
+    said = []
+    for _ in range(2):
+        with pytest.raises(Unproved) as error:
+            engine.prove(number)
+        said.append(str(error.value))
+    assert said[0] == said[1] == engine.failed[number]
+
+
+def _proves(engine: Engine, number: int) -> bool:
+    try:
+        engine.prove(number)
+    except Unproved:
+        return False
+    return True
+
+
+def test_numbers_of_facts_are_replaced_everywhere(mlp: Plan) -> None:
+    engine, _ = prove_all(mlp)
+    for stage in engine.built.values():
+        moved = renumber(stage, lambda n: n + 1000)
+        assert moved.goal == stage.goal + 1000
+        assert dependencies(moved) == [n + 1000 for n in dependencies(stage)]
+
+
+def test_symbols_that_no_premise_mentions_are_dropped() -> None:
+    stage = LayoutStage(0, "", (("q0", 0, 4), ("q1", 0, 4)), (Hyp((1,), ()),))
+    assert trim(stage).symbols == ()
+
+
+def test_a_shuffled_sum_over_ranks_is_proved_and_a_missing_factor_is_not() -> None:
+    """Mean over dp: the factor may stand before or after the sum, but it must be there once."""
+
+    def mean(place: str) -> Plan:
+        def plan(b: ProgramBuilder) -> None:
+            x = b.input("x", "f32[4]").sum()
+            if place == "before":
+                x = x / 12
+            x = b.all_reduce(x, "dp")
+            b.output("y", x / 12 if place == "after" else x)
+
+        return pair({"dp": 3}, lambda s: s.output("y", s.input("x", "f32[12]").sum() / 12), plan,
+                    {"x": {"dp": Shard(0)}}, {"y": {}})  # fmt: skip
+
+    assert unproved(mean("before")) == unproved(mean("after")) == []
+    assert unproved(mean("nowhere"))
+
+
+def test_a_gradient_that_is_left_partial_is_proved_as_such() -> None:
+    def step(b: ProgramBuilder, total: int) -> None:
+        x, g = b.input("x", f"f32[{total},3]"), b.input("g", f"f32[{total},2]")
+        b.output("grad", x.T @ g)
+
+    def plan(claim: Partial | None) -> Plan:
+        return pair({"dp": 2}, lambda s: step(s, 8), lambda b: step(b, 4),
+                    {"x": {"dp": Shard(0)}, "g": {"dp": Shard(0)}},
+                    {"grad": {"dp": claim} if claim else {}})  # fmt: skip
+
+    assert unproved(plan(Partial())) == []
+    assert unproved(plan(None)), "a summand was taken for the sum"
+
+
+# --- correct variants --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def captured() -> Plan:
+    return load(EXAMPLES / "mlp-handwritten.json.gz")
+
+
+def test_correct_variants_of_the_captured_mlp_are_proved(captured: Plan) -> None:
+    found = variants.variants(captured)
+    missing = [v.operator for v in found if unproved(v.build())]
+    assert len(found) >= 10
+    assert missing == []
+
+
+def test_correct_variants_of_small_plans_are_proved(any_plan: Plan) -> None:
+    for variant in variants.variants(any_plan):
+        assert unproved(variant.build()) == [], variant
+
+
+def test_facts_print_as_equations(mlp: Plan) -> None:
+    engine, _ = prove_all(mlp)
+    fact: Fact = engine.knowledge.facts[0]
+    assert str(fact) == f"{fact.lhs}[dp, tp, z0, z1] = {fact.rhs}[3*dp + z0, z1] for " + ", ".join(
+        f"{s} in [{lo},{hi})" for s, lo, hi in fact.symbols
+    )

@@ -1,0 +1,56 @@
+"""Access patterns: which index of an operand goes with which index of a result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from certificates.authoring.build import ProgramBuilder
+from orchestrator.evaluating.interpreter import evaluate
+from orchestrator.relating.access import access
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_access_patterns_say_what_a_contraction_sums(seed: int) -> None:
+    """Replay dots and reductions as einsum over the pattern's variables."""
+    rng = np.random.default_rng(seed)
+    b = ProgramBuilder()
+    x, y = b.input("x", "f32[2,3,4,5]"), b.input("y", "f32[5,2,4,6]")
+    values = {"x": rng.normal(size=(2, 3, 4, 5)), "y": rng.normal(size=(5, 2, 4, 6))}
+    b.output("d", b.dot(x, y, contract=((3, 2), (0, 2)), batch=((0,), (1,))))
+    b.output("r", b.reduce(x, (1, 3)))
+    program = b.build()
+    env = evaluate(program, values)
+    for op in program.ops:
+        pattern = access(op, [env[v].shape for v in op.ins])
+        assert pattern is not None
+        letters = {n: chr(97 + i) for i, n in enumerate({v for p in pattern.operands for v in p})}
+        words = ["".join(letters[n] for n in names) for names in (*pattern.operands, pattern.out)]
+        einsum = np.einsum(f"{','.join(words[:-1])}->{words[-1]}", *(env[v] for v in op.ins))
+        assert np.allclose(einsum, env[op.out])
+        sizes = {n: env[v].shape[d] for v, p in zip(op.ins, pattern.operands, strict=True)
+                 for d, n in enumerate(p)}  # fmt: skip
+        assert dict(pattern.summed) == {n: s for n, s in sizes.items() if n.startswith("k")}
+
+
+def test_elementwise_ops_read_every_operand_where_they_write() -> None:
+    b = ProgramBuilder()
+    x = b.input("x", "f32[2,3]")
+    b.output("y", b.select(b.compare(x, 0, "GT"), b.tanh(x), x))
+    b.output("z", x.T)
+    for op in b.build().ops:
+        pattern = access(op, [(2, 3)] * len(op.ins))
+        if op.name in ("constant", "transpose"):
+            assert pattern is None, "data movement and literals are followed, not matched"
+        else:
+            assert pattern is not None and not pattern.summed
+            assert set(pattern.operands) == {pattern.out} == {("o0", "o1")}
+
+
+@pytest.mark.parametrize(("kind", "told"), [("add", "add"), ("max", "max"), ("or", "max"), ("and", "min")])
+def test_reductions_of_booleans_are_maxima_and_minima(kind: str, told: str) -> None:
+    b = ProgramBuilder()
+    x = b.input("x", "i1[4]" if kind in ("and", "or") else "f32[4]")
+    b.output("y", b.reduce(x, (0,), kind))
+    pattern = access(b.build().ops[0], [(4,)])
+    assert pattern is not None and pattern.kind == told and pattern.summed == (("k0", 4),)

@@ -1,0 +1,81 @@
+"""Confirmation in child processes: answers, crashes, hangs, and what the journal may say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.solving import confirming
+from orchestrator.solving.confirming import Answers, confirm
+from orchestrator.solving.cores import VERSIONS
+from orchestrator.solving.journal import Journal, key
+
+HEAD = "(set-logic QF_UFLRA)\n(declare-fun e0 () Real)\n"
+GOAL = "(assert (! (not (= e0 1.0)) :named goal))\n(check-sat)\n"
+UNSAT = HEAD + "(assert (! (= e0 1.0) :named def.1))\n" + GOAL
+SAT = HEAD + GOAL
+BROKEN = HEAD + "(assert (= e0 nothing))\n(check-sat)\n"
+
+
+def test_both_solvers_answer_in_order() -> None:
+    answers = confirm([SAT, UNSAT, SAT], Journal(), VERSIONS, 2)
+    assert answers == [Answers("sat", "sat"), Answers("unsat", "unsat"), Answers("sat", "sat")]
+    assert [a.unsat for a in answers] == [False, True, False]
+
+
+def test_a_file_that_cannot_be_read_is_no_confirmation() -> None:
+    broken, fine = confirm([BROKEN, UNSAT], Journal(), VERSIONS, 1)
+    assert not broken.unsat and "error" in broken.z3 and "error" in broken.cvc5
+    assert fine.unsat, "the child goes on"
+
+
+def test_one_solver_is_not_enough() -> None:
+    assert not Answers("unsat", "unknown").unsat
+    assert not Answers("error", "unsat").unsat
+    assert str(Answers("unsat", "sat")) == "z3 says unsat, cvc5 says sat"
+
+
+@pytest.mark.parametrize(
+    ("child", "answer"),
+    [
+        ("import sys, os; sys.stdin.readline(); os._exit(1)", "crash"),
+        ("import sys, time; sys.stdin.readline(); time.sleep(60)", "no answer in time"),
+        ("print('[1]', flush=True); input()", "crash"),
+        ("raise SystemExit(0)", "crash"),
+    ],
+)
+def test_a_child_that_fails_confirms_nothing(
+    monkeypatch: pytest.MonkeyPatch, child: str, answer: str
+) -> None:
+    monkeypatch.setattr(confirming, "command", lambda *_: [sys.executable, "-c", child])
+    monkeypatch.setattr(confirming, "SECONDS", 2)
+    assert confirm([UNSAT, SAT], Journal(), VERSIONS, 2) == [Answers(answer, answer)] * 2
+
+
+def test_a_crash_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been the machine's; the next run asks again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(confirming, "command", lambda *_: [sys.executable, "-c", ""])
+        assert confirm([UNSAT], Journal(tmp_path / "j"), VERSIONS, 1) == [Answers("crash", "crash")]
+    assert confirm([UNSAT], Journal(tmp_path / "j"), VERSIONS, 1) == [Answers("unsat", "unsat")]
+
+
+def test_the_journal_saves_solver_calls_of_the_same_text_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm([UNSAT], Journal(tmp_path / "j"), VERSIONS, 1)
+    monkeypatch.setattr(confirming, "command", lambda *_: [sys.executable, "-c", ""])
+    assert confirm([UNSAT], Journal(tmp_path / "j"), VERSIONS, 1) == [Answers("unsat", "unsat")]
+    assert confirm([UNSAT], Journal(tmp_path / "j"), "z3 0.1", 1) == [Answers("crash", "crash")]
+    commented = f"; a comment\n{UNSAT}"
+    assert confirm([commented], Journal(tmp_path / "j"), VERSIONS, 1) == [Answers("crash", "crash")]
+
+
+@pytest.mark.parametrize("entry", [None, "unsat", ["unsat"], [1, 2], {"z3": "unsat"}])
+def test_strange_journal_entries_are_asked_again(tmp_path: Path, entry: object) -> None:
+    line = json.dumps([key("confirm", VERSIONS, SAT), entry])
+    (tmp_path / "j").write_text(line + "\n", encoding="ascii")
+    assert confirm([SAT], Journal(tmp_path / "j"), VERSIONS, 1) == [Answers("sat", "sat")]
