@@ -34,10 +34,13 @@ class Bookkeeping(TorchDispatchMode):  # type: ignore[misc]
         self._kept: dict[int, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.concerns(func, args, kwargs or {}):
-            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        return self.run(func, args, kwargs) if self.concerns(func, args, kwargs) else func(*args, **kwargs)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An op that :meth:`concerns` the Reducer, for real."""
         with _disable_current_modes():
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()

@@ -64,9 +64,9 @@ def parallelized(
     parallelize: Callable[[nn.Module, DeviceMesh], nn.Module], model: nn.Module, mesh: DeviceMesh
 ) -> tuple[nn.Module, Mapping[str, Cut]]:
     """Call ``parallelize``, and say by plan name how the tensors of the rank's model were cut."""
-    sources = {name: reference(t) for name, t in tensors(model).items() if isinstance(t, FakeTensor)}
-    tied = _tied(model)
     recorder = _Cutter()
+    sources = recorder.given({n: t for n, t in tensors(model).items() if isinstance(t, FakeTensor)})
+    tied = _tied(model)
     with recording(recorder), _by_meaning(recorder):
         model = parallelize(model, mesh)
     untied = sorted(tied - _tied(model))

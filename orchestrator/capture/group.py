@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from .bookkeeping import BOOK
 from .ddp import reducers
 from .errors import GroupError
-from .recorder import GroupRef, ReduceRef, active, user_frame
+from .recorder import GroupRef, ReduceRef, active, forget_constant, user_frame
 from .work import Work, futures_are_ours
 
 #: The name under which PyTorch knows the backend.
@@ -187,12 +187,6 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
                     for out in line:
                         out.copy_(source)
         return Work([], [t for t in tree_leaves(outs) if t is not None])
-
-
-def forget_constant(tensor: FakeTensor) -> None:
-    """A fake tensor made by ``torch.tensor(3)`` remembers 3; once a collective wrote it, no more."""
-    if tensor.constant is not None:
-        tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
 
 
 def caller(frame: FrameType | None) -> str | None:

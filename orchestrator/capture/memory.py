@@ -8,6 +8,7 @@ buffers that are filled in pieces need no lowering of their own: whatever made a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -30,9 +31,7 @@ class Geometry:
     @staticmethod
     def of(size: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
         """Strides of dimensions of size 1 mean nothing; they are normalised to 0."""
-        return Geometry(
-            tuple(size), tuple(0 if n == 1 else s for n, s in zip(size, stride, strict=True)), offset
-        )
+        return _geometry(tuple(size), tuple(stride), offset)
 
     @staticmethod
     def contiguous(size: Sequence[int], offset: int = 0) -> Geometry:
@@ -57,6 +56,41 @@ class Geometry:
                 return False
             step *= self.size[d]
         return all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
+
+
+def meet(a: Geometry, b: Geometry) -> bool:
+    """Have two tensors of one storage an element in common? Yes, too, where nothing cheap shows it."""
+    if 0 in (*a.size, *b.size) or a.end <= b.offset or b.end <= a.offset:
+        return False
+    boxes = [_extents(g, sorted({*_strides(a), *_strides(b)}, reverse=True)) for g in (a, b)]
+    if boxes[0] is None or boxes[1] is None:
+        return True
+    return all(x < y + m and y < x + n for (x, n), (y, m) in zip(*boxes, strict=True))
+
+
+def _strides(geometry: Geometry) -> list[int]:
+    return [geometry.stride[d] for d in geometry.moving]
+
+
+def _extents(geometry: Geometry, strides: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Start and size along each of ``strides`` and below all of them, if its elements are such a box."""
+    sizes = {geometry.stride[d]: geometry.size[d] for d in geometry.moving}
+    if len(sizes) < len(geometry.moving):
+        return None
+    box, rest, above = [], geometry.offset, 0
+    for stride in strides:
+        start, rest = divmod(rest, stride)
+        size = sizes.get(stride, 1)
+        if above and (above % stride or start + size > above // stride):
+            return None
+        box.append((start, size))
+        above = stride
+    return [*box, (rest, 1)]
+
+
+@functools.lru_cache(1 << 14)  # a step has many tensors and few geometries
+def _geometry(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Geometry:
+    return Geometry(size, tuple(0 if n == 1 else s for n, s in zip(size, stride, strict=True)), offset)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Every storage it meets is kept alive, so that no two tensors of a trace share an
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import sysconfig
@@ -63,6 +64,9 @@ _UNANNOTATED_VIEWS = frozenset(("aten._unsafe_view.default",))
 #: Namespaces whose ops name their process group.
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
+#: What stands among arguments and is no tensor, group or container.
+_PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
+
 #: Numbers of works; a step may wait for one that an earlier step began.
 _WORKS = itertools.count()
 
@@ -117,8 +121,51 @@ class Node:
     view: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """What the schema of an op says, read once for all its calls.
+
+    ``writes`` are position and name of the arguments that it changes, ``group`` those of the group's name.
+    """
+
+    name: str
+    silent: bool
+    view: bool
+    writes: tuple[tuple[int, str], ...]
+    group: tuple[int, str] | None
+
+
+@functools.cache
+def _signature(func: Any) -> _Signature:
+    name = str(func)
+    arguments = list(enumerate(func._schema.arguments))
+    infos = [(i, a.name, a.alias_info) for i, a in arguments]
+    named = [(i, a.name) for i, a in arguments if a.name == "group_name"]
+    return _Signature(
+        name,
+        name in _SILENT or name.startswith("profiler."),
+        _is_view(func, name),
+        tuple((i, argument) for i, argument, info in infos if info is not None and info.is_write),
+        named[0] if named and func.namespace in _FUNCTIONAL else None,
+    )
+
+
+def _is_view(func: Any, name: str) -> bool:
+    """Do all results only name elements of an argument? Schemas of PyTorch's own ops say so."""
+    if func.namespace not in ("aten", "prim", "prims"):
+        return False
+    if name in _UNANNOTATED_VIEWS:
+        return True
+    annotations = [r.alias_info for r in func._schema.returns]
+    return bool(annotations) and all(a is not None and not a.is_write for a in annotations)
+
+
 def reference(tensor: torch.Tensor) -> TensorRef:
     """Describe a local tensor; an unsupported dtype, or a real tensor with several values, is an error."""
+    return _reference(tensor, tensor.untyped_storage())
+
+
+def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef:
     dtype = _PARTS.get(tensor.dtype, tensor.dtype)
     if dtype not in DTYPES or tensor.is_neg():
         raise LoweringError(f"tensors of {tensor.dtype} have no place in a plan")
@@ -133,14 +180,15 @@ def reference(tensor: torch.Tensor) -> TensorRef:
                 instead=_REAL,
             )
         literal = values[0]
-    size, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
-    if tensor.is_complex():
+    size, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    pairs = tensor.is_complex()
+    if pairs:
         size, stride, offset = (*size, 2), (*(2 * s for s in stride), 1), 2 * offset
     geometry = Geometry.of(size, stride, offset)
-    storage = tensor.untyped_storage()._cdata
-    return TensorRef(storage, DTYPES[dtype], geometry, literal, tensor.is_conj(), tensor.is_complex())
+    return TensorRef(storage._cdata, DTYPES[dtype], geometry, literal, tensor.is_conj(), pairs)
 
 
+@functools.cache
 def is_users(name: str) -> bool:
     """Is this the file name of Python code outside Python's library, PyTorch and this package?"""
     return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
@@ -165,7 +213,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__init__()
-        self._alive: list[object] = []
+        self._alive: dict[int, torch.UntypedStorage] = {}
         self._forward: dict[int, Frame] = {}
         #: Works whose futures the Reducer of DistributedDataParallel holds, with the storages they write.
         self.held: dict[int, frozenset[int]] = {}
@@ -178,27 +226,35 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if any(issubclass(t, DTensor | AsyncCollectiveTensor) for t in types):
+        if any(map(_unwraps_itself, types)):
             return NotImplemented
-        name = str(func)
-        if name in _SILENT or name.startswith("profiler.") or BOOK.concerns(func, args, kwargs or {}):
-            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        said = _signature(func)
+        if said.silent:
+            return func(*args, **kwargs)
+        if BOOK.concerns(func, args, kwargs):
+            return BOOK.run(func, args, kwargs)
         if _suspended() and not any(isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))):
             # A device mesh computes its ranks for real: what a step reads of them is described when it does.
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         # Arguments are described before the op runs: it may change their storage or metadata.
-        described = tree_map(self._describe, tuple(args))
-        named = tree_map(self._describe, dict(kwargs or {}))
-        described, named = _with_groups(func, described, named)
-        result = func(*args, **(kwargs or {}))
-        outs = tree_map(self._describe, result)
-        if any(isinstance(t, torch.Tensor) and t.is_complex() for t in tree_leaves((args, kwargs, result))):
-            name = f"complex.{name}"
-        written = _written(func, described, named)
+        met: list[TensorRef] = []
+        described = self._mapped(tuple(args), met)
+        named = self._mapped(dict(kwargs), met)
+        if said.group is not None:
+            described, named = _with_group(said.group, described, named)
+        result = func(*args, **kwargs)
+        outs = self._mapped(result, met)
+        name = f"complex.{said.name}" if any(ref.complex for ref in met) else said.name
+        written = _written(said, described, named)
         if self.held:
-            self._release(tree_leaves((described, named, outs)))
-        self.nodes.append(Node(name, described, named, outs, written, self._frame(), _is_view(func)))
+            self._release(met)
+        self.nodes.append(Node(name, described, named, outs, written, self._frame(), said.view))
         return result
+
+    def given(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorRef]:
+        """Describe what a step is given; it may drop them, and no other storage may take their identity."""
+        return {name: self._describe(tensor) for name, tensor in tensors.items()}
 
     def collective(self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...]) -> int:
         """A call that reached a process group; the number is that of its work."""
@@ -207,7 +263,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         number = next(_WORKS)
         frame = self._frame()
         if self.held:
-            self._release(tree_leaves((outs, ins)))
+            self._release(_refs((outs, ins)))
         self._buffers[number] = frozenset(t.storage for t in written)
         self.nodes.append(
             Node(f"dist.{name}", (outs, ins, *arguments), {"work": number}, None, written, frame)
@@ -234,23 +290,42 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The Reducer waits for this work before the backward pass is over, without any op."""
         self.held[number] = self._buffers.get(number, frozenset())
 
-    def _release(self, tensors: Sequence[Any]) -> None:
+    def _release(self, tensors: Sequence[TensorRef]) -> None:
         """Works held by the Reducer whose buffers it uses now, or all when the backward pass is over."""
         over = torch._C._current_graph_task_id() == -1
         if over or _inside_engine():
-            touched = {t.storage for t in tensors if isinstance(t, TensorRef)}
+            touched = {t.storage for t in tensors}
             for number, storages in list(self.held.items()):
                 if over or touched & storages:
                     self.waited(number)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        self._alive.append(storage)
+        self._alive[storage._cdata] = storage
         self.nodes.append(Node("storage.resize", (storage._cdata,), {}, None, (), None))
+
+    def _mapped(self, tree: Any, met: list[TensorRef]) -> Any:
+        """``tree`` with every leaf described; tensors are added to ``met``, too.
+
+        The containers that ops are called with are walked here, which is much faster than PyTorch's own walk.
+        """
+        kind = type(tree)
+        if kind in _PLAIN:
+            return tree
+        if kind is tuple:
+            return tuple([self._mapped(item, met) for item in tree])
+        if kind is list:
+            return [self._mapped(item, met) for item in tree]
+        if kind is dict:
+            return {key: self._mapped(item, met) for key, item in tree.items()}
+        described = tree_map(self._describe, tree)
+        met += [described] if isinstance(described, TensorRef) else _refs(described)
+        return described
 
     def _describe(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
-            self._alive.append(item.untyped_storage())
-            return reference(item)
+            storage = item.untyped_storage()
+            self._alive[storage._cdata] = storage
+            return _reference(item, storage)
         if isinstance(item, torch.dtype):
             return DTYPES.get(item, str(item))
         if isinstance(item, torch.ScriptObject):
@@ -273,44 +348,36 @@ def _suspended() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
+@functools.cache
+def _unwraps_itself(kind: type) -> bool:
+    """Is it a wrapper that runs an op anew on what it holds?"""
+    return issubclass(kind, DTensor | AsyncCollectiveTensor)
+
+
+def _written(said: _Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
     found: list[TensorRef] = []
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[i] if i < len(args) else kwargs.get(argument.name)
-            found.extend(t for t in tree_leaves(given) if isinstance(t, TensorRef))
+    for i, name in said.writes:
+        found += _refs(args[i] if i < len(args) else kwargs.get(name))
     return tuple(found)
 
 
 def _refs(tree: Any) -> list[TensorRef]:
+    if isinstance(tree, TensorRef):
+        return [tree]
     return [t for t in tree_leaves(tree) if isinstance(t, TensorRef)]
 
 
-def _is_view(func: Any) -> bool:
-    """Do all results only name elements of an argument? Schemas of PyTorch's own ops say so."""
-    if func.namespace not in ("aten", "prim", "prims"):
-        return False
-    if str(func) in _UNANNOTATED_VIEWS:
-        return True
-    annotations = [r.alias_info for r in func._schema.returns]
-    return bool(annotations) and all(a is not None and not a.is_write for a in annotations)
-
-
-def _with_groups(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _with_group(
+    place: tuple[int, str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Functional collectives name their group: the name is replaced by what it means here."""
-    for i, argument in enumerate(func._schema.arguments if func.namespace in _FUNCTIONAL else ()):
-        if argument.name != "group_name":
-            continue
-        name = args[i] if i < len(args) else kwargs[argument.name]
-        group = _resolve_process_group(name) if isinstance(name, str) else name
-        ref = group if isinstance(group, GroupRef) else group.reference
-        if i < len(args):
-            args = (*args[:i], ref, *args[i + 1 :])
-        else:
-            kwargs = kwargs | {argument.name: ref}
-    return args, kwargs
+    i, argument = place
+    name = args[i] if i < len(args) else kwargs[argument]
+    group = _resolve_process_group(name) if isinstance(name, str) else name
+    ref = group if isinstance(group, GroupRef) else group.reference
+    if i < len(args):
+        return (*args[:i], ref, *args[i + 1 :]), kwargs
+    return args, kwargs | {argument: ref}
 
 
 def _inside_engine() -> bool:
@@ -325,9 +392,25 @@ def _inside_engine() -> bool:
     return False
 
 
+def forget_constant(tensor: torch.Tensor) -> None:
+    """A fake tensor made by ``torch.tensor(3)`` remembers 3; once something else wrote it, no more."""
+    if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+        tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+
+
+def _rebound(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """``tensor.data = other``: what either remembers is no longer that of its memory alone."""
+    forget_constant(tensor)
+    forget_constant(other)
+    _DATA.__set__(tensor, other)
+
+
+_DATA: Any = vars(torch._C.TensorBase)["data"]
+
+
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """Record ops and storage resizes (FSDP frees its buffers without any op)."""
+    """Record ops, storage resizes (FSDP frees its buffers without any op) and ``.data = …``."""
     resize: Callable[..., Any] = torch.UntypedStorage.resize_
 
     def logged(storage: torch.UntypedStorage, size: int) -> Any:
@@ -336,6 +419,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         return resize(storage, size)
 
     torch.UntypedStorage.resize_ = logged
+    FakeTensor.data = property(_DATA.__get__, _rebound)
     _active.append(recorder)
     try:
         with recorder:
@@ -344,6 +428,8 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
             recorder.waited(number)
     finally:
         _active.pop()
+        if not _active:
+            del FakeTensor.data
         torch.UntypedStorage.resize_ = resize
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .bookkeeping import BOOK
 from .builder import Draft, Frame
 from .counters import counted
 from .errors import CaptureError, DefinitionError, StateError, gathered
@@ -55,8 +56,9 @@ class Job:
 
     def record(self, before: Snapshot) -> Recorded:
         batch = self.batch()  # anew: a loader gives each step its own tensors
-        given = {name: reference(tensor) for name, tensor in batch.items()}
-        with watching(), recording(Recorder()) as recorder:
+        recorder = Recorder()
+        given = recorder.given(batch)
+        with watching(), recording(recorder):
             results = self.step(batch)
         written = list(real_writes(recorder.nodes))
         if written:
@@ -74,7 +76,7 @@ def record(job: Job, rebuilds: bool) -> tuple[Recorded, Recorded, int]:
     ``rebuilds``: the model changes its program by itself in its first steps, as DDP's buckets do; then steps
     are dropped until two are alike, at most :data:`WARM_UPS`.
     """
-    with watching():
+    with watching(), BOOK:  # a recorder asks the book itself
         job.step(job.batch())
     last: Recorded | None = None
     at = job.look()

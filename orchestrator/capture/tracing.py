@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from certificates.plan.plan import Mesh
 
-from .bookkeeping import BOOK
 from .counters import numbers
 from .cutting import Cut, parallelized
 from .ddp import built
@@ -73,7 +72,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
             states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
         ),
     )
-    with capturable_on_cpu(), exact_norm_shares(), fake, BOOK:
+    with capturable_on_cpu(), exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=built())
     program = one_program(first, second, lambda recorded: _lower(definition, rank, recorded))
     states = first.before.states.items()

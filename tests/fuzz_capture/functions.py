@@ -157,9 +157,10 @@ def check(function: Function) -> Outcome:
     values = {f"x{i}": t.numpy() for i, t in enumerate(given)}
     outputs, rules, refused, unstable = 0, [], 0, 0
     try:
-        for i, fake in enumerate(fakes):
-            lowering.add_input(f"x{i}", reference(fake))
-        with mode, recording(Recorder()) as recorder:
+        recorder = Recorder()
+        for name, ref in recorder.given({f"x{i}": fake for i, fake in enumerate(fakes)}).items():
+            lowering.add_input(name, ref)
+        with mode, recording(recorder):
             space = _run(function, fakes)
         lowering.run(recorder.nodes)
     except CaptureError as error:

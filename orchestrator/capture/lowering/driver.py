@@ -19,7 +19,7 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..memory import Geometry, Memory
+from ..memory import Geometry, Memory, meet
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE, instead_of
 from ..waits import Waits
@@ -138,6 +138,11 @@ class Lowering:
         for target, out in zip(node.writes, outs, strict=False):
             if target.storage == out.storage and target.geometry != out.geometry:
                 raise AliasingError("an out= tensor of another shape, which the op resizes")
+        if any(_torn(source, target) for target in node.writes for source in _tensors(given)):
+            raise AliasingError(
+                "the op writes memory that it also reads elsewhere: the result depends on PyTorch's order",
+                instead="clone() what is read: x.add_(x[0].clone())",
+            )
         targets = list(node.writes) or results
         self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in _tensors(targets))
         values = rule.lower(
@@ -263,6 +268,15 @@ class Lowering:
                 draft = self.builder.drafts.get(name)
                 stack.extend(draft.ins if draft else ())
         return found
+
+
+def _torn(source: TensorRef, target: TensorRef) -> bool:
+    """Does an op that writes ``target`` element by element change what it has yet to read of ``source``?"""
+    return (
+        source.storage == target.storage
+        and source.geometry != target.geometry
+        and meet(source.geometry, target.geometry)
+    )
 
 
 def _tensors(tree: object) -> list[TensorRef]:

@@ -37,9 +37,10 @@ def lower(function: Function, *tensors: Any, outside: Sequence[Any] = ()) -> Ran
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [mode.from_tensor(t) for t in (*tensors, *outside)]
     lowering = Lowering(lambda _group: ())
-    for i, fake in enumerate(fakes[: len(tensors)]):
-        lowering.add_input(f"x{i}", reference(fake))
-    with mode, recording(Recorder()) as recorder:
+    recorder = Recorder()
+    for name, ref in recorder.given({f"x{i}": fake for i, fake in enumerate(fakes[: len(tensors)])}).items():
+        lowering.add_input(name, ref)
+    with mode, recording(recorder):
         results = function(*fakes)
     lowering.run(recorder.nodes)
     results = results if isinstance(results, tuple | list) else (results,)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from orchestrator.capture import memory
 from orchestrator.capture.errors import AliasingError, ClosureError, LoweringError
 
 x = torch.arange(24, dtype=torch.float64).reshape(4, 6)
@@ -159,3 +160,90 @@ def test_an_overlapping_view_is_refused(lowered) -> None:
     with pytest.raises(AliasingError, match="visits an element twice") as caught:
         lowered(lambda a: a.as_strided((4, 4), (2, 1), 0) + 1, x)
     assert caught.value.op == "aten.add.Tensor"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a: a.add_(a[0]),
+        lambda a: a.sub_(a[:, 2:3]),
+        lambda a: a[:, 1:].copy_(a[:, :-1]),
+        lambda a: torch.mul(a, a[:, :1], out=a),
+    ],
+)
+def test_an_op_that_writes_what_it_still_reads_is_refused(agrees, write) -> None:
+    """PyTorch's result depends on the order in which it goes through the elements."""
+
+    def step(a):
+        a = a.clone()
+        write(a)
+        return a
+
+    with pytest.raises(AliasingError, match="writes memory that it also reads elsewhere"):
+        agrees(step, x)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a: a.add_(a),
+        lambda a: a[:, 0].add_(a[:, 1]),
+        lambda a: a[::2].mul_(a[1::2]),
+        lambda a: a[:, :3].copy_(a[:, 3:]),
+        lambda a: a.add_(a[0].clone()),
+        lambda a: a.view(2, 2, 6)[:, 0].copy_(a.view(2, 2, 6)[:, 1]),
+    ],
+)
+def test_an_op_may_read_other_parts_of_what_it_writes(agrees, write) -> None:
+    def step(a):
+        a = a.clone()
+        write(a)
+        return a
+
+    agrees(step, x)
+
+
+def test_tensors_meet_where_they_share_an_element() -> None:
+    """Against the sets of elements: never "no" where there is a common one."""
+    base = torch.arange(24).reshape(4, 6)
+    views = [base, base[1], base[:, 2], base[::2], base[1::2, 1:4], base.t()[2:, 1:3], base.flatten()[5:17]]
+    for a in views:
+        for b in views:
+            common = bool(set(a.flatten().tolist()) & set(b.flatten().tolist()))
+            places = [memory.Geometry.of(v.shape, v.stride(), v.storage_offset()) for v in (a, b)]
+            shown = memory.meet(*places)
+            assert shown or not common
+
+
+def test_a_constant_whose_data_are_rebound_is_forgotten(agrees) -> None:
+    """PyTorch's fake tensors remember what ``torch.tensor`` was told, and make views of that."""
+
+    def step(a):
+        number, other = torch.tensor(0.5, dtype=a.dtype), torch.tensor(2.0, dtype=a.dtype)
+        number.data = number.detach().clone() * a[0, 1]
+        a[0].data = other
+        number.add_(1)
+        return number.view(1), number.detach() * a
+
+    agrees(step, x)
+
+
+def test_a_constant_whose_data_are_rebound_has_no_known_value(agrees) -> None:
+    def step(a):
+        number = torch.tensor(3.0, dtype=a.dtype)
+        number.data = a.sum()
+        return a * number.item()
+
+    with pytest.raises(Exception, match="_local_scalar_dense"):
+        agrees(step, x)
+
+
+def test_memory_that_a_step_drops_is_not_taken_for_what_comes_later(agrees) -> None:
+    """The storage of an input that is rebound is freed; a new tensor may come to lie at its address."""
+
+    def step(a):
+        a.data = torch.zeros(2, dtype=a.dtype)
+        numbers = [torch.tensor(float(i), dtype=torch.float64) for i in range(40)]
+        return a + torch.stack([*numbers[:2]]), numbers[7] * 2
+
+    agrees(step, x)
