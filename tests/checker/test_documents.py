@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from checker import errors, kernel
 from checker.errors import OBLIGATIONS, Rejected
+from checker.reading.plan import read_plan
+from checker.reading.proof import read_manifest, read_proof
+
+sys.path.insert(0, str(Path(__file__).parent))
+from samples import row_parallel
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKER = ROOT / "checker"
@@ -67,3 +78,51 @@ def test_every_exception_has_its_exit_code() -> None:
     }
     text = (ROOT / "docs/checking.md").read_text()
     assert "0 valid" in text and "4 fewer solvers" in text and "5 malformed input" in text
+
+
+EXAMPLE = re.compile(r"^ ?(\d+)  (\w+) (\S+) (\+?=) (.+)\n    (.+)$", re.MULTILINE)
+EXAMPLES = EXAMPLE.findall((ROOT / "docs/checking.md").read_text())
+
+
+def put(box: Any, path: str, value: Any) -> None:
+    """Changes a member of nested lists and objects, or appends to a list."""
+    *steps, last = (int(s) if s.isdigit() and len(s) < 4 else s for s in path.split("."))
+    for step in steps:
+        box = box[step]
+    if isinstance(box, list) and last == len(box):
+        box.append(value)
+    else:
+        box[last] = value
+
+
+def said(part: str, path: str, value: Any) -> str:
+    """What the checker says of the sample after one change, made before or (`sealed`) after sealing."""
+    bundle = copy.deepcopy(row_parallel())
+    answers = {solver: {"0001": "unsat", "0002": "unsat"} for solver in ("z3", "cvc5")}
+    data: dict[str, bytes] = {}
+    if part == "sealed":
+        data = bundle.members()
+        data[path] += value.encode()
+    else:
+        put(answers if part == "answers" else getattr(bundle, part), path, value)
+        data = bundle.members()
+    try:
+        read = read_manifest(data["manifest.json"]), read_plan(data["plan.json"])
+        examined = kernel.examine(*read, read_proof(data["proof.json"]), data)
+        output = kernel.conclude(examined, answers, 2, {}).outputs[0]
+    except errors.CheckerError as error:
+        return str(error)
+    return f"{output.verdict}: {output.reason}"
+
+
+def test_the_sample_is_valid_and_every_obligation_has_an_example() -> None:
+    assert said("answers", "z3.0001", "unsat") == "PROVED: "
+    assert [int(number) for number, *_ in EXAMPLES] == sorted(OBLIGATIONS)
+
+
+@pytest.mark.parametrize(("number", "part", "path", "how", "value", "words"), EXAMPLES)
+def test_the_examples_of_the_document(
+    number: str, part: str, path: str, how: str, value: str, words: str
+) -> None:
+    assert how == ("+=" if part == "sealed" else "=")
+    assert said(part, path, json.loads(value)) == words

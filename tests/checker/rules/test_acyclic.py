@@ -304,6 +304,29 @@ def test_results_of_one_call_rest_on_inputs_of_their_own(monkeypatch: pytest.Mon
         check_acyclic(read_plan(dump(plan)))
 
 
+def test_a_result_does_not_rest_on_an_operand_that_it_is_not_made_of() -> None:
+    """c0 hands in what it has of a rendezvous that waits for the result of c1, made of the other operand."""
+    inputs = [["a", "f32[3]"], ["b", "f32[3]"]]
+    body = program(inputs, [op("%0", "negate", ["b"], "f32[3]")], [["r", "%0"]])
+    functions = {
+        "f0": {
+            "specification": program(inputs, [], [["r", "b"]]),
+            "classes": {"c0": body, "c1": body},
+        }
+    }
+
+    def plan(used: str) -> dict[str, Any]:
+        body["ops"][0][2] = [used]
+        early = [meet("%2", "x", 3), [["%0"], "call", ["%2", "x"], "f0", 0]]
+        late = [[["%0"], "call", ["x", "x"], "f0", 0], meet("%2", "%0", 3)]
+        made = five_is_two(early, late, functions=functions)
+        made["specification"]["ops"][0] = [["%50"], "call", ["x", "x"], "f0", 0]
+        return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+
+    accepted(plan("b"))
+    accepted(plan("a"))  # the operand of its own class, which is x in c1
+
+
 # Groups -----------------------------------------------------------------------------------------------------
 
 
