@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from .affine import Affine
 
+MAX_REPS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import need
 from ..language.ops import ARITY, OPERATORS
 from ..language.proof import (
+    MAX_REPS,
     AlgebraStage,
     BoundPart,
     BoundSymbol,
@@ -60,7 +61,7 @@ from .strict import (
     text,
 )
 
-MAX_TERM, MAX_REPS, MAX_DIGITS = 200, 1000, 64
+MAX_TERM, MAX_DIGITS = 200, 64
 TERMS = {"lit": 1, "*": 2, **OPERATORS, **ARITY}
 """Heads of a law's terms, with the number of their arguments; `+` has two or more."""
 

@@ -18,6 +18,7 @@ from ..errors import Rejected, Undecided
 from ..language.affine import Affine, evident, row_major
 from ..language.ops import ALGEBRA, Term, fill, scaling, wires
 from ..language.proof import (
+    MAX_REPS,
     AlgebraStage,
     Case,
     Element,
@@ -31,7 +32,6 @@ from ..language.proof import (
     Tensor,
     Tree,
 )
-from ..reading.proof import MAX_REPS
 from .laws import LAWS
 from .model import LITERALS, Model
 from .normalise import Node
