@@ -159,7 +159,7 @@ def rational(value: Any, what: str) -> Fraction:
 
 
 def symbol(value: Any, what: str, prefixes: str = "tevqz") -> str:
-    """A name that may stand for an Int constant in SMT-LIB text (docs/certificate.md, Readings 1)."""
+    """A name that may stand for an Int constant in SMT-LIB text (docs/certificate.md, Names)."""
     found = text(value, what, SYMBOL)
     taken = found in RESERVED or (found[0] in prefixes and found[1:].isdigit())
     need(not taken, f"{what}: the name {found} is reserved")

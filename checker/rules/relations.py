@@ -1,6 +1,6 @@
 """What the relations of a plan state: their facts, that inputs are given once, that outputs are covered.
 
-Obligations 15 and 16, by the rules of docs/format.md (Relations) and docs/certificate.md (reading 14).
+Obligations 15 and 16, by the rules of docs/format.md (Relations) and docs/certificate.md (Coverage).
 """
 
 from __future__ import annotations
