@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--file", help="every mutant of this module or folder, such as lowering, instead")
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--survived", action="store_true", help="only what survived, by the list")
+    parser.add_argument("--tests", nargs="+", help="only these files of tests")
     parser.add_argument("--slow", action="store_true", help="with the tests that are marked as slow")
     parser.add_argument("--save", action="store_true", help="write the outcomes to the list")
     parser.add_argument(
@@ -168,11 +169,15 @@ def main() -> None:
     if given.survived:
         chosen = [m for m in found if m.key in known and known[m.key].word == "survived"]
     else:
-        chosen = found if given.file else drawn(found, given.many, given.seed)
+        sample = [m for m in found if m.key in known] if known else drawn(found, given.many, given.seed)
+        chosen = found if given.file else sample
     chosen = [m for m in chosen if given.kind in (None, m.kind)]
     tried = [m for m in chosen if m.key not in known or known[m.key].word != "explained"]
+    target = CAPTURE if given.slow else QUICK
+    if given.tests:
+        target = replace(target, tests=tuple(given.tests), first=tuple(given.tests))
     told = judge(
-        CAPTURE if given.slow else QUICK,
+        target,
         tried,
         given.jobs,
         given.longest,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import mutate_checker
+from bench import mutate_capture, mutate_checker
+from bench.mutate_capture import CAPTURE
 from bench.mutate_checker import CHECKER, explained
 from bench.mutation.operators import KINDS
 from bench.mutation.sites import Mutant, Target, changed, mutants, parsed
@@ -81,6 +82,24 @@ def test_what_is_explained_can_be_read_back() -> None:
     example = Mutant("a.py", 7, "bound", 1, 0, 7, 7, "f", "x < y", 2)
     assert mutate_checker.row(example, "why") == "| a.py:7 f | bound | `x < y` | 2 | why |"
     assert mutate_checker.ROW.fullmatch(mutate_checker.row(example, "why"))
+
+
+def test_the_list_of_the_capture_is_of_this_code_and_touches_every_rule() -> None:
+    """Code that changes makes names stale; a list of other code tells nothing."""
+    now, known = {m.key: m for m in mutants(CAPTURE)}, mutate_capture.listed()
+    there = [now[name] for name in known if name in now]
+    assert len(known) >= 400 and len(there) >= 0.75 * len(known), "draw the list anew: docs/mutation.md"
+    assert {m.file for m in there} >= set(CAPTURE.files()) - {"lowering/__init__.py"}
+    concerned = [rule for m in there for rule in mutate_capture.rules(m)]
+    assert not [rule for rule in mutate_capture.RULES if concerned.count(rule) < 3]
+    assert all(k.why for k in known.values() if k.word in ("killed", "explained"))
+
+
+@pytest.mark.slow
+def test_mutants_of_the_capture_that_a_test_noticed_are_noticed_still() -> None:
+    words = [sys.executable, "bench/mutate_capture.py", "--replay", "10", "--seed", "7"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 @pytest.mark.slow

@@ -172,8 +172,8 @@ def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef
     literal: bool | int | float | None = None
     if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
         with _disable_current_modes():
-            values = torch.unique(tensor.detach()).tolist()
-        if len(values) != 1 or isinstance(values[0], complex):
+            values = [] if tensor.is_complex() else torch.unique(tensor.detach()).tolist()
+        if len(values) != 1:
             raise LoweringError(
                 f"a real tensor of shape {list(tensor.shape)} is read by the step; "
                 "make it a buffer or an input",

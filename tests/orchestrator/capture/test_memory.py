@@ -1,5 +1,7 @@
 """Views, mutation and buffers filled in pieces, as values."""
 
+import random
+
 import pytest
 import torch
 
@@ -247,3 +249,48 @@ def test_memory_that_a_step_drops_is_not_taken_for_what_comes_later(agrees) -> N
         return a + torch.stack([*numbers[:2]]), numbers[7] * 2
 
     agrees(step, x)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_writes_into_one_storage_are_read_back_through_any_view(agrees, seed) -> None:
+    """Slices that overlap, rows, columns and strided views, in any order."""
+    rng = random.Random(seed)
+
+    def flat() -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        first = rng.randrange(20)
+        return (rng.randint(1, 24 - first),), (1,), first
+
+    def box() -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        row, column = rng.randrange(4), rng.randrange(6)
+        return (rng.randint(1, 4 - row), rng.randint(1, 6 - column)), (6, 1), 6 * row + column
+
+    def strided() -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        stride, first = rng.randint(2, 7), rng.randrange(6)
+        return (rng.randint(1, (23 - first) // stride + 1),), (stride,), first
+
+    views = [rng.choice([flat, box, strided])() for _ in range(6)]
+
+    def step(a):
+        buffer = torch.full((24,), 7.0, dtype=a.dtype) if seed % 2 else a.clone().view(-1)
+        seen = []
+        for k, (size, stride, first) in enumerate(views):
+            view = buffer.as_strided(size, stride, first)
+            if k % 2:
+                seen.append(view * 2)
+            else:
+                view.copy_(a.flatten()[: view.numel()].view(size) + 100 * k)
+        return (buffer, *seen)
+
+    agrees(step, x)
+
+
+def test_memory_that_is_filled_only_in_part_is_an_input_elsewhere(lowered) -> None:
+    def step(a):
+        buffer = torch.empty(10, dtype=a.dtype)
+        buffer[2:5] = a[0, :3]
+        buffer[7:9] = a[1, :2]
+        return buffer * 2
+
+    program = lowered(step, x)
+    made = [t.shape for n, t in program.inputs.items() if n.startswith("uninitialised")]
+    assert sorted(made) == [(1,), (2,), (2,)]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +20,8 @@ from certificates.plan.reading import load
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.cli import main
 from orchestrator.capture.errors import DisagreementError, RunError
-from orchestrator.capture.running import affordable, run
+from orchestrator.capture.running import Comparison, _Judge, affordable, run, with_run
+from tests.conftest import build_mlp
 
 FILE = """
 import torch, torch.distributed as dist
@@ -212,3 +214,42 @@ def test_options_of_a_run_need_a_run(tmp_path: Path) -> None:
     file.write_text(FILE)
     result = CliRunner().invoke(main, [str(file), "--out", str(tmp_path / "plan.json"), "--steps", "2"])
     assert result.exit_code == 2 and "are for --run" in result.output
+
+
+def judged(want: dict[str, Any], real: dict[str, Any], outputs: set[str], rank: int | None = 0) -> Any:
+    judge = _Judge(build_mlp(), "float64")
+    judge.check(1, rank, {k: np.array(v) for k, v in want.items()}, real, outputs)
+    return judge
+
+
+def test_numbers_are_counted_and_compared_in_all_elements() -> None:
+    judge = judged({"a": [1.0, 2.0, 9.0], "b": 3.0}, {"a": [1.0, 2.0], "b": 3.0}, {"a"})
+    assert judge.numbers == 3 and judge.largest == 0.0, "rows of padding are in the plan only"
+    with pytest.raises(
+        DisagreementError, match=r"a\[1\] is 2.5 in the real run and 2.0 in the plan after step 2"
+    ):
+        judged({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}, {"a"})
+
+
+@pytest.mark.parametrize(
+    ("want", "real", "message"),
+    [
+        ({"a": [1.0]}, {}, "the real step has none"),
+        ({"a": [1.0]}, {"a": [1.0], "c": 1.0}, "is left by the real step"),
+        ({"a": [1.0]}, {"a": [1.0, 2.0]}, "has shape"),
+        ({"a": [1.0]}, {"a": 1.0}, "has shape"),
+        ({"a": [[1.0]]}, {"a": [1.0]}, "has shape"),
+    ],
+)
+def test_what_is_missing_left_or_of_another_shape_is_a_disagreement(
+    want: dict[str, Any], real: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DisagreementError, match=message) as caught:
+        judged(want, real, {"a"}, rank=2)
+    assert caught.value.tensor in ("a", "c") and caught.value.rank == 2
+
+
+def test_a_run_adds_to_the_provenance_and_takes_nothing_away() -> None:
+    plan = build_mlp()
+    added = with_run(plan, Comparison(2, 4, 0, 10, "float64", 0.0)).provenance
+    assert {**added} == {**plan.provenance, "run": added["run"], "run_shims": added["run_shims"]}

@@ -1,0 +1,88 @@
+"""What collectives leave on every rank, as arithmetic says: the plan's numbers, without real processes.
+
+``test_group.py`` compares the same with gloo, which takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from orchestrator.evaluating import interpreter
+
+from .world import talked
+
+#: Rows of each rank, elements of a row.
+ROWS, WIDE = 2, 3
+
+
+def talk(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
+    rank, tp = dist.get_rank(), model.mesh.get_group("tp")
+    total, least, sent, near = x.clone(), x.clone(), x.clone(), x.clone()
+    dist.all_reduce(total)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    mean = x.clone()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    dist.broadcast(sent, 2)
+    dist.all_reduce(near, group=tp)
+    every = torch.empty(4 * ROWS, WIDE)
+    dist.all_gather_into_tensor(every, x)
+    listed = [torch.empty(ROWS, WIDE) for _ in range(4)]
+    dist.all_gather(listed, x, group=model.again)
+    mine = torch.empty(WIDE)
+    dist.reduce_scatter_tensor(mine, torch.cat([x.reshape(-1), x.reshape(-1) * 2]))
+    swapped = torch.empty(4, WIDE)
+    dist.all_to_all_single(swapped, torch.cat([x, x * 2]))
+    piece = torch.empty(ROWS, WIDE)
+    dist.scatter(piece, [x + i for i in range(4)] if rank == 1 else None, src=1)
+    handle = dist.all_reduce(late := x * 5, async_op=True)
+    handle.wait()
+    said = [total, least, mean, sent, near, every, torch.stack(listed), mine, swapped, piece, late]
+    return {str(i): t for i, t in enumerate(said)}
+
+
+def expected(rows: list[np.ndarray], rank: int) -> list[np.ndarray]:
+    total, fibre = sum(rows), rows[rank // 2 * 2] + rows[rank // 2 * 2 + 1]
+    doubled = sum(np.concatenate([x.reshape(-1), x.reshape(-1) * 2]) for x in rows)
+    handed = [np.concatenate([x, x * 2])[rank : rank + 1] for x in rows]
+    return [
+        total,
+        np.minimum.reduce(rows),
+        total / 4,
+        rows[2],
+        fibre,
+        np.concatenate(rows),
+        np.stack(rows),
+        doubled.reshape(4, WIDE)[rank],
+        np.concatenate(handed),
+        rows[1] + rank,
+        5 * total,
+    ]
+
+
+def test_every_rank_has_what_arithmetic_says() -> None:
+    plan = talked(talk)
+    rng = np.random.default_rng(0)
+    inputs = interpreter.scatter_inputs(plan, interpreter.random_inputs(plan, rng), rng)
+    rows = [given["batch.x"] for given in inputs]
+    for rank, outputs in enumerate(interpreter.run_plan(plan, inputs)):
+        want = np.concatenate([part.reshape(-1) for part in expected(rows, rank)])
+        np.testing.assert_allclose(outputs["y"][: want.size], want, rtol=1e-6, err_msg=f"rank {rank}")
+
+
+def test_two_communicators_over_the_same_ranks_are_two() -> None:
+    """Merged, ranks that use them in another order would look alike."""
+
+    def crossed(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
+        first, second = x.clone(), x * 2
+        dist.all_reduce(first, group=model.again)
+        dist.all_reduce(second)
+        return {"first": first, "second": second}
+
+    plan = talked(crossed)
+    meetings = [op.attrs["seq"] for op in plan.classes[0].program.ops if op.name == "all_reduce"]
+    assert len(set(meetings)) == 2

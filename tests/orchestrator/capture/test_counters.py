@@ -1,0 +1,109 @@
+"""Numbers in Python that a step can reach: a counter that is not seen makes one step stand for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from orchestrator.capture.counters import Numbers, counted, numbers
+
+
+class Counting(nn.Linear):
+    calls = 0
+
+
+def model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    made = Counting(2, 2)
+    return made, torch.optim.SGD(made.parameters(), lr=0.1)
+
+
+def step() -> None: ...
+
+
+def hook(kind: str) -> Callable[[nn.Module], Numbers]:
+    """A module's hook that holds a counter."""
+
+    def change(made: nn.Module) -> Numbers:
+        held = {"calls": 0}
+
+        def called(*_: Any, held: Any = held) -> None: ...
+
+        getattr(made, kind)(called)
+        return held
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "kind", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
+)
+def test_a_counter_in_a_hook_is_seen(kind: str) -> None:
+    made, optimizer = model()
+    held: Any = hook(kind)(made)
+    before = dict(numbers(step, made, optimizer))
+    held["calls"] += 1
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and "calls" in error.message and "from 0 to 1" in error.message
+
+
+@pytest.mark.parametrize("name", ["calls", "_calls"])
+def test_a_public_attribute_of_a_module_counts_a_private_one_does_not(name: str) -> None:
+    made, optimizer = model()
+    setattr(made, name, 0)
+    before = dict(numbers(step, made, optimizer))
+    setattr(made, name, 1)
+    error = counted(before, numbers(step, made, optimizer))
+    assert (error is None) == name.startswith("_")
+
+
+def test_the_attributes_of_an_optimizer_and_its_groups_count() -> None:
+    made, optimizer = model()
+    before = dict(numbers(step, made, optimizer))
+    optimizer.param_groups[0]["momentum"] = 0.5
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and "param_groups[0]['momentum']" in error.message
+
+
+def test_a_generator_counts_by_its_position_and_its_variables() -> None:
+    def count() -> Iterator[int]:
+        n = 0
+        while n < 3:
+            n += 1
+            yield n
+
+    made, optimizer = model()
+    source = count()
+
+    def reads() -> int:
+        return next(source)
+
+    before = dict(numbers(reads, made, optimizer))
+    reads()
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "a later step may do something else" in error.message
+    first = dict(numbers(reads, made, optimizer))
+    reads()
+    error = counted(first, numbers(reads, made, optimizer))
+    assert error is not None and "changes n," in error.message and "from 1 to 2" in error.message
+    assert list(source) == [3]  # its frame is gone
+    assert numbers(reads, made, optimizer)["the position of source"] == -1
+
+
+@pytest.mark.parametrize(("depth", "seen"), [(3, True), (9, False)])
+def test_containers_are_followed_to_a_depth(depth: int, seen: bool) -> None:
+    innermost: list[Any] = [0]
+    held: list[Any] = innermost
+    for _ in range(depth):
+        held = [held]
+
+    def reads() -> Any:
+        return held
+
+    made, optimizer = model()
+    before = dict(numbers(reads, made, optimizer))
+    innermost[0] = 1
+    assert (counted(before, numbers(reads, made, optimizer)) is not None) == seen
