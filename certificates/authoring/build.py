@@ -266,6 +266,10 @@ class ProgramBuilder:
     def logistic(self, x: Value) -> Value:
         return self._unary("logistic", x)
 
+    def erf(self, x: Value) -> Value:
+        """The error function, ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0."""
+        return self._unary("erf", x)
+
     def abs(self, x: Value) -> Value:
         return self._unary("abs", x)
 

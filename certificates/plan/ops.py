@@ -107,6 +107,7 @@ ROWS = (
     _pointwise("cosine", _REAL, ("fcos", "a")),
     _pointwise("tanh", _REAL, ("ftanh", "a")),
     _pointwise("logistic", _REAL, ("flogistic", "a"), sign="always"),
+    _pointwise("erf", _REAL, ("ferf", "a")),
     _pointwise("abs", _NUMBER, ("fabs", "a"), sign="always"),
     _pointwise("power", _REAL, ("fpow", "a", "b")),
     _pointwise("maximum", _NUMBER, ("ite", (">=", "a", "b"), "a", "b"), ("max2", "a", "b"), sign="kept"),

@@ -81,6 +81,7 @@ sine               Real      fsin a            fsin a               .      .    
 cosine             Real      fcos a            fcos a               .      .         .
 tanh               Real      ftanh a           ftanh a              .      .         .
 logistic           Real      flogistic a       flogistic a          plus   .         .
+erf                Real      ferf a            ferf a               .      .         .
 abs                Real Int  fabs a            fabs a               plus   .         .
 power              Real      fpow a b          fpow a b             .      .         a > 0
 maximum            Real Int  ite (>= a b) a b  max2 a b             keeps  moves     .

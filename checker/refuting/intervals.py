@@ -47,6 +47,7 @@ class Reals:
             "cosine": self.cos,
             "tanh": self.tanh,
             "logistic": self.logistic,
+            "erf": self.erf,
             "abs": self.abs,
         }
         self.binary: dict[str, Callable[[Number, Number], Number]] = {
@@ -234,6 +235,39 @@ class Reals:
         """1 - 2 / (exp(2x) + 1)."""
         share = self.recip(self.add(self.one, self.exp(self.add(x, x))))
         return self.add(self.one, self.neg(self.add(share, share)))
+
+    def erf(self, x: Number) -> Number:
+        if not x or len(x) == 1:
+            return self.neg(self.one) if x == LOW else self.one if x == HIGH else x
+        first, last = self._erf(x[0]), self._erf(x[1])
+        return (first[0], last[1]) if first and last else None
+
+    def _erf(self, x: int) -> tuple[int, ...] | None:
+        """erf at a point x >= 0: 2 / sqrt(pi) / exp(x**2) times the sum of 2**n x**(2n+1) / (1 3 ... (2n+1)).
+
+        Terms are positive; both bounds of each are rounded outwards. Once a term is at most half of the one
+        before, all that follow are together at most as large as it. 1 - erf(x) is less than exp(-x**2).
+        """
+        if x < 0:
+            return self.neg(self._erf(-x))
+        scale, square = 2 * self.bits, x * x
+        if square >> scale >= self.bits:
+            return self.one[0] - 1, self.one[0]
+        low = high = lows = highs = x << GUARD
+        n = 0
+        while high > 1 or 4 * square > (2 * n + 3) << scale:
+            n += 1
+            low = (2 * low * square >> scale) // (2 * n + 1)
+            high = -((-2 * high * square >> scale) // (2 * n + 1))
+            lows, highs = lows + low, highs + high
+        growth = self.exp(self.mul((x, x), (x, x)))
+        root = self.sqrt(self._outward(2 * self.half_pi))
+        if not growth or len(growth) == 1:
+            return None
+        up = self.bits - GUARD
+        share = (lows << up) // growth[1], -((-(highs + high) << up) // growth[0])
+        twice = self.weighted([(2, share, self.recip(root))])
+        return (twice[0], min(twice[1], self.one[0])) if twice else None
 
     def power(self, x: Number, y: Number) -> Number:
         """x**y for an exact integer y (x not 0 unless y > 0), else exp(y log x) for positive x."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ UNARY: dict[str, Callable[[Array], Any]] = {
     "cosine": np.cos,
     "tanh": np.tanh,
     "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "abs": np.abs,
     "not": np.logical_not,
 }

@@ -75,7 +75,7 @@ POINTWISE: tuple[Statement, ...] = (
         f"v = torch.{d.one(('sin', 'cos', 'tanh', 'sigmoid', 'relu', 'neg', 'abs', 'square'))}({d.f()})"
     ),
     lambda d: f"v = F.{d.one(('silu', 'relu', 'sigmoid', 'tanh'))}({d.f()})",
-    lambda d: f"v = F.gelu({d.f()}, approximate='tanh')",
+    lambda d: f"v = F.gelu({d.f()}, approximate='{d.one(('tanh', 'none'))}')",
     lambda d: f"v = torch.exp({d.f()}.clamp(-2, 2))",
     lambda d: f"v = torch.log({d.f()}.abs() + 1)",
     lambda d: f"v = torch.{d.one(('sqrt', 'rsqrt', 'reciprocal'))}({d.f()}.abs() + 0.5)",

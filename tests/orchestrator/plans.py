@@ -58,7 +58,7 @@ def every_op() -> Plan:
     results = [
         b.select(p, x, y), b.maximum(x, y), b.minimum(x, y), x / positive, b.sqrt(positive),
         b.rsqrt(positive), b.log(positive), b.logistic(x), b.cosine(x), b.abs(x), b.convert(n, "f32"),
-        b.convert(p, "f32"),
+        b.convert(p, "f32"), b.erf(x),
         b.convert(b.logical_and(p, q), "f32"), b.convert(b.logical_or(p, b.logical_not(q)), "f32"),
         b.convert(b.convert(n, "i1"), "f32"), *connectives(b), b.power(positive, y), b.reduce(x, (0,), "max"),
         b.reduce(x, (0,), "min"), b.convert(b.reduce(p, (0,), "or"), "f32"),

@@ -23,6 +23,7 @@ _FREE: dict[str, Callable[..., float]] = {
     "fcos": math.cos,
     "ftanh": math.tanh,
     "flogistic": lambda x: 1 / (1 + math.exp(-x)),
+    "ferf": math.erf,
     "fabs": abs,
     "fpow": pow,
     "max2": max,

@@ -61,9 +61,45 @@ for _aten, _ir in {
     "cos": "cosine",
     "tanh": "tanh",
     "sigmoid": "logistic",
+    "erf": "erf",
     "abs": "abs",
 }.items():
     lowers(f"aten.{_aten}")(_unary(_ir))
+
+
+@lowers("aten.log1p")
+def _log1p(c: Context, x: Value) -> Value:
+    """``log(x + 1)``; what PyTorch does about cancellation is rounding, which is outside the claim."""
+    x = c.value(x, c.out[0].dtype)
+    return c.b.unary("log", c.b.binary("add", x, c.b.like(1, x)))
+
+
+@lowers("aten.expm1")
+def _expm1(c: Context, x: Value) -> Value:
+    e = c.b.unary("exponential", c.value(x, c.out[0].dtype))
+    return c.b.binary("subtract", e, c.b.like(1, e))
+
+
+@lowers("aten.softplus")
+def _softplus(c: Context, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    """``log(1 + exp(beta * x)) / beta``, and ``x`` itself where ``beta * x > threshold``."""
+    scaled = c.b.scale(x, beta)
+    e = c.b.unary("exponential", scaled)
+    curve = c.b.unary("log", c.b.binary("add", e, c.b.like(1, e)))
+    return c.b.select(_linear(c, scaled, threshold), x, c.b.binary("divide", curve, c.b.like(beta, x)))
+
+
+@lowers("aten.softplus_backward")
+def _softplus_backward(c: Context, grad: Value, x: Value, beta: float, threshold: float) -> Value:
+    """``grad * z / (z + 1)`` with ``z = exp(beta * x)``, and ``grad`` where the function is linear."""
+    scaled = c.b.scale(x, beta)
+    z = c.b.unary("exponential", scaled)
+    share = c.b.binary("divide", z, c.b.binary("add", z, c.b.like(1, z)))
+    return c.b.select(_linear(c, scaled, threshold), grad, c.b.binary("multiply", grad, share))
+
+
+def _linear(c: Context, scaled: Value, threshold: float) -> Value:
+    return c.b.compare("GT", scaled, c.b.like(threshold, scaled))
 
 
 def _compare(direction: str) -> Lower:

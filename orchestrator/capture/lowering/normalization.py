@@ -10,6 +10,8 @@ from .table import Context, lowers
 
 _BETA = math.sqrt(2) * 2 / math.sqrt(math.pi) * 0.5
 _KAPPA = 0.044715
+#: ``1 / sqrt(2 * pi)``, of the normal density.
+_NORMAL = 2 / math.sqrt(math.pi) * math.sqrt(0.5) * 0.5
 
 
 def _last(x: Value, normalized: Sequence[int]) -> range:
@@ -127,19 +129,26 @@ def _inner(c: Context, x: Value) -> Value:
     return c.b.unary("tanh", c.b.scale(c.b.binary("add", x, c.b.scale(cube, _KAPPA)), _BETA))
 
 
+def _error(c: Context, x: Value) -> Value:
+    """``erf(x / sqrt(2))``."""
+    return c.b.unary("erf", c.b.scale(x, math.sqrt(0.5)))
+
+
 @lowers("aten.gelu")
 def _gelu(c: Context, x: Value, *, approximate: str = "none") -> Value:
-    if approximate != "tanh":
-        raise c.refuse("exact GELU needs the error function; use approximate='tanh'")
-    one = c.b.like(1, x)
-    return _times(c, c.b.scale(x, 0.5), c.b.binary("add", one, _inner(c, x)))
+    inner = _inner(c, x) if approximate == "tanh" else _error(c, x)
+    return _times(c, c.b.scale(x, 0.5), c.b.binary("add", c.b.like(1, x), inner))
 
 
 @lowers("aten.gelu_backward")
 def _gelu_backward(c: Context, grad: Value, x: Value, *, approximate: str = "none") -> Value:
+    """With the error function: ``grad * (cdf(x) + x * pdf(x))`` of the normal distribution."""
+    one = c.b.like(1, x)
     if approximate != "tanh":
-        raise c.refuse("exact GELU needs the error function; use approximate='tanh'")
-    one, tanh = c.b.like(1, x), _inner(c, x)
+        cdf = c.b.scale(c.b.binary("add", one, _error(c, x)), 0.5)
+        density = c.b.scale(c.b.unary("exponential", c.b.scale(_times(c, x, x), -0.5)), _NORMAL)
+        return _times(c, grad, c.b.binary("add", cdf, _times(c, x, density)))
+    tanh = _inner(c, x)
     slope = c.b.scale(c.b.binary("add", one, c.b.scale(_times(c, x, x), 3 * _KAPPA)), _BETA)
     curve = _times(c, c.b.scale(x, 0.5), c.b.binary("subtract", one, _times(c, tanh, tanh)), slope)
     return _times(c, grad, c.b.binary("add", c.b.scale(c.b.binary("add", one, tanh), 0.5), curve))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checker.language.ops import ROWS
 from checker.refuting.intervals import HIGH, LOW, NOWHERE, Number, Reals
 
 settings.register_profile("checker", deadline=None)  # a busy machine is no failure
@@ -69,7 +70,7 @@ def test_powers_of_intervals(a: Fraction, b: Fraction, n: int) -> None:
 @settings(max_examples=60)
 @given(rationals)
 def test_elementary_functions_are_tight_and_agree_with_twice_the_precision(a: Fraction) -> None:
-    for name in ("exp", "sin", "cos", "tanh", "logistic"):
+    for name in ("exp", "sin", "cos", "tanh", "logistic", "erf"):
         coarse, fine = R.ends(getattr(R, name)(R.of(a))), FINE.ends(getattr(FINE, name)(FINE.of(a)))
         assert coarse is not None and fine is not None
         assert coarse[0] <= fine[1] and fine[0] <= coarse[1], name
@@ -93,12 +94,30 @@ def test_roots_and_logarithms(a: Fraction) -> None:
 @given(rationals, rationals)
 def test_monotone_functions_enclose_intervals(a: Fraction, b: Fraction) -> None:
     low, high = sorted((a, b))
-    for name in ("exp", "tanh", "logistic", "sin", "cos"):
+    for name in ("exp", "tanh", "logistic", "sin", "cos", "erf"):
         whole = R.ends(getattr(R, name)(enclosing(low, high)))
         middle = R.ends(getattr(R, name)(R.of((low + high) / 2)))
         assert whole is not None and middle is not None
         assert whole[0] <= middle[1] and middle[0] <= whole[1]
         assert whole[0] <= middle[0] and middle[1] <= whole[1], name
+
+
+@pytest.mark.parametrize("a", ["1/1000000", "1/7", "1", "3", "79/5", "16", "20", "1000000"])
+def test_the_error_function_is_odd_bounded_and_its_complement_small(a: str) -> None:
+    """Where it is 1 up to the precision, neither 1 nor anything beyond it may be missed or claimed."""
+    x = Fraction(a)
+    value, mirrored = R.ends(R.erf(R.of(x))), R.ends(R.erf(R.of(-x)))
+    assert value is not None and mirrored == (-value[1], -value[0])
+    assert 0 < value[0] < 1 and value[1] <= 1 and value[1] - value[0] < Fraction(1, 1 << 200)
+    assert float(value[0]) == pytest.approx(math.erf(x), rel=1e-14)
+    fine = FINE.ends(FINE.erf(FINE.of(x)))
+    assert fine is not None and value[0] <= fine[0] and fine[1] <= value[1]
+
+
+def test_every_elementwise_op_on_reals_has_an_enclosure() -> None:
+    """One without would end the check of a stranger's witness in an error of the program."""
+    real = {name for name, row in ROWS.items() if "Real" in row.sorts.split()}
+    assert real == {*R.unary, *R.binary}
 
 
 def test_outside_the_domain_there_is_no_value() -> None:
@@ -117,6 +136,7 @@ def test_outside_the_domain_there_is_no_value() -> None:
 def test_infinities_of_masks() -> None:
     two = R.of(2)
     assert R.exp(LOW) == R.zero and R.exp(HIGH) == HIGH
+    assert R.erf(LOW) == R.neg(R.one) and R.erf(HIGH) == R.one
     assert R.add(LOW, two) == LOW and R.add(LOW, HIGH) == NOWHERE
     assert R.max(LOW, two) == two and R.min(HIGH, two) == two and R.max(HIGH, two) == HIGH
     assert R.mul(LOW, R.of(-3)) == HIGH and R.mul(LOW, R.zero) == NOWHERE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "cosine": np.cos,
     "tanh": np.tanh,
     "logistic": lambda x: np.exp(x) / (1 + np.exp(x)),
+    "erf": np.vectorize(math.erf),
     "abs": np.abs,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,14 +77,29 @@ def _overload_with_a_scalar(d: Draw, name: str) -> Case:
     return Case(getattr(aten, name).Scalar, (x, d.one(2, -3, 4), *alpha))
 
 
-_UNARY = ("neg", "exp", "sin", "cos", "tanh", "sigmoid", "abs", "log", "sqrt", "rsqrt", "reciprocal")
+_UNARY = (
+    "neg",
+    "exp",
+    "sin",
+    "cos",
+    "tanh",
+    "sigmoid",
+    "abs",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "erf",
+    "log1p",
+    "expm1",
+)
 
 
 @cases(*(f"aten.{n}" for n in (*_UNARY, "silu", "relu")))
 def _unary(d: Draw, name: str) -> Case:
     form = d.one("plain", "plain", "inplace", "out")
     dtype = d.one(*FLOATS) if form == "inplace" or name == "silu" else d.one(*NUMBERS, *SMALL)
-    kind = "positive" if name in ("log", "sqrt", "rsqrt", "reciprocal") else None
+    kind = "positive" if name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p") else None
     x = d.tensor(d.shape(), dtype, kind, written=form == "inplace")
     function = torch.nn.functional.silu if name == "silu" else getattr(torch, name)
     refused = _wraps(dtype) if name in ("neg", "abs") else None
@@ -286,15 +302,26 @@ def _fused(d: Draw, name: str) -> Case:
 
 @cases("aten.gelu")
 def _gelu(d: Draw) -> Case:
-    approximate = d.one("tanh", "tanh", "none")
     x = d.tensor(d.shape(), d.one(*FLOATS))
-    refused = "error function" if approximate == "none" else None
-    return Case(torch.nn.functional.gelu, (x,), {"approximate": approximate}, refused)
+    return Case(torch.nn.functional.gelu, (x,), {"approximate": d.one("tanh", "none")})
 
 
 @cases("aten.gelu_backward")
 def _gelu_backward(d: Draw) -> Case:
-    approximate, shape, dtype = d.one("tanh", "tanh", "none"), d.shape(), d.one(*FLOATS)
+    shape, dtype = d.shape(), d.one(*FLOATS)
     x, g = d.tensor(shape, dtype), d.tensor(shape, dtype)
-    refused = "error function" if approximate == "none" else None
-    return Case(aten.gelu_backward, (g, x), {"approximate": approximate}, refused)
+    return Case(aten.gelu_backward, (g, x), {"approximate": d.one("tanh", "none")})
+
+
+@cases("aten.softplus", "aten.softplus_backward")
+def _softplus(d: Draw, name: str) -> Case:
+    """The threshold lies among the numbers that are drawn, so that both branches are compared."""
+    shape, dtype = d.shape(), d.one(*FLOATS)
+    x, g = d.tensor(shape, dtype), d.tensor(shape, dtype)
+    beta, threshold = d.one(1, 2, 0.5, -1), d.one(20, 0.25, 0, -1)
+    function = partial(torch.nn.functional.softplus, beta=beta, threshold=threshold)
+    if name == "softplus":
+        return Case(function, (x,))
+    if d.chance(0.5):
+        return Case(gradients(function), (x, g))
+    return Case(aten.softplus_backward, (g, x, beta, threshold))
