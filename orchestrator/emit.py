@@ -10,8 +10,7 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from .errors import SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
 from .proving.engine import Engine, Judge, Plausibility, anything
-from .proving.lemmas import Lemma
+from .proving.lemmas import Lemma, Prover
 from .proving.reuse import Kept
 from .relating.hints import Hints
 from .solving.confirming import confirm
@@ -40,8 +39,6 @@ from .solving.premises import AllPremises, CoreFinder
 if TYPE_CHECKING:
     from .refuting.witnessing import Refutation
 
-#: A proof recurses through the facts that it rests on, several frames each; these frames use no C stack.
-_FRAMES = 100_000
 _REASON = 900
 UNSOLVED = "all of its obligations are written, none is solved (--no-solve)"
 
@@ -131,9 +128,8 @@ def emit(
     judge = anything if solve else _on_samples
     store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
     run = _Run(plan, solving, judge, progress or Progress(), store)
-    with _deep_recursion():
-        proof = run.again() or run.anew()
-        refutation = run.refute(witness_seconds)
+    proof = run.again() or run.anew()
+    refutation = run.refute(witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
     canonical = digest(dumps(plan))
     bundle = Bundle(
@@ -162,10 +158,9 @@ def provable(plan: Plan) -> bool:
         engine = Engine(plan, _solving(Journal(), 1).cores)
     except SolverMissing:
         return False
-    with _deep_recursion():
-        if _attempt(engine.relate):
-            return False
-        return not any(_attempt(partial(engine.prove, n)) for facts in engine.claims() for n in facts)
+    if _attempt(engine.relate):
+        return False
+    return not any(_attempt(partial(engine.prove, n)) for facts in engine.claims() for n in facts)
 
 
 # What evaluates plans in numbers is loaded where it is needed: a proof needs none of it.
@@ -303,7 +298,7 @@ class _Run:
         return OutputVerdict(relation.spec, relation.plan, word, clean(reason)[:_REASON])
 
 
-def hints_of(engine: Engine) -> Hints:
+def hints_of(engine: Prover) -> Hints:
     """What can be said of outputs without a proof."""
 
     @cache
@@ -328,16 +323,6 @@ def _attempt(task: Callable[[], None]) -> str:
         at = traceback.extract_tb(error.__traceback__)[-1]
         return f"internal error {type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error}"
     return ""
-
-
-@contextmanager
-def _deep_recursion() -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _FRAMES))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 def _peak_mib() -> float:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,6 +21,62 @@ FORBIDDEN = {
 CHECKER_LIBRARIES = {"z3", "cvc5", "click"}
 #: Ways to import by a computed name; finding where a package lies is fine.
 LOADERS = {"import_module", "exec_module", "spec_from_file_location"}
+
+
+#: Who may import whom: per package, a row for every folder and every module beside the folders. A row names
+#: rows of its own package, and whole packages below it. Nothing may be imported that is not in the row.
+ROWS = {
+    "certificates": {
+        "errors": "",
+        "words": "",
+        "canonical": "errors",
+        "plan": "canonical errors",
+        "proof": "canonical errors plan",
+        "bundle": "canonical errors plan proof words",
+        "authoring": "errors plan",
+        "showing": "plan proof words",
+        "cli": "canonical errors plan proof showing words",
+    },
+    "smtlib_emit": {
+        "errors": "",
+        "regroup": "certificates",
+        "sexp": "certificates",
+        "model": "certificates errors regroup",
+        "layout": "certificates errors model regroup sexp",
+        "algebra": "certificates errors layout model sexp",
+    },
+    "orchestrator": {
+        "errors": "",
+        "progress": "",
+        "children": "certificates",
+        "cells": "certificates",
+        "outlining": "certificates",
+        "evaluating": "certificates errors",
+        "solving": "certificates children",
+        "relating": "certificates smtlib_emit cells",
+        "staging": "certificates smtlib_emit relating",
+        "proving": "certificates smtlib_emit cells errors relating solving staging",
+        "refuting": "certificates children errors evaluating relating",
+        "emit": "certificates errors progress proving refuting relating solving",
+        "cli": "certificates children emit errors progress",
+        # A front end asks a prover nothing itself: its command hands one in.
+        "capture": "certificates smtlib_emit cells errors evaluating outlining",
+        "capture/cli": "certificates emit",
+    },
+    "checker": {
+        "errors": "",
+        "solvers": "errors",
+        "language": "errors",
+        "reading": "errors language",
+        "rules": "errors language reading",
+        "kernel": "errors language rules",
+        "report": "kernel language rules",
+        "refuting": "errors language reading rules",
+        "cli": "errors kernel language reading refuting report rules solvers",
+    },
+}
+#: A folder counts as one.
+LEVELS = 8
 
 
 def modules(package: str) -> list[Path]:
@@ -63,6 +120,98 @@ def test_packages_import_only_what_the_design_allows(package: str) -> None:
         for line in relative_escapes(path, package)
     ]
     assert wrong == []
+
+
+def named(path: Path) -> tuple[str, ...]:
+    """A module's full name in parts; a folder's ``__init__`` is the folder."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def import_graph() -> nx.DiGraph:
+    """From every module of the four packages to those that it imports, wherever in the file it does."""
+    paths = {named(path): path for package in PACKAGES for path in modules(package)}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(paths)
+    for name, path in paths.items():
+        folder = name if path.name == "__init__.py" else name[:-1]
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Import):
+                targets = [tuple(alias.name.split(".")) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = folder[: len(folder) - node.level + 1] if node.level else ()
+                base += tuple(node.module.split(".")) if node.module else ()
+                targets = [(*base, a.name) if (*base, a.name) in paths else base for a in node.names]
+            else:
+                continue
+            graph.add_edges_from((name, target) for target in targets if target in paths and target != name)
+    return graph
+
+
+def row(name: tuple[str, ...]) -> str:
+    """The row of a module in its package: its own, or its folder's."""
+    own = "/".join(name[1:])
+    return own if own in ROWS[name[0]] else name[1]
+
+
+def upwards(graph: nx.DiGraph) -> list[str]:
+    """Imports that no row allows."""
+    wrong = []
+    for module, target in sorted(graph.edges):
+        if len(module) == 1 or len(target) == 1:
+            continue  # a package's own __init__ imports nothing, and importing it imports no module
+        allowed = f"{ROWS[module[0]][module[1]]} {ROWS[module[0]][row(module)]}".split()
+        wanted = target[1] if module[0] == target[0] else target[0]
+        if wanted not in allowed and module[:2] != target[:2]:
+            wrong.append(f"{'.'.join(module)} imports {'.'.join(target)}")
+    return wrong
+
+
+def folders(graph: nx.DiGraph, package: str) -> nx.DiGraph:
+    """The import graph of a package, a folder counted as one."""
+    found = nx.DiGraph()
+    for module, target in graph.edges:
+        if module[0] == target[0] == package and len(module) > 1 and len(target) > 1:
+            found.add_node(module[1])
+            if module[1] != target[1]:
+                found.add_edge(module[1], target[1])
+    return found
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    circles = [
+        sorted(".".join(m) for m in c) for c in nx.strongly_connected_components(import_graph()) if len(c) > 1
+    ]
+    assert circles == []
+
+
+def test_every_import_stands_in_the_table() -> None:
+    graph = import_graph()
+    there = {(m[0], m[1]) for m in graph if len(m) > 1}
+    assert there == {(p, name) for p, rows in ROWS.items() for name in rows if "/" not in name}
+    assert upwards(graph) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_folders_stand_on_few_levels(package: str) -> None:
+    graph = folders(import_graph(), package)
+    assert nx.is_directed_acyclic_graph(graph)
+    levels = nx.dag_longest_path_length(graph) + 1
+    assert levels <= LEVELS, " > ".join(nx.dag_longest_path(graph))
+
+
+def test_an_import_that_no_row_allows_is_named() -> None:
+    graph = nx.DiGraph()
+    graph.add_edge(("orchestrator", "capture", "assemble"), ("orchestrator", "emit"))
+    graph.add_edge(("orchestrator", "capture", "cli"), ("orchestrator", "emit"))
+    graph.add_edge(("orchestrator", "relating", "signs"), ("orchestrator", "proving", "lemmas"))
+    graph.add_edge(("certificates", "plan", "calls"), ("smtlib_emit", "model"))
+    assert upwards(graph) == [
+        "certificates.plan.calls imports smtlib_emit.model",
+        "orchestrator.capture.assemble imports orchestrator.emit",
+        "orchestrator.relating.signs imports orchestrator.proving.lemmas",
+    ]
+    assert "proving" in folders(graph, "orchestrator")
 
 
 def test_checker_uses_the_standard_library_and_its_solvers_only() -> None:

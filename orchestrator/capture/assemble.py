@@ -21,7 +21,6 @@ from certificates.plan.plan import Group, Mesh, Plan, RankClass, Relation
 from certificates.plan.program import Attr, Loc, Op, Program
 from certificates.plan.types import TensorType
 
-from ..emit import provable
 from ..outlining.outline import outline
 from .buckets import relations, split_classes
 from .builder import Frame
@@ -64,11 +63,14 @@ def capture(
     most: int = MOST,
     root: Path | None = None,
     report: Callable[[str], None] | None = None,
+    accept: Callable[[Plan], bool] | None = None,
 ) -> Plan:
     """Trace the specification and a sample of ranks, and write down the plan.
 
     Up to ``most`` ranks of each class are traced, and those that show where classes end.
-    ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. Any
+    ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. What
+    repeats becomes functions; with ``accept``, what stands between is in functions too if it accepts the plan
+    so (``tv-capture`` asks whether that plan has a proof: ``orchestrator.emit.provable``). Any
     step that cannot be captured exactly is a :class:`CaptureError`.
     """
     check(definition)
@@ -137,7 +139,7 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    return outline(plan, provable)
+    return outline(plan, accept)
 
 
 def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[CaptureError]:

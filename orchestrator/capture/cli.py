@@ -88,6 +88,7 @@ def main(
     given = dict(_setting(s) for s in settings)
     with _interruptible():
         try:
+            from ..emit import provable
             from .assemble import capture, obstacles
             from .running import run, with_run
             from .userfile import load_definition
@@ -103,7 +104,7 @@ def main(
                     _refuse(found, traceback, sys.stdout)
                 return
             report: Callable[[str], None] = _silent if quiet else _say
-            plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report)
+            plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report, accept=provable)
             if really_run:
                 compared = run(plan, definition, steps=3 if steps is None else steps, seed=seed or 0)
                 plan = with_run(plan, compared)

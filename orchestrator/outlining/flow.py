@@ -4,20 +4,18 @@ they are needed: data movement, literals, casts, work on masks and positions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
 from certificates.plan.program import Op, Program
+from certificates.plan.stacks import is_stack
 
 #: Ops that are computed again where they are used, rather than handed over.
 CHEAP = frozenset(
     ("constant", "iota", "broadcast_in_dim", "reshape", "transpose", "slice", "convert", "negate", "pad")
 )
-#: A concatenation of more parts is a stack.
-PARTS = 8
 
 
 class Flow:
@@ -117,12 +115,6 @@ def needed(producer: Mapping[str, Op], value: str, have: Collection[str]) -> Ite
         for v in producer[value].ins:
             yield from needed(producer, v, have)
         yield producer[value]
-
-
-def is_stack(op: Op) -> bool:
-    """A concatenation of many parts, or of single elements, such as the norms of all gradients."""
-    single = math.prod(op.type.shape) == len(op.ins) > 2
-    return op.name == "concatenate" and (single or len(op.ins) > PARTS)
 
 
 def head(op: Op) -> tuple[object, ...]:

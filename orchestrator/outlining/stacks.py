@@ -12,9 +12,8 @@ from itertools import groupby
 
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op, Program
+from certificates.plan.stacks import is_stack
 from certificates.plan.types import TensorType
-
-from .flow import is_stack
 
 
 def spread(program: Program) -> Program:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
+import networkx as nx
+
 from certificates.plan.affine import Affine
 from certificates.plan.calls import Site
 from certificates.plan.functions import body_plan
 from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
+from certificates.plan.sites import CallSite, bodies, sites
 from certificates.proof.facts import Fact, Ref, relation_facts
 from certificates.proof.stages import (
     AlgebraStage,
@@ -53,15 +56,13 @@ from .assembly import Assembled, Files, Part, assembled
 from .lemmas import (
     Begin,
     Binding,
-    CallSite,
     FromCall,
     KeptLemma,
     Lemma,
+    Prover,
     available,
-    bodies,
     facts_about,
     renamed,
-    sites,
 )
 
 #: Whether a fact of an engine, by number, is worth a proof, as a guess or as a conclusion.
@@ -108,6 +109,8 @@ class Engine:
     _open: set[int] = field(default_factory=set)
     _believed: dict[Fact, bool] = field(default_factory=dict)
     _order: list[int] = field(default_factory=list)
+    #: From every proved fact to those that its proof rests on directly.
+    _rests: nx.DiGraph = field(default_factory=nx.DiGraph)
     _files: dict[int, tuple[str, ...]] = field(default_factory=dict)
     #: Names of the files of each lemma, and of the main program, in the last proof.
     _names: dict[Lemma | None, Mapping[str, str]] = field(default_factory=dict)
@@ -115,17 +118,19 @@ class Engine:
     def __post_init__(self) -> None:
         self.plausible = self.judge(self.plan)
         self.model = Model(self.plan)
-        self.knowledge = Knowledge(self.model)
-        self.matcher = Matcher(self.knowledge)
+        self.knowledge = Knowledge(
+            self.model,
+            nested=lambda ref: self.nested.relate(ref),
+            masked=lambda ref: self.masked.relate(ref),
+        )
+        self.nested = Nested(self.knowledge)
+        self.masked = DeepMatcher(self.knowledge, self.proves)
+        self.matcher = Matcher(self.knowledge, self.masked.propose)
         self.folder = Folder(self.knowledge)
         outer, function = (self.signs, self.plan.name) if self.signs else (Signs(self.plan), "")
         self.signs = outer
         self.roots = Roots(self.knowledge, lambda ref: outer.nonnegative(function, ref))
         self.landmarks = Landmarks(self.knowledge)
-        deep = DeepMatcher(self.knowledge, self.proves)
-        self.knowledge.deep = deep.relate
-        self.knowledge.nested = Nested(self.knowledge).relate
-        self.matcher.propose = deep.propose
 
     # --- relating ------------------------------------------------------------------------------------------
 
@@ -145,7 +150,7 @@ class Engine:
                 if (
                     ref not in self.knowledge.by_lhs
                     and not self.knowledge.moves(ref)
-                    and (self.knowledge.deep(ref) or self.matcher.relate_in_part(ref))
+                    and (self.masked.relate(ref) or self.matcher.relate_in_part(ref))
                 ):
                     waiting = self._settle(waiting)
 
@@ -238,7 +243,29 @@ class Engine:
     # --- proving -------------------------------------------------------------------------------------------
 
     def prove(self, number: int) -> None:
-        """Build and solve the stage of a fact and of all facts that it rests on."""
+        """Build and solve the stage of a fact and of all facts that it rests on, these first."""
+        path: list[tuple[int, Stage | Called, Iterator[int]]] = []
+        try:
+            self._begin(number, path)
+            while path:
+                top, stage, rests = path[-1]
+                below = next(rests, None)
+                if below is not None:
+                    self._begin(below, path)
+                    continue
+                path.pop()
+                self._open.discard(top)
+                self.built[top] = stage
+                self._order.append(top)
+                self._rests.add_edges_from((top, n) for n in self.uses_of(stage))
+        except Unproved as error:
+            self.failed.update((n, str(error)) for n, _, _ in path)
+            raise
+        finally:
+            self._open.difference_update(n for n, _, _ in path)
+
+    def _begin(self, number: int, path: list[tuple[int, Stage | Called, Iterator[int]]]) -> None:
+        """Put a fact on top of the path of those that wait for what they rest on, unless it stands."""
         if number in self.built or number not in self.knowledge.recipes:
             return
         if number in self.failed:
@@ -249,18 +276,13 @@ class Engine:
         try:
             recipe = self.knowledge.recipes[number]
             stage = self._called(recipe) if isinstance(recipe, FromCall) else self._stage(number)
-            for needed in self.uses_of(stage):
-                self.prove(needed)
-        except (NoDefinition, Unfollowable) as error:
+        except (NoDefinition, Unfollowable, Unproved) as error:
             self.failed[number] = str(error)
             raise Unproved(str(error)) from error
-        except Unproved as error:
-            self.failed[number] = str(error)
-            raise
         finally:
             self._open.discard(number)
-        self.built[number] = stage
-        self._order.append(number)
+        self._open.add(number)
+        path.append((number, stage, iter(self.uses_of(stage))))
 
     def _called(self, recipe: FromCall) -> Called:
         binding = recipe.binding
@@ -388,14 +410,13 @@ class Engine:
         return self._part(self._needed(goals), status, {}, sorted(set(goals)))
 
     def _needed(self, wanted: Sequence[int]) -> set[int]:
-        needed: set[int] = set()
-        work = list(wanted)
-        while work:
-            n = work.pop()
-            if n not in needed:
-                needed.add(n)
-                work += self.uses(n)
-        return needed
+        """Facts, and all that their proofs rest on."""
+        inner = [n for n in wanted if n in self._rests]
+        return set(wanted).union(*nx.bfs_layers(self._rests, inner))
+
+    def assumptions(self, number: int) -> frozenset[int]:
+        """The facts without a proof of their own that a proved fact rests on."""
+        return frozenset(n for n in self._needed([number]) if n not in self.built)
 
     def _part(
         self, needed: set[int], status: str, places: Mapping[Lemma, int], goals: Sequence[int] = ()
@@ -466,7 +487,7 @@ def _own(bad: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
 def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None, judge: Judge = anything) -> Begin:
     """How the functions of a plan are related."""
 
-    def begin(function: str, assumed: Sequence[Fact]) -> tuple[Engine, list[int]]:
+    def begin(function: str, assumed: Sequence[Fact]) -> tuple[Prover, list[int]]:
         engine = Engine(body_plan(plan, function), cores, judge, signs=signs)
         for fact in assumed:
             engine.knowledge.add(fact, None)

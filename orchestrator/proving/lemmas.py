@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from certificates.plan.calls import Call, Site, calls
+from certificates.plan.calls import Site
 from certificates.plan.plan import Plan
 from certificates.plan.program import Program
+from certificates.plan.sites import CallSite
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from certificates.proof.reading import fact_from_json
 from certificates.proof.writing import fact_json
@@ -22,12 +23,40 @@ from ..errors import Unproved
 from ..relating.knowledge import Knowledge, LayoutRecipe
 from .assembly import Part
 
-if TYPE_CHECKING:
-    from .engine import Engine
-
 Renaming = Mapping[str, tuple[str, ...]]
-#: Relates a function under assumptions: its engine, and the numbers of its conclusions there.
-Begin = Callable[[str, Sequence[Fact]], "tuple[Engine, list[int]]"]
+
+
+class Prover(Protocol):
+    """What proves the facts of one plan, or of one function under assumptions; facts go by their numbers."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def knowledge(self) -> Knowledge: ...
+
+    @property
+    def called(self) -> Mapping[Site, Lemma]:
+        """The lemma that was used at each call."""
+
+    def believe(self, number: int) -> None:
+        """Raise :class:`Unproved` for a conclusion that is not plausible."""
+
+    def prove(self, number: int) -> None:
+        """Prove a fact and all that it rests on; raises :class:`Unproved`."""
+
+    def assumptions(self, number: int) -> frozenset[int]:
+        """The facts without a proof of their own that a proved fact rests on."""
+
+    def part(self, goals: Sequence[int], status: str) -> Part:
+        """The proof of some facts, for callers."""
+
+    def fallen(self, bad: Mapping[str, str]) -> dict[int, str]:
+        """Facts of the last part that rest on one of these files, and why they fall."""
+
+
+#: Relates a function under assumptions: its prover, and the numbers of its conclusions there.
+Begin = Callable[[str, Sequence[Fact]], tuple[Prover, list[int]]]
 #: What is known of the lemma about a function under assumptions.
 KeptLemma = Callable[[str, Sequence[Fact]], "tuple[Transcript, Part] | None"]
 #: What a caller asks of a lemma: ``["prove", n]`` for its n-th statement, ``["claim", fact]`` for one more.
@@ -67,9 +96,8 @@ class Lemma:
         self.exchanges: list[tuple[Question, Answer]] = []
         self._begin = begin
         self._kept = kept
-        self._engine: Engine | None = None
+        self._engine: Prover | None = None
         self._numbers: list[int] = []
-        self._rests: dict[int, frozenset[int]] = {}
         self._answers: dict[int, Answer] = {}
         self._claims: dict[Fact, int] = {}
         self._wanted: tuple[list[int], str] = [], ""
@@ -145,7 +173,7 @@ class Lemma:
     def _replayed(self) -> tuple[Transcript, Part] | None:
         return self._kept if self._engine is None else None
 
-    def engine(self) -> Engine:
+    def engine(self) -> Prover:
         """The function's own engine, after all that was asked."""
         if self._engine is None:
             self._engine, self._numbers = self._begin(self.function, list(self.assumed))
@@ -181,23 +209,12 @@ class Lemma:
         try:
             engine.believe(number)
             engine.prove(number)
-            answer: Answer = sorted(self._rest(number))
+            answer: Answer = sorted(self.engine().assumptions(number))
         except Unproved as error:
             answer = str(error)
         if question[0] == "claim":
             self._numbers.append(number)
         return answer
-
-    def _rest(self, number: int) -> frozenset[int]:
-        """The assumed facts that a proved fact rests on."""
-        engine = self.engine()
-        if number not in self._rests:
-            self._rests[number] = (
-                frozenset((number,))
-                if number not in engine.built
-                else frozenset[int]().union(*(self._rest(n) for n in engine.uses(number)))
-            )
-        return self._rests[number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,49 +232,6 @@ class FromCall:
 
     binding: Binding
     statement: int
-
-
-@dataclass(frozen=True)
-class CallSite:
-    """One call, in the specification and in every rank class."""
-
-    function: str
-    instance: int
-    calls: Mapping[str, Call]
-
-    def operands(self, bodies: Mapping[str, Program]) -> dict[str, tuple[str, ...]]:
-        """Inputs of the bodies for each operand."""
-        out: dict[str, tuple[str, ...]] = {}
-        for owner, call in self.calls.items():
-            for value, name in zip(call.ins, bodies[owner].inputs, strict=True):
-                ref = f"{owner}:{value}"
-                out[ref] = (*out.get(ref, ()), f"{owner}:{name}")
-        return out
-
-    def visible(self, bodies: Mapping[str, Program]) -> dict[str, tuple[str, ...]]:
-        """The caller's values for each input and output value of the bodies."""
-        out: dict[str, tuple[str, ...]] = {}
-        for owner, call in self.calls.items():
-            for name, value in zip(bodies[owner].inputs, call.ins, strict=True):
-                out[f"{owner}:{name}"] = (f"{owner}:{value}",)
-            for inner, value in zip(bodies[owner].outputs.values(), call.results, strict=True):
-                out.setdefault(f"{owner}:{inner}", (f"{owner}:{value}",))
-        return out
-
-
-def sites(plan: Plan) -> dict[Site, CallSite]:
-    """All calls of a plan."""
-    found: dict[Site, dict[str, Call]] = {}
-    programs = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
-    for owner, program in programs.items():
-        for call in calls(program):
-            found.setdefault(call.site, {})[owner] = call
-    return {site: CallSite(*site, each) for site, each in found.items()}
-
-
-def bodies(plan: Plan, function: str) -> dict[str, Program]:
-    """A function's body for each program, the specification's under ``s``."""
-    return {"s": plan.functions[function].specification, **plan.functions[function].classes}
 
 
 def renamed(fact: Fact, names: Renaming) -> Iterator[Fact]:

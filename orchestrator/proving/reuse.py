@@ -13,6 +13,7 @@ from certificates.canonical import canonical_text
 from certificates.errors import FormatError
 from certificates.plan.functions import body_plan
 from certificates.plan.plan import Plan
+from certificates.plan.sites import bodies
 from certificates.plan.types import TensorType
 from certificates.plan.writing import texts
 from certificates.proof.facts import Fact
@@ -24,7 +25,7 @@ from ..solving.journal import Journal, key
 from ..solving.premises import CoreFinder
 from .assembly import Assembled, Part, assembled
 from .engine import beginning
-from .lemmas import Answer, Lemma, Question, Transcript, bodies
+from .lemmas import Answer, Lemma, Question, Transcript
 
 #: The packages whose code decides what a proof looks like.
 _PACKAGES = ("certificates", "orchestrator", "smtlib_emit")

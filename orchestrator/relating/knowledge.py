@@ -92,8 +92,9 @@ class Knowledge:
     landmarks: dict[str, None] = field(default_factory=dict)
     #: Facts that one fact stands for, by their left side.
     restated: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
+    #: Further ways to relate a tensor: sums of sums over ranks, and what only a whole cone of ops shows.
     nested: Callable[[Reduced], list[int]] = lambda _: []
-    deep: Callable[[Ref], list[int]] = lambda _: []
+    masked: Callable[[Ref], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
     _asking: set[Ref] = field(default_factory=set)
@@ -169,7 +170,7 @@ class Knowledge:
             except (Unrelated, Unfollowable, NoDefinition):
                 found = []
             if not found and isinstance(ref, Reduced):
-                found = self.deep(ref)
+                found = self.masked(ref)
             self._asking.discard(ref)
             if not found and not outermost:
                 # Not known while something else is being asked: that something may be what it needs.

@@ -11,12 +11,12 @@ from fractions import Fraction
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import CALL
+from certificates.plan.stacks import is_stack
 from certificates.plan.types import TensorType
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
-from ..outlining.flow import is_stack
 from .joining import join
 from .knowledge import Knowledge, Reading, Unrelated
 from .solving_facts import make_fact, solve

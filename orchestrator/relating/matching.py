@@ -118,15 +118,16 @@ MAX_RANKS = 32
 class Matcher:
     """Relates arithmetic ops, one at a time in execution order."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: Knowledge, propose: Callable[[list[Fact]], bool] = lambda _: False) -> None:
+        """``propose`` keeps guessed facts about one tensor if all of them are proved."""
         self.k = knowledge
+        self.propose = propose
         self.model = knowledge.model
         self.rings = Rings(knowledge)
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
         self._hinted: set[Ref] = set()
         self._summands: set[Ref] = set()
-        self.propose: Callable[[list[Fact]], bool] = lambda _: False
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
         self._sums: set[Reduced] = set()
 

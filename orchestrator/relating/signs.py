@@ -13,9 +13,8 @@ from certificates.plan.functions import body_plan
 from certificates.plan.ops import CALL, COLLECTIVES, ROWS
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
+from certificates.plan.sites import bodies, sites
 from certificates.proof.facts import split_ref
-
-from ..proving.lemmas import bodies, sites
 
 #: Results that are not negative whatever the operands are, or if no operand is, on all ranks.
 _ALWAYS, _CLOSED = (frozenset(r.name for r in ROWS if r.sign == sign) for sign in ("always", "kept"))

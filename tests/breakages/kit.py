@@ -19,6 +19,7 @@ from torch.distributed import ProcessGroup
 
 from certificates.plan.plan import Plan
 from orchestrator.capture import Definition, capture
+from orchestrator.emit import provable
 
 ROOT = Path(__file__).resolve().parents[2]
 Define = Callable[[str], Definition]
@@ -46,10 +47,10 @@ class Part:
     mistakes: Mapping[str, Mistake]
 
     def right(self, plan: str) -> Plan:
-        return capture(self.plans[plan](""), jobs=2, root=ROOT)
+        return capture(self.plans[plan](""), jobs=2, root=ROOT, accept=provable)
 
     def wrong(self, mistake: str) -> Plan:
-        return capture(self.plans[self.mistakes[mistake].plan](mistake), jobs=2, root=ROOT)
+        return capture(self.plans[self.mistakes[mistake].plan](mistake), jobs=2, root=ROOT, accept=provable)
 
 
 def part(

@@ -87,8 +87,9 @@ def _seeded() -> Iterator[None]:
 
 def capture_example(definition: Definition) -> Plan:
     from orchestrator.capture import capture
+    from orchestrator.emit import provable
 
-    return capture(definition, jobs=2, root=MODELS)
+    return capture(definition, jobs=2, root=MODELS, accept=provable)
 
 
 def load_example(name: str, **settings: int) -> Definition:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from certificates.proof.stages import Hyp, LayoutStage
 from orchestrator.errors import Unproved
 from orchestrator.proving.engine import Engine, dependencies, renumber, segments, trim
 from orchestrator.solving.cores import Cores
+from orchestrator.solving.premises import AllPremises
 from tests.corpus import variants
 from tests.corpus.mutate import mutants
 
@@ -158,6 +161,29 @@ def test_a_gradient_that_is_left_partial_is_proved_as_such() -> None:
 
     assert unproved(plan(Partial())) == []
     assert unproved(plan(None)), "a summand was taken for the sum"
+
+
+def test_a_long_chain_needs_no_deep_recursion() -> None:
+    """Each fact rests on the one before; 400 of them are proved in 300 frames."""
+
+    def chain(b: ProgramBuilder, shape: str) -> None:
+        x = b.input("x", shape)
+        for _ in range(400):
+            x = b.exponential(x)
+        b.output("y", x)
+
+    cut = {"dp": Shard(0)}
+    plan = pair({"dp": 2}, lambda s: chain(s, "f32[4]"), lambda b: chain(b, "f32[2]"), {"x": cut}, {"y": cut})
+    engine = Engine(plan, AllPremises())
+    engine.relate()
+    (number,) = engine.claims()[0]
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 300)
+    try:
+        engine.prove(number)
+    finally:
+        sys.setrecursionlimit(before)
+    assert len(engine.built) == 400
 
 
 # --- correct variants --------------------------------------------------------------------------------------
