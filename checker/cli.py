@@ -162,7 +162,7 @@ def check(
     code, last = final_line(verified)
     lines = report(examined, verified, answers, proof)
     if base:
-        lines = trusted(plan, proof, examined.files.values(), list(answers)) + lines
+        lines = trusted(plan, proof, examined.files.values(), list(answers), bool(refuted)) + lines
     outputs = [vars(o) for o in verified.outputs]
     return (
         code,

@@ -18,6 +18,8 @@ from .claims import claim
 from .domains import Domains
 
 FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
+#: What a PROVED rests on; refuting is for witnesses, report for words.
+PROVING = ("errors", "language", "reading", "rules", "kernel", "solvers", "cli")
 FEW = 12
 MANY = 200  # more lines than this are folded
 CONDITIONS = (
@@ -134,7 +136,9 @@ def final_line(verified: Verified) -> tuple[int, str]:
     return 0, f"VALID: all {len(kinds)} outputs equal the single-device model's under the stated relations"
 
 
-def trusted_base(plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[str]) -> list[str]:
+def trusted_base(
+    plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[str], refuted: bool
+) -> list[str]:
     """Everything a verdict rests on: laws as the records use them, functions as the files have them."""
     stages = [*proof.stages, *(s for lemma in proof.lemmas for s in lemma.stages)]
     algebra = [s for s in stages if isinstance(s, AlgebraStage)]
@@ -152,7 +156,8 @@ def trusted_base(plan: Plan, proof: Proof, files: Iterable[bytes], chosen: list[
         f"op semantics: {', '.join(ops)}",
         "opaque kernels: none",
         f"solvers: {', '.join(chosen)}",
-        "the Python interpreter and its standard library, click, this checker",
+        "the Python interpreter and its standard library, click",
+        f"of this checker: {', '.join(PROVING)}" + (", refuting (for the witness)" if refuted else ""),
     ]
     return [f"trusted: {line}" for line in lines + provenance(plan)]
 

@@ -76,7 +76,7 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
         'provenance: tool: "by hand"', *OUTSIDE, *INVARIANT,
         "VALID: all 1 outputs equal the single-device model's under the stated relations"]  # fmt: skip
     code, more = tv_check(tmp_path / "b", "--trusted-base")
-    assert more[:10] == [
+    assert more[:11] == [
         "trusted: the reduction theorem (DESIGN section 3), for 1 algebra stages",
         "trusted: law ring, used 1 times: identities of commutative rings over `mul`, + and -, with rational "
         "coefficients",
@@ -84,7 +84,8 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
         "trusted: functions without a meaning but these laws: mul (in 1 files)",
         "trusted: op semantics: all_reduce, dot_general", "trusted: opaque kernels: none",
         "trusted: solvers: the answers in one, the answers in two",
-        "trusted: the Python interpreter and its standard library, click, this checker",
+        "trusted: the Python interpreter and its standard library, click",
+        "trusted: of this checker: errors, language, reading, rules, kernel, solvers, cli",
         'trusted: tool: "by hand"', lines[0]]  # fmt: skip
 
 
@@ -416,7 +417,8 @@ def test_laws_are_counted_as_the_records_use_them() -> None:
     lemma = Lemma("f0", (), (stage,), ())
     files = [b"(declare-fun fexp (Real) Real)\n(declare-fun e0 () Real)", b"(declare-fun fexp (Real) Real)"]
     plan, proof = read_plan(dump(row_parallel().plan)), Proof((), {}, (stage,), (lemma,))
-    lines = trusted_base(plan, proof, files, ["z3"])
+    lines = trusted_base(plan, proof, files, ["z3"], True)
+    assert lines[-2].endswith("solvers, cli, refuting (for the witness)")
     assert lines[0] == "trusted: the reduction theorem (DESIGN section 3), for 2 algebra stages"
     said = [line.split(":")[1] for line in lines[1:3]]
     assert said == [" law ring, used 8 times", " law root, used 4 times"]
