@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("needs the extra torch", allow_module_level=True)
 
 from orchestrator.capture.lowering import Lowering
-from tests.fuzz_capture import definitions, functions, run
+from tests.fuzz_capture import definitions, functions, record, run
 
 if TYPE_CHECKING:
     from orchestrator.capture.recorder import Node
@@ -67,3 +68,25 @@ def test_a_saved_program_is_a_file_that_says_what_differs(capsys: Any) -> None:
 def test_programs_depend_on_nothing_but_their_seed() -> None:
     assert functions.write(5) == functions.write(5) and functions.write(5) != functions.write(6)
     assert definitions.write(5).source() == definitions.write(5).source()
+
+
+def test_what_was_run_adds_up_and_counts_no_seed_twice(tmp_path: Path) -> None:
+    page = tmp_path / "fuzz.md"
+    page.write_text(f"Before.\n\n{record.BEGIN}\n{record.END}\nAfter.\n", "utf-8")
+    tally = run.Tally(outputs=20, seconds=2.4)
+    tally.programs.update(agrees=8, differs=1, refused=1)
+    record.add(page, record.Row.of("programs", "abc", range(10), tally))
+    record.add(page, record.Row.of("programs", "abc", range(10, 20), tally))
+    record.add(page, record.Row.of("programs", "def", range(10), tally))
+    record.add(page, record.Row.of("runs", "abc", range(10), tally))
+    assert record.read(page)[0] == record.Row("programs", "abc", 0, 19, 18, 2, 2, 0, 40, 4)
+    assert "27 captured programs (60 numbers or outputs) and 9 captured runs" in page.read_text("utf-8")
+    with pytest.raises(ValueError, match="has programs of seeds 0 to 19 at abc"):
+        record.add(page, record.Row.of("programs", "abc", range(5, 25), tally))
+
+
+def test_the_record_of_what_was_run_can_be_continued() -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "fuzz.md"
+    rows = record.read(page)
+    assert record.total(rows) in page.read_text("utf-8")
+    assert all(r.captured + r.refused + r.invalid == r.last - r.first + 1 for r in rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -11,14 +13,19 @@ from certificates.plan.functions import inline
 from orchestrator.capture import capture
 from orchestrator.capture import definition as protocol
 from orchestrator.capture.errors import CaptureError, DefinitionError, DisagreementError, RunError
+from orchestrator.capture.processes import quiet
 from orchestrator.capture.running import compare
+from orchestrator.capture.tracing import trace
 from orchestrator.capture.userfile import load_definition
 from orchestrator.capture.workers import Workers
 
+from . import definitions
 from .definitions import Definition, smaller
 from .functions import Outcome
 
 STEPS = 3
+#: Seeds whose single device is traced before processes are forked.
+WARMING = range(100, 108)
 
 
 def _load(path: object) -> protocol.Definition:
@@ -33,6 +40,11 @@ class Pool:
         self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Pool:
+        """Every rank is traced in a child of this process: what it has loaded and cached, they all have."""
+        for seed in WARMING:
+            with suppress(CaptureError), quiet(repeated=True):
+                trace(self._loaded(definitions.write(seed)), None)
+        gc.freeze()  # children that collect garbage copy less
         return self
 
     def __exit__(
@@ -44,10 +56,9 @@ class Pool:
 
     def check(self, definition: Definition) -> Outcome:
         """Capture, run, compare. A plan without a run to compare with is ``invalid``."""
-        path = Path(self._folder.name) / f"fuzz_{definition.seed}.py"
-        path.write_text(definition.source(), encoding="utf-8")
+        path = self._path(definition)
         try:
-            loaded = _load(path)
+            loaded = self._loaded(definition)
             plan = inline(capture(loaded, jobs=2, root=path.parent))
         except DefinitionError as error:
             return Outcome("invalid", str(error), rules=("definition",))
@@ -65,6 +76,13 @@ class Pool:
         if found.precision != "float64":
             return Outcome("differs", f"largest difference {found.largest}", found.numbers)
         return Outcome("agrees", "", found.numbers)
+
+    def _path(self, definition: Definition) -> Path:
+        return Path(self._folder.name) / f"fuzz_{definition.seed}.py"
+
+    def _loaded(self, definition: Definition) -> protocol.Definition:
+        self._path(definition).write_text(definition.source(), encoding="utf-8")
+        return _load(self._path(definition))
 
     def shrunk(self, definition: Definition) -> Definition:
         changed = True
