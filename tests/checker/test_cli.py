@@ -71,13 +71,14 @@ def solver(folder: Path, body: str) -> str:
         ("print('unsat sat')", "says unsat sat"),
         ("import os; os.abort()", "says "),
         ("print('unsat'); raise SystemExit(3)", "says exit code 3"),
-        ("import time; time.sleep(60)", "says no answer in time"),
+        ("import time; time.sleep(600)", "says no answer in time"),
     ],
 )
 def test_a_solver_that_misbehaves(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
 ) -> None:
-    monkeypatch.setattr(replay, "SECONDS", 1 if "sleep" in body else 60)
+    # Long enough for z3 and cvc5 to start on a machine that does ten other things, too short for this solver.
+    monkeypatch.setattr(replay, "SECONDS", 8 if "sleep" in body else 60)
     result = run(bundle, "--solver", solver(bundle.parent, body))
     assert result.exit_code == 3, result.output
     assert said in result.output and "z3 says unsat" in result.output
@@ -93,12 +94,12 @@ def test_a_third_solver_that_agrees(bundle: Path) -> None:
     "loop,expected",
     [
         (LOOP.format("sys.exit(1)"), ["unsat", "crash", "unsat"]),
-        (LOOP.format("time.sleep(60)"), ["unsat", "no answer in time", "unsat"]),
+        (LOOP.format("time.sleep(600)"), ["unsat", "no answer in time", "unsat"]),
         ("print('unsat')", ["crash"] * 3),
     ],
 )
 def test_batches_survive_crashes(monkeypatch: pytest.MonkeyPatch, loop: str, expected: list[str]) -> None:
-    monkeypatch.setattr(replay, "SECONDS", 2)
+    monkeypatch.setattr(replay, "SECONDS", 8)
     assert replay._batch([sys.executable, "-I", "-c", loop], ["a", "b", "c"]) == expected
 
 

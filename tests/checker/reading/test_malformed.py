@@ -111,7 +111,7 @@ PROOFS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("path,value,reason", PROOFS, ids=[f"{p} {v}"[:60] for p, v, _ in PROOFS])
+@pytest.mark.parametrize("path,value,reason", PROOFS, ids=[f"{n} {p}" for n, (p, _, _) in enumerate(PROOFS)])
 def test_proofs(path: str, value: Any, reason: str) -> None:
     proof = copy.deepcopy(row_parallel().proof)
     assert read_proof(dump(proof))
@@ -291,7 +291,7 @@ PLANS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("path,value,reason", PLANS, ids=[f"{p} {v}"[:60] for p, v, _ in PLANS])
+@pytest.mark.parametrize("path,value,reason", PLANS, ids=[f"{n} {p}" for n, (p, _, _) in enumerate(PLANS)])
 def test_plans(path: str, value: Any, reason: str) -> None:
     plan = copy.deepcopy(row_parallel().plan)
     assert read_plan(dump(plan))

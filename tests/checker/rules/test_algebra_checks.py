@@ -881,7 +881,6 @@ Counted = dict[str, int]
         (("cmp_lt", SUM_I, SUM_J), set(), {}, {"i": 1, "j": 1},
          {"cmp_lt": [({"i": 1, "j": 1}, {"i": 1, "j": 1})]}),
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_is_counted(
     node: Any, free: set[str], products: Counted, inside: Counted, applications: dict[str, Any]
