@@ -75,6 +75,20 @@ def test_causal_masks(size: int) -> None:
         assert decided([*iotas((size, size)), compare], "%3", (size, size)) == want
 
 
+@pytest.mark.parametrize("column", [0, 5461, 8190])
+def test_the_only_finite_entry_of_a_long_row_is_found(column: int) -> None:
+    """Nothing is left to cut but the row itself, however many parts of it must be looked at."""
+    shape = (1, 8192)
+    compare = boolean(3, "compare", ["%1", "%2"], shape, direction="EQ")
+    assert decided([*iotas(shape, str(column)), compare], "%3", shape) == "never"
+
+
+@pytest.mark.parametrize("row", range(8))
+def test_one_masked_row_is_found_wherever_it_stands(row: int) -> None:
+    compare = boolean(3, "compare", ["%0", "%2"], (8, 4), direction="NE")
+    assert decided([*iotas((8, 4), str(row)), compare], "%3", (8, 4)) == "always"
+
+
 def test_what_an_input_decides_is_assumed() -> None:
     shape = (8, 8)
     causal = [*iotas(shape), boolean(3, "compare", ["%0", "%1"], shape, direction="GE")]
