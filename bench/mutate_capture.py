@@ -2,6 +2,7 @@
 
     python bench/mutate_capture.py --save                   the sample of the list, tried with the quick tests
     python bench/mutate_capture.py --survived --slow --save  what survived those, with the slow tests too
+    python bench/mutate_capture.py --counts                 the tables of the list
     python bench/mutate_capture.py --file lowering          every mutant of a module or a folder
     python bench/mutate_capture.py --replay 10 --seed 3     ten of the list: are they noticed still?
 
@@ -138,6 +139,12 @@ def replay(now: Mapping[str, Mutant], many: int, seed: int) -> int:
     return len(missed)
 
 
+def tell(chosen: Sequence[Mutant], known: Mapping[str, Known]) -> None:
+    print(table(((m.kind, known[m.key].word) for m in chosen), KINDS))
+    print(table(((m.file, known[m.key].word) for m in chosen), sorted({m.file for m in chosen}), "module"))
+    print(table(((r, known[m.key].word) for m in chosen for r in rules(m)), [*RULES], "rule"))
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -155,6 +162,7 @@ def main() -> None:
     parser.add_argument(
         "--replay", type=int, metavar="MANY", help="only so many of the list, with their tests"
     )
+    parser.add_argument("--counts", action="store_true", help="only the tables of the list as it is")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--most", type=float, default=1e9, metavar="SECONDS", help="of tests for one mutant")
     parser.add_argument("--longest", type=float, default=20, metavar="SECONDS", help="without longer tests")
@@ -166,6 +174,9 @@ def main() -> None:
     if given.replay:
         raise SystemExit(replay({m.key: m for m in found}, given.replay, given.seed) > 0)
     known = listed()
+    if given.counts:
+        tell([m for m in found if m.key in known], known)
+        return
     if given.survived:
         chosen = [m for m in found if m.key in known and known[m.key].word == "survived"]
     else:
@@ -188,9 +199,7 @@ def main() -> None:
     now = {m.key: outcome(m, said) for m, said in zip(tried, told, strict=True)}
     result = {m.key: now.get(m.key) or known[m.key] for m in chosen}
     print(*(f"survived: {m}" for m in chosen if result[m.key].word == "survived"), sep="\n")
-    print(table(((m.kind, result[m.key].word) for m in chosen), KINDS))
-    print(table(((m.file, result[m.key].word) for m in chosen), sorted({m.file for m in chosen}), "module"))
-    print(table(((r, result[m.key].word) for m in chosen for r in rules(m)), [*RULES], "rule"))
+    tell(chosen, result)
     if given.save:
         names = {m.key for m in found} if not given.file else {m.key for m in mutants(CAPTURE)}
         save((({k: v for k, v in known.items() if k in names}) | result).values())

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
+from orchestrator.capture.errors import CaptureError, WaitError
 from orchestrator.evaluating import interpreter
 
 from .world import talked
@@ -39,9 +41,26 @@ def talk(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
     dist.all_to_all_single(swapped, torch.cat([x, x * 2]))
     piece = torch.empty(ROWS, WIDE)
     dist.scatter(piece, [x + i for i in range(4)] if rank == 1 else None, src=1)
+    there, sums = x * 2, torch.empty(4)
+    dist.broadcast(there, group=tp, group_src=1)
+    dist.all_gather_into_tensor(sums, x.sum())
     handle = dist.all_reduce(late := x * 5, async_op=True)
     handle.wait()
-    said = [total, least, mean, sent, near, every, torch.stack(listed), mine, swapped, piece, late]
+    said = [
+        total,
+        least,
+        mean,
+        sent,
+        near,
+        every,
+        torch.stack(listed),
+        mine,
+        swapped,
+        piece,
+        there,
+        sums,
+        late,
+    ]
     return {str(i): t for i, t in enumerate(said)}
 
 
@@ -60,6 +79,8 @@ def expected(rows: list[np.ndarray], rank: int) -> list[np.ndarray]:
         doubled.reshape(4, WIDE)[rank],
         np.concatenate(handed),
         rows[1] + rank,
+        2 * rows[rank // 2 * 2 + 1],
+        np.array([x.sum() for x in rows]),
         5 * total,
     ]
 
@@ -86,3 +107,30 @@ def test_two_communicators_over_the_same_ranks_are_two() -> None:
     plan = talked(crossed)
     meetings = [op.attrs["seq"] for op in plan.classes[0].program.ops if op.name == "all_reduce"]
     assert len(set(meetings)) == 2
+
+
+def test_a_number_that_went_through_a_collective_is_known_no_longer() -> None:
+    """It is the sum over the ranks: 3 was on every rank before."""
+
+    def known(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
+        count = torch.tensor(3.0)
+        dist.all_reduce(count)
+        return {"x": x * count.item()}
+
+    with pytest.raises(CaptureError, match="item"):
+        talked(known)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first half", "the second half"])
+def test_only_the_part_of_a_buffer_that_is_under_way_has_to_be_waited_for(first: bool) -> None:
+    def early(x: torch.Tensor, model: Any, other: bool) -> Mapping[str, torch.Tensor]:
+        halves = torch.cat([x, x]).chunk(2)
+        busy, idle = halves if first else halves[::-1]
+        work = dist.all_reduce(busy, async_op=True)
+        used = (idle if other else busy) * 2
+        work.wait()
+        return {"used": used, "busy": busy.clone()}
+
+    talked(lambda x, model: early(x, model, True))
+    with pytest.raises(WaitError):
+        talked(lambda x, model: early(x, model, False))

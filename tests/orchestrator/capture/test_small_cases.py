@@ -71,7 +71,7 @@ def test_a_number_to_the_power_of_a_tensor(agrees, base: float) -> None:
     agrees(lambda a: a.abs().add(1) ** a, x)
 
 
-@pytest.mark.parametrize("value", [1, 2.5])
+@pytest.mark.parametrize("value", [1, 2, 2.5])
 def test_products_and_quotients_are_added_with_a_factor(agrees, value: float) -> None:
     agrees(
         lambda a, b: (torch.addcmul(a, a, b, value=value), torch.addcdiv(a, a, b, value=value)), x, x.flip(0)
@@ -89,11 +89,20 @@ def test_small_integers_that_may_wrap_around_are_refused(lowered, dtype: torch.d
     refused(lowered, "which wraps around", lambda i: i + i, ids.to(dtype))
 
 
+def test_a_negative_number_has_no_place_among_bytes(lowered) -> None:
+    refused(lowered, "which wraps around", lambda i: i.to(torch.uint8), ids.to(torch.int8))
+
+
+def test_a_literal_that_is_not_a_number_is_refused(lowered) -> None:
+    refused(lowered, "nan has no meaning", lambda a: a * float("nan"), x)
+
+
 def test_small_integers_are_compared_and_widened(agrees) -> None:
     def chosen(i: torch.Tensor, j: torch.Tensor) -> Any:
         return i.to(torch.int64) + 300, torch.maximum(i, j), torch.minimum(i, j)
 
     agrees(chosen, ids.to(torch.int8), ids.flip(0).to(torch.int8))
+    agrees(lambda i: i.to(torch.int16).to(torch.int64), ids.to(torch.int8))
 
 
 def test_an_op_in_place_has_the_rule_of_its_functional_form() -> None:
