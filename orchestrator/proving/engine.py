@@ -12,23 +12,14 @@ import networkx as nx
 from certificates.plan.affine import Affine
 from certificates.plan.calls import Site
 from certificates.plan.functions import body_plan
-from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
+from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.plan import Plan
-from certificates.plan.program import Op
 from certificates.plan.sites import CallSite, bodies, sites
 from certificates.proof.facts import Fact, Ref, relation_facts
 from certificates.proof.stages import (
     AlgebraStage,
-    BoundIndex,
-    BoundSymbol,
-    BoundValue,
     CallStage,
     Case,
-    Def,
-    ElemHyp,
-    Hyp,
-    InputRange,
-    LayoutPremise,
     LayoutStage,
     Stage,
 )
@@ -53,6 +44,7 @@ from ..solving.premises import CoreFinder
 from ..staging.algebra import AlgebraBuilder
 from ..staging.layout import LayoutBuilder
 from .assembly import Assembled, Files, Part, assembled
+from .dependencies import dependencies, files_of, renumber, trim
 from .lemmas import (
     Begin,
     Binding,
@@ -64,6 +56,7 @@ from .lemmas import (
     facts_about,
     renamed,
 )
+from .segments import segments
 
 #: Whether a fact of an engine, by number, is worth a proof, as a guess or as a conclusion.
 Plausibility = Callable[[Knowledge, int, Literal["guess", "conclusion"]], bool]
@@ -500,113 +493,3 @@ def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None, judge: Judge =
         return engine, [n for n in about if any(True for _ in renamed(known.facts[n], shown))]
 
     return begin
-
-
-def files_of(stage: Stage) -> tuple[str, ...]:
-    """Names of a stage's files, in order of use."""
-    return (stage.file,) if isinstance(stage, LayoutStage) else tuple(c.file for c in stage.cases)
-
-
-def dependencies(stage: Stage) -> list[int]:
-    """Facts that a stage uses, in order of use."""
-    used: dict[int, None] = {}
-    if isinstance(stage, LayoutStage):
-        for p in stage.premises:
-            if isinstance(p, Hyp):
-                used.update(dict.fromkeys(p.facts))
-    else:
-        for case in stage.cases:
-            for q in case.premises:
-                if isinstance(q, ElemHyp):
-                    used[q.fact] = None
-    return list(used)
-
-
-def renumber(stage: Stage, number_of: Callable[[int], int]) -> Stage:
-    """The stage with new fact numbers."""
-    if isinstance(stage, LayoutStage):
-        premises = tuple(
-            replace(p, facts=tuple(map(number_of, p.facts))) if isinstance(p, Hyp) else p
-            for p in stage.premises
-        )
-        return replace(stage, goal=number_of(stage.goal), premises=premises)
-    cases = tuple(
-        replace(
-            c,
-            premises=tuple(
-                replace(p, fact=number_of(p.fact)) if isinstance(p, ElemHyp) else p for p in c.premises
-            ),
-        )
-        for c in stage.cases
-    )
-    return replace(stage, goal=number_of(stage.goal), cases=cases)
-
-
-def trim(stage: LayoutStage) -> LayoutStage:
-    """Drop fresh symbols that no premise mentions."""
-    used = {s for p in stage.premises for s in _symbols(p)}
-    return replace(stage, symbols=tuple(s for s in stage.symbols if s[0] in used))
-
-
-def _symbols(p: LayoutPremise) -> Iterator[str]:
-    forms: list[Affine] = []
-    match p:
-        case BoundSymbol():
-            yield p.sym
-        case BoundIndex():
-            forms = [*p.at, *p.arg]
-        case BoundValue():
-            yield p.value
-            forms = list(p.at)
-        case Def():
-            forms = [*p.at, *(p.arg or ())]
-        case Hyp() | InputRange():
-            forms = list(p.at)
-    for f in forms:
-        yield from f.symbols
-
-
-def segments(plan: Plan) -> Iterator[list[str] | Site]:
-    """Ops of all classes from one collective or call to the next; each segment needs earlier ones only.
-
-    A call that every class has reached is a segment of its own.
-    """
-    position = {c.name: 0 for c in plan.classes}
-    while True:
-        segment: list[str] = []
-        arrived: dict[int, set[str]] = {}
-        called: dict[Site, list[str]] = {}
-        for cls in plan.classes:
-            ops = cls.program.ops
-            while position[cls.name] < len(ops):
-                op = ops[position[cls.name]]
-                if op.name in COLLECTIVES:
-                    arrived.setdefault(op.integer("seq"), set()).add(cls.name)
-                    break
-                if op.name == CALL:
-                    called.setdefault((op.text("function"), op.integer("instance")), []).append(cls.name)
-                    break
-                segment.append(f"{cls.name}:{op.out}")
-                position[cls.name] += 1
-        yield segment
-        complete = [
-            c for seq, classes in arrived.items() if classes == set(plan.rendezvous(seq)) for c in classes
-        ]
-        for name in complete:
-            position[name] += 1
-        for site, names in called.items():
-            if len(names) == len(plan.classes):
-                yield site
-                complete += names
-                for name in names:
-                    position[name] += _width(plan.by_class[name].program.ops, position[name])
-        if not complete:
-            return
-
-
-def _width(ops: Sequence[Op], first: int) -> int:
-    """How many results the call has whose first one stands at ``first``."""
-    last = first + 1
-    while last < len(ops) and ops[last].name == CALL and ops[last].integer("output"):
-        last += 1
-    return last - first

@@ -20,7 +20,9 @@ from certificates.proof.facts import Fact
 from certificates.proof.reading import proof_from_json
 from certificates.proof.stages import Hyp, LayoutStage
 from orchestrator.errors import Unproved
-from orchestrator.proving.engine import Engine, dependencies, renumber, segments, trim
+from orchestrator.proving.dependencies import dependencies, renumber, trim
+from orchestrator.proving.engine import Engine
+from orchestrator.proving.segments import segments
 from orchestrator.solving.cores import Cores
 from orchestrator.solving.premises import AllPremises
 from tests.corpus import variants

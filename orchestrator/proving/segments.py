@@ -1,0 +1,56 @@
+"""The order in which ops of all rank classes are related."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from certificates.plan.calls import Site
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+
+
+def segments(plan: Plan) -> Iterator[list[str] | Site]:
+    """Ops of all classes from one collective or call to the next; each segment needs earlier ones only.
+
+    A call that every class has reached is a segment of its own.
+    """
+    position = {c.name: 0 for c in plan.classes}
+    while True:
+        segment: list[str] = []
+        arrived: dict[int, set[str]] = {}
+        called: dict[Site, list[str]] = {}
+        for cls in plan.classes:
+            ops = cls.program.ops
+            while position[cls.name] < len(ops):
+                op = ops[position[cls.name]]
+                if op.name in COLLECTIVES:
+                    arrived.setdefault(op.integer("seq"), set()).add(cls.name)
+                    break
+                if op.name == CALL:
+                    called.setdefault((op.text("function"), op.integer("instance")), []).append(cls.name)
+                    break
+                segment.append(f"{cls.name}:{op.out}")
+                position[cls.name] += 1
+        yield segment
+        complete = [
+            c for seq, classes in arrived.items() if classes == set(plan.rendezvous(seq)) for c in classes
+        ]
+        for name in complete:
+            position[name] += 1
+        for site, names in called.items():
+            if len(names) == len(plan.classes):
+                yield site
+                complete += names
+                for name in names:
+                    position[name] += _width(plan.by_class[name].program.ops, position[name])
+        if not complete:
+            return
+
+
+def _width(ops: Sequence[Op], first: int) -> int:
+    """How many results the call has whose first one stands at ``first``."""
+    last = first + 1
+    while last < len(ops) and ops[last].name == CALL and ops[last].integer("output"):
+        last += 1
+    return last - first
