@@ -109,7 +109,7 @@ def write(seed: int, length: int = 14) -> Function:
             text = rng.choice(FAMILIES[family][0])(
                 Draw(rng, {n: t for n, t in space.items() if n[0] in "xa"})
             )
-        except (Nothing, ValueError, IndexError):
+        except (Nothing, ValueError, IndexError, RuntimeError):  # a view that PyTorch has made invalid
             continue
         if not text:
             continue
