@@ -189,6 +189,12 @@ class AlgebraText:
                 out.append((weight, (number, *reps)))
         return out
 
+    def _tree(self, ref: Ref, coordinate: int) -> Tree:
+        """The pieces of a coordinate that is summed; what only literals are known of may have none."""
+        if ref not in self.stage.trees:
+            raise NoDefinition(f"{ref} has no index classes in this stage")
+        return self.stage.trees[ref][coordinate]
+
     def _sums(self, trees: Sequence[Tree]) -> list[tuple[Fraction, tuple[tuple[int, ...], ...]]]:
         return [
             (math.prod((w for w, _ in combination), start=Fraction(1)), tuple(p for _, p in combination))
@@ -208,7 +214,7 @@ class AlgebraText:
         ]
         head, rest = e.index[:mesh], e.index[mesh:]
         out = []
-        for weight, places in self._sums([self.stage.trees[x][mesh + d] for d in lc]):
+        for weight, places in self._sums([self._tree(x, mesh + d) for d in lc]):
             elements = []
             for v, rank, batch, contract, open_, offset in (
                 (x, ranks[0], lb, lc, free[0], len(lb)),
@@ -233,7 +239,7 @@ class AlgebraText:
         mesh = len(self.model.tensors.mesh_axes(e.ref))
         dims = op.ints("dims")
         out = []
-        for weight, places in self._sums([self.stage.trees[x][mesh + d] for d in dims]):
+        for weight, places in self._sums([self._tree(x, mesh + d) for d in dims]):
             index = list(e.index)
             for d, place in zip(dims, places, strict=True):
                 index.insert(mesh + d, place)
@@ -246,7 +252,7 @@ class AlgebraText:
         axes = list(self.model.plan.mesh.axes)
         out = []
         for member in e.ref.of:
-            for weight, places in self._sums([self.stage.trees[member][axes.index(a)] for a in e.ref.axes]):
+            for weight, places in self._sums([self._tree(member, axes.index(a)) for a in e.ref.axes]):
                 index = list(e.index)
                 for a, place in zip(e.ref.axes, places, strict=True):
                     index.insert(axes.index(a), place)

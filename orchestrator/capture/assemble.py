@@ -23,7 +23,7 @@ from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
 from .buckets import relations, split_classes
-from .builder import Frame
+from .builder import Frame, Meeting
 from .checks import check, check_names
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
@@ -34,6 +34,9 @@ from .lowering.table import communicator
 from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .shims import SHIMS
+
+#: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
+FOR_OTHERS = "kept for other ranks"
 
 
 class _Sources:
@@ -77,8 +80,12 @@ def capture(
     workers = jobs or _cores()
     mesh = Mesh(dict(definition.mesh))
 
-    def tracer(ranks: Iterable[int | None], known: Container[str] = ()) -> Iterator[Sample]:
-        for traced in trace_ranks(definition, ranks, workers, known):
+    def tracer(
+        ranks: Iterable[int | None],
+        known: Container[str] = (),
+        needed: frozenset[Meeting] = frozenset(),
+    ) -> Iterator[Sample]:
+        for traced in trace_ranks(definition, ranks, workers, known, needed):
             if report is not None:
                 what = "single device" if traced.rank is None else f"rank {traced.rank} of {mesh.ranks}"
                 report(f"traced {what}: {traced.ops} ops")
@@ -88,7 +95,7 @@ def capture(
     found: list[Sample] = []
     try:
         found += tracer([None])
-        grid.fill()
+        grid.fill_alike()
     except CaptureError as error:
         rest = survey(definition, _ends(mesh, grid), workers)
         raise gathered([error, *rest, *_misnamed(definition, [*found, *grid.traces.values()])]) from error
@@ -131,7 +138,7 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced()),
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
@@ -406,7 +413,11 @@ class _Relations:
 
 
 def _provenance(
-    definition: Definition, mesh: Mesh, fitted: Iterable[FittedClass], untraced: Sequence[str]
+    definition: Definition,
+    mesh: Mesh,
+    fitted: Iterable[FittedClass],
+    untraced: Sequence[str],
+    needed: Iterable[Meeting],
 ) -> dict[str, object]:
     traced = sorted({rank for f in fitted for rank in f.traced})
     return {
@@ -416,4 +427,5 @@ def _provenance(
         "shims": list(SHIMS),
         **{key: str(value) for key, value in definition.provenance.items()},
         **({"declared, not traced": list(untraced)} if untraced else {}),
+        **({FOR_OTHERS: [f"{group} {at}" for group, at in sorted(needed)]} if needed else {}),
     }

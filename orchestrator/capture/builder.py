@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import OPS
+from certificates.plan.ops import COLLECTIVES, OPS
 from certificates.plan.program import Attr
 from certificates.plan.types import TensorType, format_rational
 
@@ -26,6 +26,10 @@ INTEGERS = {
     "u8": (0, 256),
 }
 _SMALL = frozenset(("i8", "i16", "u8"))
+#: Stands for a value that has no meaning in a plan; no op of a plan file.
+REFUSED = "refused"
+#: A rendezvous of one rank: its communicator in the plan, and its place among those of that communicator.
+Meeting = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,11 @@ class Draft:
     def attr(self, key: str) -> Attr:
         return dict(self.attrs)[key]
 
+    @property
+    def meeting(self) -> Meeting | None:
+        """Which rendezvous a collective takes part in."""
+        return (str(self.attr("group")), int(str(self.attr("seq")))) if self.name in COLLECTIVES else None
+
 
 def exact(value: Literal) -> str:
     """The literal a Python number stands for: a float is the decimal that ``repr`` prints, exactly."""
@@ -82,6 +91,7 @@ class Builder:
         self.drafts: dict[str, Draft] = {}
         self.frame: Frame | None = None
         self._shared: dict[tuple[object, ...], Value] = {}
+        self._tainted: set[str] = set()
 
     # --- plumbing ------------------------------------------------------------------------------------------
 
@@ -99,9 +109,15 @@ class Builder:
             return self._shared[key]
         out = Value(f"%{len(self.drafts)}", type_)
         self.drafts[out.name] = Draft(out.name, name, names, type_, items, self.frame)
+        if name == REFUSED or (self._tainted and not self._tainted.isdisjoint(names)):
+            self._tainted.add(out.name)
         if shared:
             self._shared[key] = out
         return out
+
+    def tainted(self, x: Value) -> bool:
+        """Is ``x`` made of a value that must not reach an output?"""
+        return x.name in self._tainted
 
     def draft(self, x: Value) -> Draft | None:
         return self.drafts.get(x.name)

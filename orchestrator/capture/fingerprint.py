@@ -29,7 +29,8 @@ from certificates.plan.reading import load
 from certificates.plan.writing import dumps
 
 from ..outlining.outline import in_order
-from .assemble import rank_program
+from .assemble import FOR_OTHERS, rank_program
+from .builder import Meeting
 from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, FingerprintError
@@ -75,7 +76,7 @@ def fingerprint(
         )
     problem = ""
     try:
-        traced = _canonical(_traced_in_child(definition, rank), {})
+        traced = traced_lines(definition, plan, rank)
         at = _first_difference(expected_lines(plan, rank), traced)
     except CaptureError as error:
         traced, at, problem = [], _FAILED, str(error)
@@ -98,6 +99,11 @@ def expected_lines(plan: Plan, rank: int) -> list[_Line]:
     """The plan's program at one rank, canonically."""
     at = plan.mesh.coordinates(rank)
     return _canonical(inline(plan).class_of(at).program, at, plan.sources)
+
+
+def traced_lines(definition: Definition, plan: Plan, rank: int) -> list[_Line]:
+    """What one rank of a job is about to run, canonically; with the rendezvous that others need."""
+    return _canonical(_traced_in_child(definition, rank, _needed(plan)), {})
 
 
 def _mismatch(
@@ -172,10 +178,17 @@ def _gather(record: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
     return [bytes(t.cpu().tolist()) for t in theirs]
 
 
-def _traced_in_child(definition: Definition, rank: int) -> Program:
+def _needed(plan: Plan) -> frozenset[Meeting]:
+    """Rendezvous that the plan keeps for other ranks; a plan that names wrong ones is another program."""
+    named = plan.provenance.get(FOR_OTHERS, [])
+    pairs = (str(name).rpartition(" ") for name in (named if isinstance(named, list) else []))
+    return frozenset((group, int(at)) for group, _, at in pairs if at.isdigit())
+
+
+def _traced_in_child(definition: Definition, rank: int, needed: frozenset[Meeting]) -> Program:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(definition, rank, theirs), daemon=True)
+    process = context.Process(target=_child, args=(definition, rank, needed, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -191,12 +204,12 @@ def _traced_in_child(definition: Definition, rank: int) -> Program:
     return result
 
 
-def _child(definition: Definition, rank: int, connection: Connection) -> None:
+def _child(definition: Definition, rank: int, needed: frozenset[Meeting], connection: Connection) -> None:
     torch.set_num_threads(1)
     kept = _leave_process_groups()
     try:
         with guarded():
-            result: Program | CaptureError = rank_program(trace(checked(definition), rank).program)
+            result: Program | CaptureError = rank_program(trace(checked(definition), rank, needed).program)
     except (Exception, SystemExit) as error:
         result = refused(error).at(definition.frame).at_rank(rank)
     connection.send(result)

@@ -18,7 +18,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.plan.plan import Mesh
 from certificates.plan.program import Attr
 
-from .builder import Draft
+from .builder import Draft, Meeting
 from .errors import FitError, Frame
 from .layouts import Layout
 from .lowering import RankProgram
@@ -89,13 +89,18 @@ class Sample:
     layouts: Mapping[str, Layout]
     ops: int
     program: RankProgram | None
+    kept: frozenset[Meeting] = frozenset()
+    dropped: frozenset[Meeting] = frozenset()
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     """Split a trace; its program is left out if its skeleton is ``known``."""
     program, digest = traced.program, skeleton(traced.program)
     kept = None if digest in known else program
-    return Sample(traced.rank, digest, scalars(program), traced.layouts, len(program.drafts), kept)
+    ops = len(program.drafts)
+    return Sample(
+        traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped
+    )
 
 
 def _split(draft: Draft) -> tuple[tuple[tuple[str, Attr], ...], list[int]]:
@@ -141,13 +146,14 @@ class Grid:
 
     In every box its corners are traced, and on the lines through its first corner the sampled coordinates; a
     mesh of up to :data:`WHOLE` ranks is traced whole. Where two points of a box differ, it is divided. The
-    tracer is given ranks and the live collection of skeletons whose program is known already.
+    tracer is given ranks, the live collection of skeletons whose program is known already, and the rendezvous
+    that ranks have to keep.
     """
 
     def __init__(
         self,
         mesh: Mesh,
-        tracer: Callable[[Iterable[int], Container[str]], Iterable[Sample]],
+        tracer: Callable[[Iterable[int], Container[str], frozenset[Meeting]], Iterable[Sample]],
         most: int = MOST,
     ) -> None:
         self.mesh = mesh
@@ -157,10 +163,12 @@ class Grid:
         self.traces: dict[Point, Sample] = {}
         self._programs: dict[str, RankProgram] = {}
         self._boxes: list[Box] = []
+        #: Rendezvous that some rank keeps for others only.
+        self.needed: frozenset[Meeting] = frozenset()
 
     def _trace(self, points: Iterable[Point]) -> None:
         todo = {self._rank(p): p for p in points if p not in self.traces}
-        for result in self._tracer(list(todo), self._programs):
+        for result in self._tracer(list(todo), self._programs, self.needed):
             assert result.rank is not None
             if result.program is not None:
                 self._programs.setdefault(result.skeleton, result.program)
@@ -177,6 +185,21 @@ class Grid:
         """Trace, and divide the mesh into boxes of one program each whose scalars fit where that helps."""
         mesh = tuple((0, n) for n in self.mesh.axes.values())
         self._boxes = sorted(self._divided(mesh), key=lambda box: [lo for lo, _ in box])
+
+    def fill_alike(self) -> None:
+        """Fill; a rank that drops a rendezvous which another one keeps is traced again, and keeps it.
+
+        Its operand is kept with it, and may be made of other rendezvous: so this is repeated.
+        """
+        while True:
+            self.fill()
+            kept = frozenset(m for sample in self.traces.values() for m in sample.kept)
+            lost = {p: s.dropped & kept for p, s in self.traces.items() if s.dropped & kept}
+            if not lost:
+                return
+            self.needed = self.needed.union(*lost.values())
+            for point in lost:
+                del self.traces[point]
 
     def _divided(self, box: Box) -> Iterator[Box]:
         self._trace(self._needed(box))

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkProcess
 import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
+from .builder import Meeting
 from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, gathered
@@ -24,15 +25,20 @@ from .tracing import trace
 
 
 def trace_ranks(
-    definition: Definition, ranks: Iterable[int | None], jobs: int, known: Container[str] = ()
+    definition: Definition,
+    ranks: Iterable[int | None],
+    jobs: int,
+    known: Container[str] = (),
+    needed: frozenset[Meeting] = frozenset(),
 ) -> Iterator[Sample]:
     """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order.
 
     A program whose skeleton is ``known`` when its trace begins stays in the child. After a failure no trace
-    begins, those that run come to their end, and what they found is raised as one error.
+    begins, those that run come to their end, and what they found is raised as one error. Rendezvous that
+    other ranks have ``needed`` are kept.
     """
     found: list[CaptureError] = []
-    for result in _results(definition, ranks, jobs, known, found):
+    for result in _results(definition, ranks, jobs, known, needed, found):
         if isinstance(result, CaptureError):
             found.append(result)
         else:
@@ -43,12 +49,17 @@ def trace_ranks(
 
 def survey(definition: Definition, ranks: Iterable[int | None], jobs: int) -> list[CaptureError]:
     """What stands against capturing each of ``ranks``; all of them are traced."""
-    results = _results(definition, ranks, jobs, (), ())
+    results = _results(definition, ranks, jobs, (), frozenset(), ())
     return [result for result in results if isinstance(result, CaptureError)]
 
 
 def _results(
-    definition: Definition, ranks: Iterable[int | None], jobs: int, known: Container[str], stop: Sized
+    definition: Definition,
+    ranks: Iterable[int | None],
+    jobs: int,
+    known: Container[str],
+    needed: frozenset[Meeting],
+    stop: Sized,
 ) -> Iterator[Sample | CaptureError]:
     """One result per rank; once ``stop`` has items, no further trace begins."""
     context = multiprocessing.get_context("fork")
@@ -59,7 +70,8 @@ def _results(
             while waiting and len(running) < jobs:
                 ours, theirs = context.Pipe(duplex=False)
                 rank = waiting.pop(0)
-                process = context.Process(target=_child, args=(definition, rank, known, theirs), daemon=True)
+                arguments = (definition, rank, known, needed, theirs)
+                process = context.Process(target=_child, args=arguments, daemon=True)
                 process.start()
                 theirs.close()
                 running[ours] = process, rank
@@ -94,14 +106,20 @@ def _of_rank(error: CaptureError, rank: int | None) -> CaptureError:
     return error.at_single() if rank is None else error.at_rank(rank)
 
 
-def _child(definition: Definition, rank: int | None, known: Container[str], connection: Connection) -> None:
+def _child(
+    definition: Definition,
+    rank: int | None,
+    known: Container[str],
+    needed: frozenset[Meeting],
+    connection: Connection,
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children, in silence
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # a trace keeps all that it makes; collections only walk through it
     torch.set_num_threads(1)
     try:
         with quiet(repeated=rank not in (None, 0)), guarded():
-            result: Sample | CaptureError = summarise(trace(checked(definition), rank), known)
+            result: Sample | CaptureError = summarise(trace(checked(definition), rank, needed), known)
     except (Exception, SystemExit) as error:
         result = _of_rank(refused(error).at(definition.frame), rank)
     connection.send(result)

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from certificates.plan.plan import Mesh
 
+from .builder import Meeting
 from .counters import numbers
 from .cutting import Cut, parallelized
 from .ddp import built
@@ -37,19 +38,20 @@ class RankTrace:
     layouts: Mapping[str, Layout]
 
 
-def trace(definition: Definition, rank: int | None) -> RankTrace:
+def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
     """Trace in this process, whose default process group must not exist yet.
 
-    A step that cannot be captured is a :class:`CaptureError` that names the rank.
+    Rendezvous that other ranks have ``needed`` stay in the program. A step that cannot be captured is a
+    :class:`CaptureError` that names the rank.
     """
     try:
         with alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks):
-            return _trace(definition, rank)
+            return _trace(definition, rank, needed)
     except CaptureError as error:
         raise (error if rank is None else error.at_rank(rank)) from None
 
 
-def _trace(definition: Definition, rank: int | None) -> RankTrace:
+def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting]) -> RankTrace:
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
@@ -74,7 +76,7 @@ def _trace(definition: Definition, rank: int | None) -> RankTrace:
     )
     with capturable_on_cpu(), exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=built())
-    program = one_program(first, second, lambda recorded: _lower(definition, rank, recorded))
+    program = one_program(first, second, lambda recorded: _lower(definition, rank, recorded, needed))
     states = first.before.states.items()
     layouts = {
         name: s.layout.cut_as(name, cuts)
@@ -93,7 +95,9 @@ def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.
     return parallelized(definition.parallelize, model, device_mesh)
 
 
-def _lower(definition: Definition, rank: int | None, step: Recorded) -> RankProgram:
+def _lower(
+    definition: Definition, rank: int | None, step: Recorded, needed: frozenset[Meeting]
+) -> RankProgram:
     """The program of a recorded step: inputs read as bound before it, outputs as bound after it."""
     mesh = Mesh(definition.mesh)
     lowering = Lowering(lambda group: _axes_of(mesh, rank, group), rank, specification=rank is None)
@@ -114,7 +118,7 @@ def _lower(definition: Definition, rank: int | None, step: Recorded) -> RankProg
             carried[name] = state.ref
         elif kind(name) not in ("buffers", HYPER) or lowering.read(state.ref).name != name:
             outputs[name] = state.ref
-    return lowering.finish(outputs, carried)
+    return lowering.finish(outputs, carried, needed)
 
 
 def local_shape(definition: Definition, name: str, parallel: bool) -> tuple[int, ...]:

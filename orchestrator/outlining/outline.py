@@ -215,7 +215,12 @@ def in_order(program: Program) -> Program:
     program = spread(flattened(program))
     producer = {op.out: op for op in program.ops}
     ops: dict[str, Op] = {}
-    meetings = [op.out for op in program.ops if op.name in COLLECTIVES and op.name != "all_gather"]
+    read = {v for op in program.ops for v in op.ins} | set(program.outputs.values())
+    meetings = [
+        op.out
+        for op in program.ops
+        if op.name in COLLECTIVES and (op.name != "all_gather" or op.out not in read)
+    ]
     for value in (*meetings, *program.outputs.values()):
         for op in needed(producer, value, ops):
             ops[op.out] = op

@@ -115,6 +115,7 @@ class Engine:
             self.model,
             nested=lambda ref: self.nested.relate(ref),
             masked=lambda ref: self.masked.relate(ref),
+            counted=lambda ref: self.folder.count(ref),
         )
         self.nested = Nested(self.knowledge)
         self.masked = DeepMatcher(self.knowledge, self.proves)

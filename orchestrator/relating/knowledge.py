@@ -95,6 +95,8 @@ class Knowledge:
     #: Further ways to relate a tensor: sums of sums over ranks, and what only a whole cone of ops shows.
     nested: Callable[[Reduced], list[int]] = lambda _: []
     masked: Callable[[Ref], list[int]] = lambda _: []
+    #: Sums over ranks of what is one number.
+    counted: Callable[[Reduced], list[int]] = lambda _: []
     _known: dict[Fact, int] = field(default_factory=dict)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
     _asking: set[Ref] = field(default_factory=set)
@@ -170,7 +172,7 @@ class Knowledge:
             except (Unrelated, Unfollowable, NoDefinition):
                 found = []
             if not found and isinstance(ref, Reduced):
-                found = self.masked(ref)
+                found = self.masked(ref) or self.counted(ref)
             self._asking.discard(ref)
             if not found and not outermost:
                 # Not known while something else is being asked: that something may be what it needs.

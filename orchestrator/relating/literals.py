@@ -15,10 +15,10 @@ from fractions import Fraction
 from certificates.plan.affine import Affine
 from certificates.plan.program import Op
 from certificates.plan.types import format_rational
-from certificates.proof.facts import Fact, Ref, split_ref
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore
+from ..cells import Cell, Cut, Unfollowable, explore
 from .access import Access, access
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
 from .matching import AlgebraRecipe, Instance, Use
@@ -69,6 +69,44 @@ class Folder:
         except (Unrelated, Unfollowable, NoDefinition):
             return False
 
+    def count(self, ref: Reduced) -> list[int]:
+        """The fact that a sum over ranks is one number, as all that is summed is: a count of rows, say."""
+        if ref.kind != "add" or not all(map(self._is_literal, ref.of)):
+            return []
+        axes, boxes = list(self.model.plan.mesh.axes), self.model.plan.by_class
+        whole = self.k.full_index(ref)
+        ranges, places = dict(whole.ranges), list[tuple[str, tuple[Affine, ...]]]()
+        for member in ref.of:
+            owner, index = split_ref(member)[0], [*whole.at.values()]
+            for a in sorted(ref.axes, key=axes.index):
+                ranges[f"{owner}.{a}"] = boxes[owner].box[a]
+                index.insert(axes.index(a), Affine.symbol(f"{owner}.{a}"))
+            places.append((member, tuple(index)))
+        cell = Cell(ranges, dict(whole.at))
+        total, readings = Fraction(0), list[Reading | None]()
+        for member, at in places:
+            try:
+                reading = self.k.read(member, at, ranges)
+            except (Unrelated, Cut):
+                return []
+            value = self._value(reading)
+            if not isinstance(value, Fraction):
+                return []
+            box = boxes[split_ref(member)[0]].box
+            total += value * math.prod(box[a][1] - box[a][0] for a in ref.axes)
+            readings.append(reading)
+        if not total:
+            return []  # padding: what moves it speaks of it
+        left = tuple(whole.at.values())
+        number = literal_ref(self.model.tensors.type(ref.of[0]).sort, total)
+        fact = make_fact(self.model, whole, ref, left, number, (), Fraction(1))
+        return [self.k.add(fact, self._recipe(fact, ref, left, cell, places, readings))]
+
+    def _is_literal(self, ref: str) -> bool:
+        """Whether a tensor is made as a literal, or was found to be one."""
+        found = [self.k.facts[n].rhs for n in self.k.by_lhs.get(ref, ())] or [ref]
+        return all(self.model.literal(r) is not None for r in found)
+
     def _may_be_literal(self, ref: str) -> bool:
         """Whether anything that is known of a tensor says that some of its elements are a literal."""
         if self.model.literal(ref) is not None:
@@ -92,7 +130,7 @@ class Folder:
             view = self._indices(ref, op, pattern, cell, view)
         left = [cell.at[s] for s in self.k.full_index(ref).ranges]
         if view.literal is not None:
-            self._add(ref, literal_ref(op, view.literal), left, [], Fraction(1), cell, layout, view)
+            self._add(ref, literal_ref(op.type.sort, view.literal), left, [], Fraction(1), cell, layout, view)
             return True
         assert view.position is not None
         target = self.model.operands(ref)[view.position]
@@ -226,21 +264,24 @@ class Folder:
         fact = make_fact(self.model, cell, ref, left, target, right, coef)
         if layout:
             return self.k.add(fact, LayoutRecipe(frozenset((ref,))), relates=relates)
-        return self.k.add(fact, self._recipe(fact, ref, left, cell, view), relates=relates)
+        places = list(zip(self.model.operands(ref), view.indices, strict=True))
+        recipe = self._recipe(fact, ref, left, cell, places, view.readings)
+        return self.k.add(fact, recipe, relates=relates)
 
     def _recipe(
         self,
         fact: Fact,
-        ref: str,
+        ref: Ref,
         left: Sequence[Affine],
         cell: Cell,
-        view: View,
+        operands: Sequence[tuple[str, tuple[Affine, ...]]],
+        readings: Sequence[Reading | None],
     ) -> AlgebraRecipe:
         instances, uses = [], [Use(ref, tuple(left))]
         if not fact.rhs_index:
             uses.append(Use(fact.rhs, ()))
-        for v, index, reading in zip(self.model.operands(ref), view.indices, view.readings, strict=True):
-            uses.append(Use(v, tuple(index)))
+        for (v, index), reading in zip(operands, readings, strict=True):
+            uses.append(Use(v, index))
             if reading is not None and reading.fact is not None:
                 instances.append(Instance(reading.fact, reading.values))
                 uses.append(Use(reading.target, reading.at))
@@ -250,8 +291,8 @@ class Folder:
         return AlgebraRecipe(frozenset((ref,)), tuple(instances), tuple(uses), dict(cell.ranges), goal)
 
 
-def literal_ref(op: Op, value: Literal) -> str:
-    """The REF of a literal of an op's element type."""
+def literal_ref(sort: str, value: Literal) -> str:
+    """The REF of a literal of a sort."""
     if isinstance(value, bool):
         return f"#b:{str(value).lower()}"
-    return f"#{'i' if op.type.sort == 'Int' else 'f'}:{format_rational(value)}"
+    return f"#{'i' if sort == 'Int' else 'f'}:{format_rational(value)}"

@@ -25,11 +25,14 @@ Step = tuple[Fraction, Ref, list[Affine]]
 def moves(model: Model, ref: Ref) -> bool:
     """Whether a REF is data movement, a collective, or a multiple of its operand by a literal.
 
-    A multiple by zero is none: it says nothing of its operand, and is the literal zero.
+    A multiple by zero is none: it says nothing of its operand, and is the literal zero. Nor is an all-to-all
+    that joins along the dimension which it splits: it has no definition in a stage.
     """
     op = model.op(ref)
-    factor = None if op is None else model.scale(ref)
-    return op is not None and (op.name in MOVEMENT or (factor is not None and factor[1] != 0))
+    if op is None or (op.name == "all_to_all" and op.attrs["split_dim"] == op.attrs["concat_dim"]):
+        return False
+    factor = model.scale(ref)
+    return op.name in MOVEMENT or (factor is not None and factor[1] != 0)
 
 
 def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Step:

@@ -51,6 +51,14 @@ def _rows(c: Context, x: Value, size: int) -> Value:
     return c.b.reshape(x, (size, x.type.size // size))
 
 
+def _exchanged(c: Context, x: Value, group: GroupRef) -> Value:
+    """Rows change hands: those of every member are taken together, so that no stage splits what it joins."""
+    size = len(group.ranks)
+    rows = c.b.reshape(x, (size, x.type.size // size))
+    moved = c.collective("all_to_all", rows, group, (1, x.type.size), split_dim=0, concat_dim=1)
+    return c.b.reshape(moved, x.shape)
+
+
 # --- functional ops and what all forms share --------------------------------------------------------------
 
 
@@ -62,10 +70,10 @@ def all_reduce(c: Context, x: Value, reduction: ReduceRef | str, group: GroupRef
 
 
 @lowers("_c10d_functional.all_gather_into_tensor", "_c10d_functional.all_gather_into_tensor_out")
-def all_gather(c: Context, x: Value, _size: int, group: GroupRef, *, rooted: bool = False) -> Value:
+def all_gather(c: Context, x: Value, _size: int, group: GroupRef) -> Value:
     x = x if x.shape else c.b.reshape(x, (1,))
     shape = (x.shape[0] * len(group.ranks), *x.shape[1:])
-    return c.collective("all_gather", x, group, shape, rooted=rooted, dim=0)
+    return c.collective("all_gather", x, group, shape, dim=0)
 
 
 @lowers("_c10d_functional.reduce_scatter_tensor", "_c10d_functional.reduce_scatter_tensor_out")
@@ -85,8 +93,7 @@ def all_to_all(
 ) -> Value:
     if len({*out_sizes, *in_sizes}) > 1:
         raise c.refuse("all_to_all with unequal pieces")
-    x = _rows(c, x, len(group.ranks))
-    return c.collective("all_to_all", x, group, x.shape, split_dim=0, concat_dim=0)
+    return _exchanged(c, _rows(c, x, len(group.ranks)), group)
 
 
 @lowers("_dtensor.shard_dim_alltoall")
@@ -99,10 +106,12 @@ def _shard_dim(c: Context, x: Value, gather_dim: int, shard_dim: int, group: Gro
 
 @lowers("_c10d_functional.broadcast")
 def broadcast(c: Context, x: Value, root: int, group: GroupRef) -> Value:
-    """Every member's tensor is gathered, and the root's taken."""
+    """Every member's tensor is gathered, and the root's taken; the others may hand over anything."""
     if len(group.ranks) == 1:
         return x
-    gathered = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group, rooted=True)
+    if c.b.tainted(x) and not c.is_member(group, root):
+        x = c.b.constant(0, x.type)
+    gathered = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group)
     return c.b.reshape(c.b.narrow(gathered, 0, root, 1), x.shape)
 
 
@@ -166,7 +175,7 @@ def _reduce_event(driver: Any, node: Node) -> None:
     c = driver.context
     x, reduction = _scaled(c, driver.read(_image(tensors[0])), reduction)
     kind, average = _kind(c, reduction)
-    total = _mean(c, c.collective("all_reduce", x, group, x.shape, rooted=True, kind=kind), group, average)
+    total = _mean(c, c.collective("all_reduce", x, group, x.shape, kind=kind), group, average)
     for ref in map(_image, tensors):
         driver.write(ref, total if c.is_member(group, root) else driver.undefined(ref))
 
@@ -190,7 +199,7 @@ def _all_gather_event(driver: Any, node: Node) -> None:
 def _gather_event(driver: Any, node: Node) -> None:
     outs, ins, group, _root = node.args
     for i, source in enumerate(ins):
-        gathered = _gathered(driver, source, outs[i] if outs else [], group, rooted=True)
+        gathered = _gathered(driver, source, outs[i] if outs else [], group)
         if outs:
             _write_pieces(driver, outs[i], gathered)
 
@@ -203,9 +212,7 @@ def _scatter_event(driver: Any, node: Node) -> None:
     shape = out.geometry.size
     pieces = _joined(driver, ins[0], shape) if ins else c.b.constant(0, TensorType(out.dtype, (size, *shape)))
     if size > 1:
-        pieces = c.collective(
-            "all_to_all", pieces, group, pieces.shape, rooted=True, split_dim=0, concat_dim=0
-        )
+        pieces = _exchanged(c, pieces, group)
     driver.write(_packed(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
 
 
@@ -260,9 +267,7 @@ def _packed(ref: TensorRef) -> TensorRef:
     return ref
 
 
-def _gathered(
-    driver: Any, source: TensorRef, line: Sequence[TensorRef], group: GroupRef, *, rooted: bool = False
-) -> Value:
+def _gathered(driver: Any, source: TensorRef, line: Sequence[TensorRef], group: GroupRef) -> Value:
     """The pieces of all members along a first dimension."""
     shape = source.geometry.size
     if any(ref.geometry.size != shape for ref in line):
@@ -270,7 +275,7 @@ def _gathered(
             f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in (source, *line)})}"
         )
     x = driver.read(_packed(source))
-    return all_gather(driver.context, driver.context.b.reshape(x, (1, *shape)), 0, group, rooted=rooted)
+    return all_gather(driver.context, driver.context.b.reshape(x, (1, *shape)), 0, group)
 
 
 def _joined(driver: Any, line: Sequence[TensorRef], shape: tuple[int, ...]) -> Value:

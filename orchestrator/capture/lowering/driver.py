@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from torch.utils._pytree import tree_leaves, tree_map
 
 from certificates.plan.types import TensorType
 
-from ..builder import Builder, Draft, Value, renamed
+from ..builder import REFUSED, Builder, Draft, Meeting, Value, renamed
 from ..errors import (
     AliasingError,
     CaptureError,
@@ -42,6 +43,9 @@ class RankProgram:
     outputs: Mapping[str, str]
     #: Axes and ordinal of every communicator in use.
     groups: tuple[tuple[tuple[str, ...], int], ...]
+    #: Rendezvous that are in the program, and those without a reader here.
+    kept: frozenset[Meeting] = frozenset()
+    dropped: frozenset[Meeting] = frozenset()
 
 
 class Lowering:
@@ -185,11 +189,11 @@ class Lowering:
     def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
         """A value that must not reach an output: if it does, ``error`` is raised."""
         self._problems.append(error.at(self.builder.frame))
-        return self.builder.emit("refused", operands, type_, shared=False, index=len(self._problems) - 1)
+        return self.builder.emit(REFUSED, operands, type_, shared=False, index=len(self._problems) - 1)
 
     def problem(self, draft: Draft) -> CaptureError | None:
         """What is wrong with a refused value; ``None`` for all others."""
-        return self._problems[int(str(draft.attr("index")))] if draft.name == "refused" else None
+        return self._problems[int(str(draft.attr("index")))] if draft.name == REFUSED else None
 
     def _missing(self, type_: TensorType, allocated: bool) -> Value:
         """Elements never written: unconstrained if the step allocated them, else a value from outside."""
@@ -210,16 +214,21 @@ class Lowering:
         return self.refused(error, type_)
 
     def finish(
-        self, outputs: Mapping[str, TensorRef], carried: Mapping[str, TensorRef] | None = None
+        self,
+        outputs: Mapping[str, TensorRef],
+        carried: Mapping[str, TensorRef] | None = None,
+        needed: AbstractSet[Meeting] = frozenset(),
     ) -> RankProgram:
         """Read the outputs, drop dead code, number values anew; live problems are raised.
 
         Inputs that are no longer read stay (they are state or batch) unless they are uninitialised memory.
         What is ``carried`` from step to step is an output if the input of its name is read, else neither.
+        Rendezvous that another rank has ``needed`` are kept, whether or not this one reads their results.
         """
         self.builder.frame = None
         results: dict[str, Value] = {}
-        live: set[str] = set()
+        met = {d.meeting: d.out for d in self.builder.drafts.values() if d.meeting is not None}
+        live = self._reached([out for meeting, out in met.items() if meeting in needed])
         carried = carried or {}
         waiting = dict(outputs)
         while waiting:
@@ -228,14 +237,9 @@ class Lowering:
                 self._fatal += self._waits.read(name, ref)
                 results[name] = self.read(ref)
             live |= self._reached([results[name].name for name in waiting])
-            for name in self.context.rooted:
-                needed = self._reached([name])
-                drafted = needed & self.builder.drafts.keys()
-                if not any(self.builder.drafts[n].name == "refused" for n in drafted):
-                    live |= needed
             waiting = {n: ref for n, ref in carried.items() if n in live and n not in results}
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
-        problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == "refused"]
+        problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == REFUSED]
         problems = self._fatal + problems
         if problems:
             raise gathered(dict.fromkeys(problems))
@@ -255,6 +259,8 @@ class Lowering:
             tuple(renamed(d, names) for d in drafts),
             {n: names.get(v.name, v.name) for n, v in results.items()},
             tuple(sorted(self.context.groups)),
+            frozenset(meeting for meeting, out in met.items() if out in live),
+            frozenset(meeting for meeting, out in met.items() if out not in live),
         )
 
     def _reached(self, names: Sequence[str]) -> set[str]:

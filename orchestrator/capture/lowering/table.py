@@ -88,8 +88,6 @@ class Context:
     one_hot_rows: dict[str, tuple[Value, Value]] = field(default_factory=dict)
     #: Communicators by axes and ordinal, and how many collectives each has seen.
     groups: dict[tuple[tuple[str, ...], int], int] = field(default_factory=dict)
-    #: Results of collectives that every member must take part in, whoever uses the result.
-    rooted: list[str] = field(default_factory=list)
     #: The rank that is traced; ``None`` for the single device.
     rank: int | None = None
 
@@ -131,14 +129,9 @@ class Context:
         x: Value,
         group: GroupRef,
         shape: Sequence[int],
-        *,
-        rooted: bool = False,
         **attrs: Any,
     ) -> Value:
-        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator.
-
-        The result of a ``rooted`` one may be used on some members only; all of them keep it.
-        """
+        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator."""
         axes = self.group_axes(group)
         if len(group.ranks) == 1:
             return x
@@ -148,10 +141,7 @@ class Context:
         seq = self.groups[key] = self.groups.get(key, -1) + 1
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
-        value = self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
-        if rooted:
-            self.rooted.append(value.name)
-        return value
+        return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
 
 
 def communicator(axes: Sequence[str], ordinal: int) -> str:

@@ -25,7 +25,7 @@ def program(value: int, extra: int = 0) -> RankProgram:
 def grid(mesh: dict[str, int], of) -> tuple[Grid, list[int]]:
     traced: list[int] = []
 
-    def tracer(ranks: Iterable[int], known: Container[str]) -> Iterator[Sample]:
+    def tracer(ranks: Iterable[int], known: Container[str], _needed: object) -> Iterator[Sample]:
         for rank in ranks:
             traced.append(rank)
             yield summarise(RankTrace(rank, of(**Mesh(mesh).coordinates(rank)), {}), known)

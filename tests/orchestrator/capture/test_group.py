@@ -116,6 +116,20 @@ def test_a_broadcast_over_shards_is_in_the_plan() -> None:
     assert [op.name for op in plan.classes[0].program.ops if "group" in op.attrs] == ["all_gather"]
 
 
+def test_rows_that_change_hands_are_in_a_form_that_stages_have() -> None:
+    """An exchange along one dimension has no definition in a proof: rows are joined along another one."""
+
+    def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        swapped, piece = torch.empty(4, 3), torch.empty(1, 3)
+        dist.all_to_all_single(swapped, torch.cat([x, x * 2]))
+        dist.scatter(piece, [x[:1]] * 4 if dist.get_rank() == 0 else None)
+        return {"swapped": swapped, "piece": piece}
+
+    for cls in talked(talk).classes:
+        moved = [op for op in cls.program.ops if op.name == "all_to_all"]
+        assert [(op.attrs["split_dim"], op.attrs["concat_dim"]) for op in moved] == [(0, 1)] * 2
+
+
 def test_what_reduce_leaves_on_other_ranks_is_undefined() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         x = x.clone()
