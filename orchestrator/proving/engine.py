@@ -15,7 +15,7 @@ from certificates.plan.functions import body_plan
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.plan import Plan
 from certificates.plan.sites import CallSite, bodies, sites
-from certificates.proof.facts import Fact, Ref, relation_facts
+from certificates.proof.facts import Fact, Reduced, Ref, relation_facts
 from certificates.proof.stages import (
     AlgebraStage,
     CallStage,
@@ -41,6 +41,7 @@ from ..relating.roots import Roots
 from ..relating.signs import Signs
 from ..relating.solving_facts import make_fact
 from ..solving.premises import CoreFinder
+from ..spanning.spans import Spans
 from ..staging.algebra import AlgebraBuilder
 from ..staging.layout import LayoutBuilder
 from .assembly import Assembled, Files, Part, assembled
@@ -125,6 +126,7 @@ class Engine:
         self.signs = outer
         self.roots = Roots(self.knowledge, lambda ref: outer.nonnegative(function, ref))
         self.landmarks = Landmarks(self.knowledge)
+        self.spans = Spans(self.knowledge)
 
     # --- relating ------------------------------------------------------------------------------------------
 
@@ -141,12 +143,23 @@ class Engine:
                 continue
             waiting = self._settle(segment)
             for ref in waiting:
+                if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
+                    continue
                 if (
-                    ref not in self.knowledge.by_lhs
-                    and not self.knowledge.moves(ref)
-                    and (self.masked.relate(ref) or self.matcher.relate_in_part(ref))
+                    self.masked.relate(ref)
+                    or self.matcher.relate_in_part(ref)
+                    or self.spans.relate_below(self.model.operands(ref))
                 ):
                     waiting = self._settle(waiting)
+                if ref not in self.knowledge.by_lhs and self.spans.relate(ref):
+                    waiting = self._settle(waiting)
+
+    def relate_results(self, refs: Sequence[Ref]) -> None:
+        """Relate sums over ranks that no op reads: they are results, or move to results."""
+        self.spans.relate_below([ref for ref in refs if isinstance(ref, str)])
+        for ref in refs:
+            if isinstance(ref, Reduced):
+                self.spans.relate(ref)
 
     def _settle(self, refs: Sequence[str]) -> list[str]:
         """Relate what can be related, until nothing changes; the others.
@@ -220,6 +233,7 @@ class Engine:
                 recipe = self._inside(fact) or LayoutRecipe()
                 numbers.append(self.knowledge.add(fact, recipe, relates=False))
             out.append(numbers)
+        self.relate_results([self.knowledge.facts[n].lhs for numbers in out for n in numbers])
         return out
 
     def _inside(self, fact: Fact) -> FromCall | None:
@@ -490,6 +504,7 @@ def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None, judge: Judge =
         shown = {f"{o}:{v}": (f"{o}:{v}",) for o, p in of.items() for v in (*p.outputs.values(), *p.inputs)}
         results = [f"{o}:{v}" for o, p in of.items() for v in p.outputs.values()]
         known = engine.knowledge
+        engine.relate_results(results)
         about = facts_about(known, results)
         return engine, [n for n in about if any(True for _ in renamed(known.facts[n], shown))]
 

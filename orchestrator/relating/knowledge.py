@@ -122,13 +122,18 @@ class Knowledge:
         if recipe is not None:
             self.recipes[number] = recipe
         if relates:
-            self.by_lhs.setdefault(fact.lhs, []).append(number)
-            if isinstance(fact.lhs, Reduced):
-                for member in fact.lhs.of:
-                    known = self.partials.setdefault(member, [])
-                    if fact.lhs not in known:
-                        known.append(fact.lhs)
+            self.relate_by(number)
         return number
+
+    def relate_by(self, number: int) -> None:
+        """Let a recorded fact be used as a relation of its left side."""
+        lhs = self.facts[number].lhs
+        self.by_lhs.setdefault(lhs, []).append(number)
+        if isinstance(lhs, Reduced):
+            for member in lhs.of:
+                known = self.partials.setdefault(member, [])
+                if lhs not in known:
+                    known.append(lhs)
 
     def restate(self, facts: Sequence[Fact]) -> None:
         """Let facts stand for all that is known of their left side, which proves them."""

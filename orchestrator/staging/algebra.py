@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,6 +24,7 @@ from certificates.proof.stages import (
 )
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
+from smtlib_emit.model import Model
 
 from ..relating.access import access
 from ..relating.knowledge import Knowledge
@@ -39,7 +40,7 @@ Digits = tuple[int, list[tuple[str, int]]]
 MAX_ELEMENTS = 4000
 
 
-class _Union:
+class Union:
     """Union-find over hashable keys."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class AlgebraBuilder:
         self.k, self.model, self.number, self.recipe = knowledge, knowledge.model, number, recipe
         self.goal = knowledge.facts[number]
         self.variables = {s: r for s, r in recipe.ranges.items() if r[1] - r[0] > 1}
-        self._class_of = _Union()
+        self._class_of = Union()
         self._trees()
         self.instances = [self._sides(i) for i in recipe.instances]
 
@@ -102,8 +103,10 @@ class AlgebraBuilder:
         for use in self.recipe.uses:
             for c, form in enumerate(use.at):
                 used.setdefault((use.ref, c), set()).add(self._leaves(form))
-        aligned = _Union()
-        for x, y in self._aligned(dict.fromkeys(use.ref for use in self.recipe.uses)):
+        aligned = Union()
+        for x, y in aligned_by(
+            self.model, self.recipe.expand, dict.fromkeys(use.ref for use in self.recipe.uses)
+        ):
             aligned.join(x, y)
         groups: dict[object, list[Coordinate]] = {}
         for coordinate in used:
@@ -188,38 +191,6 @@ class AlgebraBuilder:
 
     def _range(self, coordinate: Coordinate) -> tuple[int, int]:
         return self.model.tensors.ranges(coordinate[0])[coordinate[1]]
-
-    def _aligned(self, refs: Iterable[Ref]) -> Iterator[tuple[Coordinate, Coordinate]]:
-        """Pairs of coordinates that the definition of an expanded tensor runs over together."""
-        axes = list(self.model.plan.mesh.axes)
-        for ref in (r for r in refs if r in self.recipe.expand):
-            if isinstance(ref, Reduced):
-                for member in ref.of:
-                    kept = [i for i in range(len(self.model.tensors.ranges(member)))
-                            if i >= len(axes) or axes[i] not in ref.axes]  # fmt: skip
-                    yield from (((ref, c), (member, i)) for c, i in enumerate(kept))
-                continue
-            op = self.model.op(ref)
-            if op is None:
-                continue
-            if op.name == "all_reduce":
-                red = self.model.reduced(str(ref), op.text("kind"))
-                kept = [i for i in range(len(self.model.tensors.ranges(ref)))
-                        if i >= len(axes) or axes[i] not in red.axes]  # fmt: skip
-                yield from (((red, c), (ref, i)) for c, i in enumerate(kept))
-                continue
-            ins = self.model.operands(ref)
-            pattern = access(op, [self.model.tensors.type(v).shape for v in ins])
-            if pattern is None:
-                continue
-            mesh = len(self.model.tensors.mesh_axes(ref))
-            seen: dict[str, Coordinate] = {n: (ref, mesh + d) for d, n in enumerate(pattern.out)}
-            for v, names in zip(ins, pattern.operands, strict=True):
-                if v not in refs:
-                    continue
-                yield from (((ref, c), (v, c)) for c in range(mesh))
-                for d, n in enumerate(names):
-                    yield seen.setdefault(n, (v, mesh + d)), (v, mesh + d)
 
     def _side(self, ref: Ref, index: Sequence[Affine]) -> Side:
         places = []
@@ -342,6 +313,41 @@ class AlgebraBuilder:
         if algebra.of(left) != algebra.scaled(self.goal.coef, algebra.of(right)):
             raise NoDefinition(f"{self.goal.lhs}: its two sides have different normal forms")
         return (*premises, *algebra.laws)
+
+
+def aligned_by(
+    model: Model, opened: Collection[Ref], refs: Collection[Ref]
+) -> Iterator[tuple[Coordinate, Coordinate]]:
+    """Pairs of coordinates that the definition of an opened tensor runs over together."""
+    axes = list(model.plan.mesh.axes)
+    for ref in (r for r in refs if r in opened):
+        if isinstance(ref, Reduced):
+            for member in ref.of:
+                kept = [i for i in range(len(model.tensors.ranges(member)))
+                        if i >= len(axes) or axes[i] not in ref.axes]  # fmt: skip
+                yield from (((ref, c), (member, i)) for c, i in enumerate(kept))
+            continue
+        op = model.op(ref)
+        if op is None:
+            continue
+        if op.name == "all_reduce":
+            red = model.reduced(str(ref), op.text("kind"))
+            kept = [i for i in range(len(model.tensors.ranges(ref)))
+                    if i >= len(axes) or axes[i] not in red.axes]  # fmt: skip
+            yield from (((red, c), (ref, i)) for c, i in enumerate(kept))
+            continue
+        ins = model.operands(ref)
+        pattern = access(op, [model.tensors.type(v).shape for v in ins])
+        if pattern is None:
+            continue
+        mesh = len(model.tensors.mesh_axes(ref))
+        seen: dict[str, Coordinate] = {n: (ref, mesh + d) for d, n in enumerate(pattern.out)}
+        for v, names in zip(ins, pattern.operands, strict=True):
+            if v not in refs:
+                continue
+            yield from (((ref, c), (v, c)) for c in range(mesh))
+            for d, n in enumerate(names):
+                yield seen.setdefault(n, (v, mesh + d)), (v, mesh + d)
 
 
 def operands(text: AlgebraText, e: Elem) -> list[Elem]:

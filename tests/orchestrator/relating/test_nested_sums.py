@@ -75,9 +75,6 @@ def test_facts_about_nested_sums_hold() -> None:
     assert [text for f in nested if (text := numbers.failure(f))] == []
 
 
-@pytest.mark.xfail(
-    reason="Knowledge.add keeps the recipe of the claim when Nested finds the same fact", strict=False
-)
 def test_a_sum_that_stays_open_over_one_axis() -> None:
     plan = pair(
         MESH, lambda s: s.output("y", _square(s.input("x", "f32[12,4]"))),

@@ -1,0 +1,410 @@
+"""Right plans that no single op shows to be right, each with a wrong twin that differs in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.placements import Partial, Replicate, Shard
+from certificates.plan.plan import Plan
+
+from ..plans import Layout, Write, pair
+
+#: The right plan, or the wrong one.
+Twins = Callable[[bool], Plan]
+TP = {"tp": 2}
+
+
+def _splat(b: ProgramBuilder, n: Value, like: Value) -> Value:
+    return b.broadcast(n, like.shape)
+
+
+def _by_rank(
+    specification: Write, write: Callable[[ProgramBuilder, int], None], inputs: Layout, outputs: Layout
+) -> Plan:
+    """The two ranks of ``tp`` run programs of their own."""
+    spec, classes = ProgramBuilder(), {}
+    specification(spec)
+    for rank in range(2):
+        b = ProgramBuilder(TP, box={"tp": (rank, rank + 1)})
+        write(b, rank)
+        classes[f"c{rank}"] = ({"tp": (rank, rank + 1)}, b.build())
+    return build_plan(
+        name="by-rank", mesh=TP, specification=spec.build(), classes=classes, inputs=inputs, outputs=outputs
+    )
+
+
+ROWS, COLUMNS, WHOLE = {"tp": Shard(0)}, {"tp": Shard(1)}, {"tp": Replicate()}
+
+
+def _contraction(b: ProgramBuilder, k: int, *, inside: bool, sums: bool, twice: bool = False) -> None:
+    """``(x @ d) / n``, or with the division inside."""
+    x, d, n = b.input("x", f"f32[5,{k}]"), b.input("d", f"f32[{k},3]"), b.input("n", "f32[]")
+    if inside:
+        d = d / _splat(b, n, d)
+    y = x @ d
+    y = b.all_reduce(y, "tp") if sums else y
+    b.output("y", y / _splat(b, n, y) if not inside or twice else y)
+
+
+def divided_operand(right: bool) -> Plan:
+    """Each rank divides its share of an operand; the specification divides the product."""
+    return pair(
+        TP, lambda b: _contraction(b, 8, inside=False, sums=False),
+        lambda b: _contraction(b, 4, inside=True, sums=True, twice=not right),
+        {"x": COLUMNS, "d": ROWS, "n": WHOLE}, {"y": WHOLE},
+    )  # fmt: skip
+
+
+def divided_product(right: bool) -> Plan:
+    """The specification divides an operand; the plan divides after its sum over ranks."""
+
+    def write(b: ProgramBuilder) -> None:
+        _contraction(b, 4, inside=not right, sums=True, twice=True)
+
+    return pair(
+        TP, lambda b: _contraction(b, 8, inside=True, sums=False), write,
+        {"x": COLUMNS, "d": ROWS, "n": WHOLE}, {"y": WHOLE},
+    )  # fmt: skip
+
+
+def scattered(right: bool) -> Plan:
+    """A row factor that is applied to one operand, before a sum that leaves each rank its rows."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, w, c = b.input("x", "f32[6,8]"), b.input("w", "f32[8,6]"), b.input("c", "f32[6]")
+        y = x @ w
+        b.output("y", y * b.broadcast(c, y.shape, (0,)))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, w, c = b.input("x", "f32[6,4]"), b.input("w", "f32[4,6]"), b.input("c", "f32[6]")
+        scaled = x * b.broadcast(c, x.shape, (0,)) if right else x
+        w = w if right else w * b.broadcast(c, w.shape, (1,))
+        b.output("y", b.reduce_scatter(scaled @ w, "tp", 0))
+
+    return pair(TP, spec, plan, {"x": COLUMNS, "w": ROWS, "c": WHOLE}, {"y": ROWS})
+
+
+def mean_of_parts(right: bool) -> Plan:
+    """Every term is divided by a count that is itself a sum over ranks."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, m = b.input("x", "f32[8,3]"), b.input("m", "f32[8,3]")
+        b.output("loss", (x * m).sum() / m.sum())
+
+    def plan(b: ProgramBuilder) -> None:
+        x, m = b.input("x", "f32[4,3]"), b.input("m", "f32[4,3]")
+        n = b.all_reduce(m.sum(), "tp") if right else m.sum()
+        b.output("loss", b.all_reduce((x * m / _splat(b, n, m)).sum(), "tp"))
+
+    return pair(TP, spec, plan, {"x": ROWS, "m": ROWS}, {"loss": WHOLE})
+
+
+def bias_on_one_rank(right: bool) -> Plan:
+    """A bias that one rank adds before the sum over ranks."""
+
+    def spec(b: ProgramBuilder) -> None:
+        y = b.input("x", "f32[5,8]") @ b.input("w", "f32[8,3]")
+        b.output("y", y + b.broadcast(b.input("b", "f32[3]"), y.shape, (1,)))
+
+    def plan(b: ProgramBuilder, rank: int) -> None:
+        y = b.input("x", "f32[5,4]") @ b.input("w", "f32[4,3]")
+        bias = b.input("b", "f32[3]")
+        if rank == 0 or not right:
+            y = y + b.broadcast(bias, y.shape, (1,))
+        b.output("y", b.all_reduce(y, "tp"))
+
+    return _by_rank(spec, plan, {"x": COLUMNS, "w": ROWS, "b": WHOLE}, {"y": WHOLE})
+
+
+def _weight_gradient(b: ProgramBuilder, x: Value, d: Value) -> Value:
+    return b.dot(x, d, contract=((0,), (0,)))
+
+
+def _gradient(b: ProgramBuilder) -> None:
+    b.output("g", _weight_gradient(b, b.input("x", "f32[8,5]"), b.input("d", "f32[8,3]")))
+
+
+def microbatches(right: bool) -> Plan:
+    """A rank's rows in two halves, whose gradients are added before the sum over ranks."""
+
+    def plan(b: ProgramBuilder) -> None:
+        x, d = b.input("x", "f32[4,5]"), b.input("d", "f32[4,3]")
+        halves = _weight_gradient(b, x[:2], d[:2]) + _weight_gradient(b, x[2:], d[2:] if right else d[:2])
+        b.output("g", b.all_reduce(halves, "tp"))
+
+    return pair(TP, _gradient, plan, {"x": ROWS, "d": ROWS}, {"g": WHOLE})
+
+
+def microbatches_reduced(right: bool) -> Plan:
+    """The same, with a sum over ranks for each half."""
+
+    def plan(b: ProgramBuilder) -> None:
+        x, d = b.input("x", "f32[4,5]"), b.input("d", "f32[4,3]")
+        first = b.all_reduce(_weight_gradient(b, x[:2], d[:2]), "tp")
+        second = _weight_gradient(b, x[2:], d[2:])
+        b.output("g", first + (b.all_reduce(second, "tp") if right else second))
+
+    return pair(TP, _gradient, plan, {"x": ROWS, "d": ROWS}, {"g": WHOLE})
+
+
+def microbatches_of_one_rank(right: bool) -> Plan:
+    """Three uneven microbatches where nothing is summed over ranks; columns are sharded."""
+
+    def plan(b: ProgramBuilder) -> None:
+        x, d = b.input("x", "f32[8,5]"), b.input("d", "f32[8,2]")
+        parts = [_weight_gradient(b, x[i:j], d[i:j]) for i, j in ((0, 3), (3, 6), (6 if right else 5, 8))]
+        b.output("g", parts[0] + parts[1] + parts[2])
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("g", _weight_gradient(b, b.input("x", "f32[8,5]"), b.input("d", "f32[8,4]")))
+
+    return pair(TP, spec, plan, {"x": WHOLE, "d": COLUMNS}, {"g": COLUMNS})
+
+
+def experts(right: bool) -> Plan:
+    """A rank adds up its two experts, then ranks are summed."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, w, p = b.input("x", "f32[5,6]"), b.input("w", "f32[4,6,3]"), b.input("p", "f32[5,4]")
+        h = b.tanh(b.dot(x, w, contract=((1,), (1,))))
+        b.output("y", (h * b.broadcast(p, h.shape, (0, 1))).sum(1))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, w, p = b.input("x", "f32[5,6]"), b.input("w", "f32[2,6,3]"), b.input("p", "f32[5,2]")
+        parts = []
+        for e in range(2):
+            h = b.tanh(x @ w[e : e + 1].reshape(6, 3))
+            k = e if right else 0
+            parts.append(h * b.broadcast(p[:, k : k + 1].reshape(5), h.shape, (0,)))
+        b.output("y", b.all_reduce(parts[0] + parts[1], "tp"))
+
+    return pair(TP, spec, plan, {"x": WHOLE, "w": ROWS, "p": COLUMNS}, {"y": WHOLE})
+
+
+def _rotated(b: ProgramBuilder, heads: int, *, sums: bool, swapped: bool = False) -> None:
+    """The gradient of two halves of each head, contracted with a weight over heads and columns."""
+    p, q = b.input("p", f"f32[5,{heads},2]"), b.input("q", f"f32[5,{heads},2]")
+    w = b.input("w", f"f32[{heads * 4},3]")
+    low, high = ((0, 0, 2), (0, 0, 0)) if swapped else ((0, 0, 0), (0, 0, 2))
+    g = b.pad(b.tanh(p), low, high) + b.pad(b.tanh(q), high, low)
+    y = g.reshape(5, heads * 4) @ w
+    b.output("y", b.all_reduce(y, "tp") if sums else y)
+
+
+def padded_halves(right: bool) -> Plan:
+    """Padded halves are added, then contracted along a dimension that is sharded."""
+    return pair(
+        TP, lambda b: _rotated(b, 4, sums=False),
+        lambda b: _rotated(b, 2, sums=True, swapped=not right),
+        {"p": COLUMNS, "q": COLUMNS, "w": ROWS}, {"y": WHOLE},
+    )  # fmt: skip
+
+
+def pieces_with_zeros(right: bool) -> Plan:
+    """Ranks pad their rows with zeros and sum, in place of an all-gather."""
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[8,3]")))
+
+    def plan(b: ProgramBuilder, rank: int) -> None:
+        here = 4 * rank if right else 4 * (1 - rank)
+        y = b.pad(b.tanh(b.input("x", "f32[4,3]")), (here, 0), (4 - here, 0))
+        b.output("y", b.all_reduce(y, "tp"))
+
+    return _by_rank(spec, plan, {"x": ROWS}, {"y": WHOLE})
+
+
+def one_head(right: bool) -> Plan:
+    """One head on each rank, whose dimension the plan leaves out."""
+
+    def spec(b: ProgramBuilder) -> None:
+        h, w, n = b.input("h", "f32[5,2,4]"), b.input("w", "f32[2,4,3]"), b.input("n", "f32[]")
+        y = b.dot(h, w, contract=((1, 2), (0, 1)))
+        b.output("y", y * _splat(b, n, y))
+
+    def plan(b: ProgramBuilder) -> None:
+        h, w, n = b.input("h", "f32[5,1,4]"), b.input("w", "f32[1,4,3]"), b.input("n", "f32[]")
+        h = h.reshape(5, 4)
+        y = (h * _splat(b, n, h)) @ w.reshape(4, 3)
+        b.output("y", b.all_reduce(y if right else y * 2, "tp"))
+
+    return pair(TP, spec, plan, {"h": COLUMNS, "w": ROWS, "n": WHOLE}, {"y": WHOLE})
+
+
+def distributed(right: bool) -> Plan:
+    """``(x + y) @ w``, as two products, each summed over ranks."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, y, w = b.input("x", "f32[5,8]"), b.input("y", "f32[5,8]"), b.input("w", "f32[8,3]")
+        b.output("out", (x + y) @ w)
+
+    def plan(b: ProgramBuilder) -> None:
+        x, y, w = b.input("x", "f32[5,4]"), b.input("y", "f32[5,4]"), b.input("w", "f32[4,3]")
+        other = b.all_reduce((y if right else x) @ w, "tp")
+        b.output("out", b.all_reduce(x @ w, "tp") + other)
+
+    return pair(TP, spec, plan, {"x": COLUMNS, "y": COLUMNS, "w": ROWS}, {"out": WHOLE})
+
+
+def uneven_gradient(right: bool) -> Plan:
+    """Ranks with 4 and 3 rows scale an operand by a symbol; the specification scales the sum."""
+
+    def spec(b: ProgramBuilder) -> None:
+        g = _weight_gradient(b, b.input("x", "f32[7,5]"), b.input("d", "f32[7,3]"))
+        b.output("g", g / _splat(b, b.input("n", "f32[]"), g))
+
+    def plan(b: ProgramBuilder, rank: int) -> None:
+        rows = 4 - rank
+        x, d, n = b.input("x", f"f32[{rows},5]"), b.input("d", f"f32[{rows},3]"), b.input("n", "f32[]")
+        if rank == 0:
+            g = _weight_gradient(b, x[:1], d[:1] / _splat(b, n, d[:1]))
+            g = g + _weight_gradient(b, x[1:], d[1:]) / _splat(b, n, g)
+        else:
+            g = _weight_gradient(b, x, d / _splat(b, n, d))
+            g = g if right else g / _splat(b, n, g)
+        b.output("g", b.all_reduce(g, "tp"))
+
+    return _by_rank(spec, plan, {"x": ROWS, "d": ROWS, "n": WHOLE}, {"g": WHOLE})
+
+
+def one_hot(right: bool) -> Plan:
+    """Logits less a one-hot, scaled before the product instead of after it."""
+
+    def write(b: ProgramBuilder, rows: int, *, inside: bool, sums: bool, wrong: bool = False) -> None:
+        p, x = b.input("p", f"f32[{rows},7]"), b.input("x", f"f32[{rows},5]")
+        labels, n = b.input("labels", f"i64[{rows}]"), b.input("n", "f32[]")
+        at = b.broadcast(labels, (rows, 7), (0,))
+        hot = b.convert(b.compare(b.iota(f"i64[{rows},7]", 1), at, "EQ"), "f32")
+        d = p + hot if wrong else p - hot
+        g = _weight_gradient(b, d / _splat(b, n, d) if inside else d, x)
+        g = b.all_reduce(g, "tp") if sums else g
+        b.output("g", g if inside else g / _splat(b, n, g))
+
+    return pair(
+        TP, lambda b: write(b, 8, inside=False, sums=False),
+        lambda b: write(b, 4, inside=True, sums=True, wrong=not right),
+        {"p": ROWS, "x": ROWS, "labels": ROWS, "n": WHOLE}, {"g": WHOLE}, {"labels": (0, 7)},
+    )  # fmt: skip
+
+
+def gathered_product(right: bool) -> Plan:
+    """A factor that is applied to a gathered operand in one program, to the product in the other."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, w, n = b.input("x", "f32[8,5]"), b.input("w", "f32[5,3]"), b.input("n", "f32[]")
+        y = x @ w
+        b.output("y", (y * _splat(b, n, y)).sum(0))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, w, n = b.input("x", "f32[4,5]"), b.input("w", "f32[5,3]"), b.input("n", "f32[]")
+        whole = b.all_gather(x * _splat(b, n, x), "tp", 0)
+        b.output("y", ((whole if right else whole * whole) @ w).sum(0))
+
+    return pair(TP, spec, plan, {"x": ROWS, "w": WHOLE, "n": WHOLE}, {"y": WHOLE})
+
+
+GRID = {"dp": 2, "tp": 2}
+
+
+def summed_operand(right: bool) -> Plan:
+    """A divided operand that is itself summed over ``tp``, in a gradient summed over ``dp``."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, d, v = b.input("x", "f32[8,5]"), b.input("d", "f32[8,6]"), b.input("v", "f32[6,5]")
+        g = _weight_gradient(b, x, d @ v)
+        b.output("g", g / _splat(b, b.input("n", "f32[]"), g))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, d, v = b.input("x", "f32[4,5]"), b.input("d", "f32[4,3]"), b.input("v", "f32[3,5]")
+        e = (d / _splat(b, b.input("n", "f32[]"), d)) @ v
+        e = b.all_reduce(e, "tp") if right else e
+        b.output("g", b.all_reduce(_weight_gradient(b, x, e), "dp"))
+
+    rows = {"dp": Shard(0)}
+    inputs = {"x": rows, "d": {"dp": Shard(0), "tp": Shard(1)}, "v": ROWS, "n": WHOLE}
+    return pair(GRID, spec, plan, inputs, {"g": {}})
+
+
+def partial_output(right: bool) -> Plan:
+    """Ranks keep their summands of a result that is divided in the specification."""
+
+    def spec(b: ProgramBuilder) -> None:
+        g = _weight_gradient(b, b.input("x", "f32[8,5]"), b.input("d", "f32[8,3]"))
+        b.output("g", g / _splat(b, b.input("n", "f32[]"), g))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, d, n = b.input("x", "f32[4,5]"), b.input("d", "f32[4,3]"), b.input("n", "f32[]")
+        scaled = d / _splat(b, n, d) if right else d * _splat(b, n, d)
+        b.output("g", _weight_gradient(b, x, scaled))
+
+    return pair(TP, spec, plan, {"x": ROWS, "d": ROWS, "n": WHOLE}, {"g": {"tp": Partial()}})
+
+
+def weighted_means(right: bool) -> Plan:
+    """Means of uneven parts, weighted by their share."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[8,6]")
+        b.output("loss", (x * x).sum() / 48)
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4,6]")
+        one, three = (x[:1] * x[:1]).sum() / 6, (x[1:] * x[1:]).sum() / 18
+        shares = (Fraction(1, 8), Fraction(3, 8)) if right else (Fraction(1, 4), Fraction(1, 4))
+        b.output("loss", b.all_reduce(one * shares[0] + three * shares[1], "tp"))
+
+    return pair(TP, spec, plan, {"x": ROWS}, {"loss": WHOLE})
+
+
+def specification_in_parts(right: bool) -> Plan:
+    """The specification adds up four microbatches; the plan's ranks know nothing of them."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, d = b.input("x", "f32[8,5]"), b.input("d", "f32[8,3]")
+        a, c, e, f = (_weight_gradient(b, x[i : i + 2], d[i : i + 2]) for i in range(0, 8, 2))
+        b.output("g", a + c + e + f if right else a + c + e - f)
+
+    def plan(b: ProgramBuilder) -> None:
+        g = _weight_gradient(b, b.input("x", "f32[4,5]"), b.input("d", "f32[4,3]"))
+        b.output("g", b.all_reduce(g, "tp"))
+
+    return pair(TP, spec, plan, {"x": ROWS, "d": ROWS}, {"g": WHOLE})
+
+
+def _rotary(b: ProgramBuilder, heads: int, *, sums: bool, sign: int = 1) -> None:
+    """Rotary attention scores, and the gradient of the queries' projection through the rotation."""
+    q, k = b.input("q", f"f32[{heads},6,4]"), b.input("k", f"f32[{heads},6,4]")
+    c, s, w = b.input("c", "f32[6,4]"), b.input("s", "f32[6,4]"), b.input("w", f"f32[{heads * 4},3]")
+    cosine, sine = (b.broadcast(v, q.shape, (1, 2)) for v in (c, s))
+
+    def rotated(t: Value) -> Value:
+        return t * cosine + b.concatenate([-t[:, :, 2:], t[:, :, :2]], 2) * sine
+
+    scores = b.dot(rotated(q), rotated(k), contract=((2,), (2,)), batch=((0,), (0,)))
+    d = b.dot(scores, rotated(k), contract=((2,), (1,)), batch=((0,), (0,)))
+    low, high = b.pad(d[:, :, 2:] * sine[:, :, 2:], (0, 0, 0), (0, 0, 2)), d[:, :, :2] * sine[:, :, :2]
+    g = d * cosine + low + b.pad(high * -sign, (0, 0, 2), (0, 0, 0))
+    y = b.reshape(b.transpose(g, (1, 0, 2)), (6, heads * 4)) @ w
+    b.output("y", b.all_reduce(y, "tp") if sums else y)
+
+
+def rotary(right: bool) -> Plan:
+    """Heads are sharded; the gradient of the rotation is contracted over them."""
+    inputs = {"q": ROWS, "k": ROWS, "c": WHOLE, "s": WHOLE, "w": ROWS}
+    return pair(
+        TP, lambda b: _rotary(b, 4, sums=False),
+        lambda b: _rotary(b, 2, sums=True, sign=1 if right else -1), inputs, {"y": WHOLE},
+    )  # fmt: skip
+
+
+ALL: dict[str, Twins] = {
+    twins.__name__: twins
+    for twins in (
+        divided_operand, divided_product, scattered, mean_of_parts, bias_on_one_rank, microbatches,
+        microbatches_reduced, microbatches_of_one_rank, experts, padded_halves, pieces_with_zeros, one_head,
+        distributed, uneven_gradient, one_hot, gathered_product, summed_operand,
+        partial_output, weighted_means, specification_in_parts, rotary,
+    )
+}  # fmt: skip
