@@ -182,9 +182,19 @@ class Grid:
         return self.traces[point].skeleton
 
     def fill(self) -> None:
-        """Trace, and divide the mesh into boxes of one program each whose scalars fit where that helps."""
-        mesh = tuple((0, n) for n in self.mesh.axes.values())
-        self._boxes = sorted(self._divided(mesh), key=lambda box: [lo for lo, _ in box])
+        """Trace, and divide the mesh into boxes of one program each whose scalars fit where that helps.
+
+        Where programs differ, the whole mesh is cut: classes that lie side by side are proved more easily.
+        """
+        edges = [{0, n} for n in self.mesh.axes.values()]
+        while True:
+            boxes = list(itertools.product(*(list(itertools.pairwise(sorted(e))) for e in edges)))
+            cut = next(filter(None, map(self._boundary, boxes)), None)
+            if cut is None:
+                break
+            edges[cut[0]].add(cut[1])
+        divided = itertools.chain.from_iterable(map(self._divided, boxes))
+        self._boxes = sorted(divided, key=lambda box: [lo for lo, _ in box])
 
     def fill_alike(self) -> None:
         """Fill; a rank that drops a rendezvous which another one keeps is traced again, and keeps it.
@@ -202,7 +212,6 @@ class Grid:
                 del self.traces[point]
 
     def _divided(self, box: Box) -> Iterator[Box]:
-        self._trace(self._needed(box))
         cut = self._boundary(box) or self._misfit(box)
         if cut is None:
             yield box
@@ -231,6 +240,7 @@ class Grid:
 
     def _boundary(self, box: Box) -> tuple[int, int] | None:
         """Axis and coordinate from which on another program runs than at the first corner, if any does."""
+        self._trace(self._needed(box))
         first = tuple(lo for lo, _ in box)
         other = next((p for p in self._inside(box) if self._skeleton(p) != self._skeleton(first)), None)
         if other is None:

@@ -84,10 +84,10 @@ def test_the_corners_of_every_class_are_traced() -> None:
     assert len(traced) == len(set(traced)) == 20
 
 
-def test_one_rank_that_differs_in_a_corner_is_a_class_of_its_own() -> None:
+def test_one_rank_that_differs_in_a_corner_cuts_the_whole_mesh() -> None:
     made, _ = grid({"dp": 32, "tp": 4}, lambda dp, tp: program(dp, extra=int(dp == 31 and tp == 3)))
     boxes = [tuple(c.box.values()) for c in made.classes()]
-    assert boxes == [((0, 32), (0, 3)), ((0, 31), (3, 4)), ((31, 32), (3, 4))]
+    assert boxes == [((0, 31), (0, 3)), ((0, 31), (3, 4)), ((31, 32), (0, 3)), ((31, 32), (3, 4))]
 
 
 def test_the_boundary_of_a_class_is_found_by_bisection() -> None:
