@@ -23,8 +23,6 @@ REASONS = {
     "orchestrator/refuting/search.py": "to be cut: scenarios and the search among them",
     "orchestrator/relating/knowledge.py": "to be cut: what is known, and facts about data movement",
     "orchestrator/relating/knowledge.py Knowledge": "to be cut: as its module",
-    "orchestrator/relating/matching.py": "to be cut: recipes, candidates, partial sums, matching",
-    "orchestrator/relating/matching.py Matcher": "to be cut: as its module",
     "orchestrator/relating/reordered.py Rings": "to be cut: polynomials of ops, and matching them",
     "checker/language/ops.py check_types": "one case per op: a table",
     "checker/reading/plan.py read_plan": "one clause per obligation of the format, in its order",

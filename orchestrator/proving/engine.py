@@ -35,8 +35,9 @@ from ..relating.knowledge import Knowledge, LayoutRecipe
 from ..relating.landmarks import Landmarks
 from ..relating.literals import Folder
 from ..relating.masked import DeepMatcher
-from ..relating.matching import AlgebraRecipe, Matcher
+from ..relating.matching import Matcher
 from ..relating.nested_sums import Nested
+from ..relating.recipes import AlgebraRecipe, by_rank, direct
 from ..relating.roots import Roots
 from ..relating.signs import Signs
 from ..relating.solving_facts import make_fact
@@ -335,11 +336,11 @@ class Engine:
             except NoDefinition as problem:
                 first = problem
             try:
-                direct = self.matcher.direct(recipe)
-                return self._algebra(AlgebraBuilder(self.knowledge, number, direct).build(self._title(fact)))
+                tied = direct(self.knowledge, recipe)
+                return self._algebra(AlgebraBuilder(self.knowledge, number, tied).build(self._title(fact)))
             except (NoDefinition, Cut, Digits, Unfollowable):
                 for axis in self.plan.mesh.axes:
-                    apart = self.matcher.by_rank(recipe, axis)
+                    apart = by_rank(recipe, axis)
                     if apart is None:
                         continue
                     try:

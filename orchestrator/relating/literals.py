@@ -21,7 +21,7 @@ from smtlib_emit.errors import NoDefinition
 from ..cells import Cell, Cut, Unfollowable, explore
 from .access import Access, access
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
-from .matching import AlgebraRecipe, Instance, Use
+from .recipes import AlgebraRecipe, Instance, Use
 from .solving_facts import make_fact, solve
 
 Literal = Fraction | bool

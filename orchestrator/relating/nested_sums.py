@@ -12,8 +12,8 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
-from .matching import AlgebraRecipe, Use, tied
 from .movement import step
+from .recipes import AlgebraRecipe, Use, tied
 from .solving_facts import make_fact, solve
 
 Forms = tuple[Affine, ...]

@@ -16,7 +16,7 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
 from .knowledge import Knowledge, Unrelated
-from .matching import AlgebraRecipe, Use, tied
+from .recipes import AlgebraRecipe, Use, tied
 from .solving_facts import make_fact, solve
 
 Forms = tuple[Affine, ...]

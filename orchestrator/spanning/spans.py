@@ -22,7 +22,7 @@ from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from ..relating.access import access
 from ..relating.joining import join
 from ..relating.knowledge import Knowledge, LayoutRecipe, Unrelated
-from ..relating.matching import AlgebraRecipe
+from ..relating.recipes import AlgebraRecipe
 from ..relating.solving_facts import make_fact, solve
 from ..staging.algebra import AlgebraBuilder
 from .expansion import RING, Alien, Expansion

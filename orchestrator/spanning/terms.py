@@ -17,7 +17,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Ref
 
 from ..cells import Cut, Digits, Unfollowable
-from ..relating.matching import Instance, Use
+from ..relating.recipes import Instance, Use
 
 Forms = tuple[Affine, ...]
 MAX_TERMS = 300

@@ -28,7 +28,7 @@ from smtlib_emit.model import Model
 
 from ..relating.access import access
 from ..relating.knowledge import Knowledge
-from ..relating.matching import AlgebraRecipe, Instance
+from ..relating.recipes import AlgebraRecipe, Instance
 from .ring_laws import Polynomials
 from .widths import Measurer, widths
 

@@ -17,7 +17,7 @@ from certificates.proof.facts import Fact
 from certificates.proof.stages import AlgebraStage
 from orchestrator.proving.engine import Engine
 from orchestrator.relating.knowledge import Knowledge
-from orchestrator.relating.matching import AlgebraRecipe, Use
+from orchestrator.relating.recipes import AlgebraRecipe, Use
 from orchestrator.solving.cores import Cores
 from orchestrator.staging.algebra import AlgebraBuilder
 from smtlib_emit.errors import NoDefinition

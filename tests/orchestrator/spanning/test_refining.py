@@ -11,7 +11,7 @@ import pytest
 from certificates.plan.affine import Affine, Range
 from orchestrator.cells import Cut, Digits, Unfollowable
 from orchestrator.relating.knowledge import Knowledge
-from orchestrator.relating.matching import Use
+from orchestrator.relating.recipes import Use
 from orchestrator.spanning.expansion import Expansion
 from orchestrator.spanning.refining import Refinement
 from orchestrator.spanning.terms import Call, Leaf, Term, Trace, applied, collected, multiplied, split
