@@ -20,7 +20,6 @@ REASONS = {
     "orchestrator/evaluating/boxes.py Evaluator": "one method per op: a table as methods",
     "orchestrator/proving/engine.py": "to be cut: relating, proving and files of the result are three things",
     "orchestrator/proving/engine.py Engine": "to be cut: as its module",
-    "orchestrator/refuting/search.py": "to be cut: scenarios and the search among them",
     "orchestrator/relating/knowledge.py": "to be cut: what is known, and facts about data movement",
     "orchestrator/relating/knowledge.py Knowledge": "to be cut: as its module",
     "orchestrator/relating/reordered.py Rings": "to be cut: polynomials of ops, and matching them",

@@ -23,7 +23,8 @@ from certificates.plan.types import TensorType
 from ..errors import EvaluationError
 from ..evaluating.forms import Form, Split
 from ..evaluating.network import Expansion, Node
-from .search import Scenario, Witness, claimed_facts
+from .scenarios import Scenario
+from .search import Witness, claimed_facts
 
 _SAMPLE = 48
 

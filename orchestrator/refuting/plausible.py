@@ -27,7 +27,7 @@ from ..evaluating.forms import Form
 from ..evaluating.grids import Array, common_axes, flattened, refined
 from ..evaluating.network import Expansion, Node
 from ..relating.knowledge import Knowledge, LayoutRecipe
-from .search import Scenario, random_inputs
+from .scenarios import Scenario, random_inputs
 from .stage_values import Given, Opened
 
 #: Relative and absolute difference from which a fact counts as failed; below it may be rounding.

@@ -22,7 +22,7 @@ from ..errors import EvaluationError
 from ..evaluating.forms import Form
 from ..evaluating.network import Expansion, Node
 from ..relating.knowledge import Knowledge
-from .search import Scenario
+from .scenarios import Scenario
 
 _CUTS = 4
 

@@ -18,7 +18,7 @@ from orchestrator.errors import EvaluationError
 from orchestrator.evaluating import boxes, grids, interpreter
 from orchestrator.evaluating.forms import Form, Split
 from orchestrator.evaluating.network import Expansion, Network, Node
-from orchestrator.refuting import search
+from orchestrator.refuting import scenarios, search
 from tests.corpus.programs import random_blocks, random_program
 
 
@@ -85,7 +85,7 @@ def test_agrees_with_the_interpreter(seed: int) -> None:
 def test_whole_plan_agrees_at_every_rank(any_plan: Plan) -> None:
     """Ranks, collectives and the input relation: box evaluation of claimed facts finds no difference."""
     for seed in range(3):
-        scenario = search.Scenario(search.random_inputs(any_plan, random.Random(seed)))
+        scenario = scenarios.Scenario(scenarios.random_inputs(any_plan, random.Random(seed)))
         assert list(search.differences(any_plan, scenario)) == []
 
 
