@@ -1,8 +1,8 @@
 """Tensors that are one number everywhere, and ops that therefore only scale or pass on an operand.
 
-Counts of valid tokens, masks that the declared ranges make constant, and quotients by such counts would
-otherwise
-hide the structure that the plan shares with the specification. Everything found here is a fact with a stage.
+Counts of valid tokens, masks that the declared ranges make constant, quotients by such counts and sums of one
+element would otherwise hide the structure that the plan shares with the specification. Everything found here
+is a fact with a stage.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Folder:
         pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
         if pattern is None or op.name == "dot_general":
             return False
-        if op.name != "compare" and not any(map(self._may_be_literal, self.model.operands(ref))):
+        tried = op.name == "compare" or _sums_one(op, pattern)
+        if not tried and not any(map(self._may_be_literal, self.model.operands(ref))):
             return False
         whole = self.k.full_index(ref)
         owner = split_ref(ref)[0]
@@ -160,7 +161,7 @@ class Folder:
                 readings.append(None)
         values = [self._value(r) for r in readings]
         literal = self._literal(op, pattern, values, readings)
-        position, coef = self._passed(op, values)
+        position, coef = (0, Fraction(1)) if _sums_one(op, pattern) else self._passed(op, values)
         used = tuple(
             r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
         )
@@ -289,6 +290,11 @@ class Folder:
         if goal is None:
             raise Unfollowable(f"{ref}: goal does not cover its own cell")
         return AlgebraRecipe(frozenset((ref,)), tuple(instances), tuple(uses), dict(cell.ranges), goal)
+
+
+def _sums_one(op: Op, pattern: Access) -> bool:
+    """A sum along dimensions of size 1: of a stack of one loss, say."""
+    return op.name == "reduce" and op.text("kind") == "add" and all(n == 1 for _, n in pattern.summed)
 
 
 def literal_ref(sort: str, value: Literal) -> str:

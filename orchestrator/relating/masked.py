@@ -18,7 +18,7 @@ from certificates.plan.ops import CALL, ELEMENTWISE
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore
+from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge, LayoutRecipe, Unrelated
 from .solving_facts import make_fact
 
@@ -177,7 +177,12 @@ class DeepMatcher:
             for m in ref.of:
                 if m != member:
                     self._open_all(m, cone)
-            self._open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
+            try:
+                self._open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
+            except (Cut, Digits) as error:
+                if error.symbol in ranges:
+                    raise
+                raise Unfollowable(f"{member}: its cone depends on the rank") from error
             return
         op = self.model.op(ref)
         if op is None:

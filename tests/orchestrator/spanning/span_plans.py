@@ -373,6 +373,54 @@ def specification_in_parts(right: bool) -> Plan:
     return pair(TP, spec, plan, {"x": ROWS, "d": ROWS}, {"g": WHOLE})
 
 
+def _halves(b: ProgramBuilder, rows: int) -> list[Value]:
+    """Gradients of a tanh layer from two microbatches, and their losses."""
+    x, w = b.input("x", f"f32[{rows},5]"), b.input("w", "f32[5,3]")
+    gradients, losses = [], []
+    for part in (x[: rows // 2], x[rows // 2 :]):
+        h = b.tanh(part @ w)
+        gradients.append(_weight_gradient(b, part, h))
+        losses.append((h * h).sum())
+    return [gradients[0] + gradients[1], losses[0] + losses[1]]
+
+
+def microbatches_of_other_rows(right: bool) -> Plan:
+    """Both programs halve their own batch, so a rank's halves are in one half of the specification's; the
+    gradients are summed over ranks in one bucket.
+    """
+
+    def spec(b: ProgramBuilder) -> None:
+        for name, value in zip("gl", _halves(b, 8), strict=True):
+            b.output(name, value)
+
+    def plan(b: ProgramBuilder) -> None:
+        g, loss = _halves(b, 4)
+        parts = [(g if right else g * Fraction(1, 2)).reshape(15), loss.reshape(1)]
+        bucket = b.all_reduce(b.concatenate(parts, 0), "tp")
+        b.output("g", bucket[:15].reshape(5, 3))
+        b.output("l", bucket[15:].reshape())
+
+    return pair(TP, spec, plan, {"x": ROWS, "w": WHOLE}, {"g": WHOLE, "l": WHOLE})
+
+
+def stacked_losses(right: bool) -> Plan:
+    """Losses of microbatches are stacked and summed; the specification has a stack of one."""
+
+    def loss(b: ProgramBuilder, x: Value) -> Value:
+        h = b.tanh(x)
+        return (h * h).sum().reshape(1)
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("loss", loss(b, b.input("x", "f32[8,3]")).sum())
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4,3]")
+        parts = [loss(b, x[:2]), loss(b, x[2:] if right else x[:2])]
+        b.output("loss", b.all_reduce(b.concatenate(parts, 0).sum(), "tp"))
+
+    return pair(TP, spec, plan, {"x": ROWS}, {"loss": WHOLE})
+
+
 def _rotary(b: ProgramBuilder, heads: int, *, sums: bool, sign: int = 1) -> None:
     """Rotary attention scores, and the gradient of the queries' projection through the rotation."""
     q, k = b.input("q", f"f32[{heads},6,4]"), b.input("k", f"f32[{heads},6,4]")
@@ -406,5 +454,6 @@ ALL: dict[str, Twins] = {
         microbatches_reduced, microbatches_of_one_rank, experts, padded_halves, pieces_with_zeros, one_head,
         distributed, uneven_gradient, one_hot, gathered_product, summed_operand,
         partial_output, weighted_means, specification_in_parts, rotary,
+        microbatches_of_other_rows, stacked_losses,
     )
 }  # fmt: skip
