@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .errors import StateError
 from .names import parameters
-from .recorder import is_users
+from .recorder import is_installed, is_users
 
 #: Containers and objects inside one another are followed so far.
 _DEPTH = 5
@@ -56,15 +56,22 @@ def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Nu
     walk.found["the random numbers of Python"] = hash(random.getstate())
     walk.found["the random numbers of NumPy"] = np.random.get_state(legacy=False)["state"]["pos"]
     walk.into("step", step)
-    while isinstance(step, functools.partial):
-        step = step.func
     files = {kind.__module__ for item in (*model.modules(), optimizer) for kind in type(item).__mro__}
-    scopes = {name: vars(sys.modules[name]) for name in sorted(files) if _users(name)}
-    scopes.setdefault("", getattr(step, "__globals__", {}))
-    for variables in scopes.values():
-        for key, value in variables.items():
+    scopes = [vars(sys.modules[name]) for name in sorted(files) if _users(name)]
+    # A Definition wraps the user's step, so a closure leads to it: its variables are those of its own file.
+    scopes += [function.__globals__ for function in walk.functions]
+    looked: set[int] = set()
+    while scopes:
+        variables = scopes.pop(0)
+        if id(variables) in looked:
+            continue
+        looked.add(id(variables))
+        walk.functions.clear()
+        for key, value in list(variables.items()):
             if not key.startswith("__"):
                 walk.into(key, value)
+        # Functions imported from the user's other files count there; installed packages have caches.
+        scopes += [f.__globals__ for f in walk.functions if not is_installed(f.__code__.co_filename)]
     return walk.found
 
 
@@ -78,12 +85,16 @@ class _Walk:
     def __init__(self) -> None:
         self.found: dict[str, object] = {}
         self._seen: set[int] = set()
+        #: Functions of the user's that were met.
+        self.functions: list[FunctionType] = []
 
     def into(self, path: str, value: object, depth: int = _DEPTH) -> None:
         if value is None or isinstance(value, bool | int | float | str):
             self.found[path] = value
         elif depth and id(value) not in self._seen and not isinstance(value, _OPAQUE):
             self._seen.add(id(value))
+            if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
+                self.functions.append(value)
             position = _position(value)
             if position is not None:
                 self.found[f"the position of {path}"] = position

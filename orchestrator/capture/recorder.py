@@ -194,6 +194,11 @@ def is_users(name: str) -> bool:
     return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
 
 
+def is_installed(name: str) -> bool:
+    """Is this the file name of Python code of an installed package?"""
+    return name.startswith(_PACKAGES)
+
+
 def user_frame() -> Frame | None:
     """The innermost Python frame of the user's code."""
     frame: FrameType | None = sys._getframe(1)

@@ -19,7 +19,7 @@ from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, StateError, gathered
 from .layouts import Layout, layout_of, local_tensor, padded_shape, whole_storage
 from .names import buffers, parameters
-from .recorder import TensorRef, reference
+from .recorder import TensorRef, forget_constant, reference
 
 #: A gradient is a state only if a step reads what the step before it left.
 GRADIENTS = "grads"
@@ -90,6 +90,8 @@ def _state(definition: Definition, name: str, owner: str, tensor: torch.Tensor, 
         )
     if 0 in local.shape:
         raise LayoutError("this rank owns none of its rows; use fewer ranks or more rows", tensor=name)
+    # What `torch.tensor(0)` wrote when the model was built is not what the hundredth step finds.
+    forget_constant(local)
     held = local.detach()
     ref = reference(held)
     # Only FSDP pads; a gradient may be the first of many in one storage.

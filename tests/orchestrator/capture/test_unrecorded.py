@@ -15,8 +15,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from orchestrator.capture import Batch, Definition
+from orchestrator.capture.checks import checked
 from orchestrator.capture.errors import CaptureError, StateError
 from orchestrator.capture.tracing import trace
 
@@ -24,6 +26,7 @@ Model, Optimizer = nn.Module, torch.optim.Optimizer
 Results = Mapping[str, Tensor]
 CALLS = torch.zeros(())
 STEPS = {"done": 0}
+KEPT: list[Tensor] = []
 HERE = r"test_unrecorded\.py:\d+ in "
 
 
@@ -262,3 +265,33 @@ def test_other_ways_to_count_are_named(more: Any, path: str) -> None:
 )
 def test_a_counter_in_python_is_named(made: Definition, path: str) -> None:
     refused(made, rf"the step changes \S*{path}, which is no tensor, from \d+ to \d+")
+
+
+@pytest.mark.parametrize("read", [lambda model: model.count > 20, lambda model: model.count.item() > 20])
+def test_a_counter_in_a_buffer_decides_nothing(read: Callable[[Any], object]) -> None:
+    """`torch.tensor(0)` knows its value in a trace: at the twentieth step it has another."""
+
+    def build() -> Model:
+        made = nn.Linear(3, 3)
+        made.register_buffer("count", torch.tensor(0))
+        return made
+
+    def more(model: Any, _: Optimizer) -> None:
+        if read(model):
+            model.weight.data.mul_(2)
+        model.count += 1
+
+    with pytest.raises(DataDependentOutputException):
+        trace(definition(after(more), build=build), None)
+
+
+def test_a_global_counts_though_no_class_of_the_users_is_in_its_file() -> None:
+    """The model is PyTorch's own: only the step's function leads to the list."""
+
+    def step(model: Model, optimizer: Optimizer, batch: Results) -> dict[str, Tensor]:
+        results = train(model, optimizer, batch)
+        KEPT.append(results["loss"].detach())
+        return results
+
+    with pytest.raises(StateError, match="the step changes the position of KEPT"):
+        trace(checked(definition(step, build=lambda: nn.Sequential(nn.Linear(3, 3)))), None)
