@@ -32,27 +32,24 @@ _DEPTH = 5
 #: Larger containers are tables, not counters.
 _LARGE = 1000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-_OPAQUE = (torch.Tensor, ModuleType, nn.Module, torch.optim.Optimizer)
+#: What PyTorch itself keeps on a module and on an optimizer; other private attributes are their class's.
+_OF_MODULES = frozenset(vars(nn.Module())) - {*_HOOKS, "training"}
+_OF_OPTIMIZERS = frozenset((*vars(torch.optim.SGD([torch.zeros(())])), "_opt_called"))
+_OPAQUE = (torch.Tensor, ModuleType)
 Numbers = Mapping[str, object]
 
 
 def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Numbers:
     """Every number, text or flag that the step can reach, by the expression that leads to it."""
     walk = _Walk()
-    for name, module in model.named_modules():
-        if not type(module).__module__.startswith("torch.nn.parallel"):  # DDP counts for itself
-            for key, value in vars(module).items():
-                if not key.startswith("_") or key in _HOOKS:
-                    walk.into(f"model.{name}.{key}" if name else f"model.{key}", value)
+    walk.into("model", model)
+    walk.into("optimizer", optimizer)
     names = {parameter: name for name, parameter in parameters(model)}
     for i, group in enumerate(optimizer.param_groups):
         walk.into(f"optimizer.param_groups[{i}]", {k: v for k, v in group.items() if k != "params"})
     for owner, entries in optimizer.state.items():
         at = names.get(owner, "?") if isinstance(owner, torch.Tensor) else str(owner)
         walk.into(f"optimizer.state[{at}]", entries)
-    for key, value in vars(optimizer).items():
-        if not key.startswith("_") and key not in ("state", "param_groups", "defaults"):
-            walk.into(f"optimizer.{key}", value)
     walk.found["the random numbers of Python"] = hash(random.getstate())
     walk.found["the random numbers of NumPy"] = np.random.get_state(legacy=False)["state"]["pos"]
     walk.into("step", step)
@@ -93,6 +90,8 @@ class _Walk:
             self.found[path] = value
         elif depth and id(value) not in self._seen and not isinstance(value, _OPAQUE):
             self._seen.add(id(value))
+            if isinstance(value, nn.Module):
+                self._seen.update(map(id, value.modules()))
             if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
                 self.functions.append(value)
             position = _position(value)
@@ -124,6 +123,12 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, list | tuple | deque):
         if len(value) <= _LARGE:
             yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, nn.Module):
+        for name, module in value.named_modules(prefix=path):
+            if not type(module).__module__.startswith("torch.nn.parallel"):  # DDP counts for itself
+                yield from ((f"{name}.{k}", item) for k, item in vars(module).items() if k not in _OF_MODULES)
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
     elif isinstance(value, functools.partial):
         yield path, value.func
         yield f"{path}.args", value.args

@@ -50,14 +50,39 @@ def test_a_counter_in_a_hook_is_seen(kind: str) -> None:
     assert error is not None and "calls" in error.message and "from 0 to 1" in error.message
 
 
-@pytest.mark.parametrize("name", ["calls", "_calls"])
-def test_a_public_attribute_of_a_module_counts_a_private_one_does_not(name: str) -> None:
+@pytest.mark.parametrize("name", ["calls", "_calls", "training"])
+def test_an_attribute_of_a_module_counts_public_or_private(name: str) -> None:
     made, optimizer = model()
     setattr(made, name, 0)
     before = dict(numbers(step, made, optimizer))
     setattr(made, name, 1)
     error = counted(before, numbers(step, made, optimizer))
-    assert (error is None) == name.startswith("_")
+    assert error is not None and f"model.{name}" in error.message
+
+
+def test_a_module_that_the_step_holds_counts_like_the_model() -> None:
+    """A teacher, a loss module: in a closure, a global or an object of the user's."""
+    made, optimizer = model()
+    teacher = nn.Sequential(nn.Linear(2, 2))
+    teacher[0]._calls = 0
+
+    def taught() -> object:
+        return teacher
+
+    before = dict(numbers(taught, made, optimizer))
+    teacher[0]._calls = 1
+    error = counted(before, numbers(taught, made, optimizer))
+    assert error is not None and "teacher.0._calls" in error.message
+
+
+@pytest.mark.parametrize("name", ["calls", "_calls"])
+def test_an_attribute_of_an_optimizer_counts_public_or_private(name: str) -> None:
+    made, optimizer = model()
+    setattr(optimizer, name, 0)
+    before = dict(numbers(step, made, optimizer))
+    setattr(optimizer, name, 1)
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and f"optimizer.{name}" in error.message
 
 
 def test_the_attributes_of_an_optimizer_and_its_groups_count() -> None:
