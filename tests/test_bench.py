@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import measure
+from bench import compare, measure
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
 
@@ -50,6 +50,20 @@ def test_a_table_that_is_off_is_noticed() -> None:
 def test_the_table_reads_back() -> None:
     row = ("x", *("1",) * (len(measure.COLUMNS) - 1))
     assert measure.published(f"{measure.BEGIN}{measure.table([row])}{measure.END}") == {"x": row}
+
+
+def test_two_revisions_are_compared_by_the_bytes_of_their_proofs_not_of_their_reports(tmp_path: Path) -> None:
+    for name, proof in (("old", "a"), ("new", "b")):
+        (tmp_path / name / "obligations").mkdir(parents=True)
+        (tmp_path / name / "proof.json").write_text(proof)
+        (tmp_path / name / "obligations" / "0001.smt2").write_text("same")
+        (tmp_path / name / "report.txt").write_text(name)
+    old = compare.Side(tmp_path, {"emit": 2.0, "check": 1.0}, compare.digests(tmp_path / "old"))
+    new = compare.Side(tmp_path, {"emit": 3.0, "check": 1.0}, compare.digests(tmp_path / "new"))
+    assert compare.row("x", old, new) == (
+        "x: emit 2.0 -> 3.0 s (1.50), check 1.0 -> 1.0 s (1.00); 1 of 2 files differ: proof.json"
+    )
+    assert compare.row("x", old, old).endswith("; the same bytes")
 
 
 def bundle(tmp_path: Path, text: str) -> Path:
