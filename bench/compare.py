@@ -3,9 +3,9 @@
 python bench/compare.py REVISION              against this revision, on three shipped plans
 python bench/compare.py REVISION PLAN… --times 5
 
-The plans are read from the other revision's files, so that both see the same bytes. Of each command the least seconds
-of the processor over the runs are printed, children included; then whether obligations, stages and proofs
-are the same bytes.
+The plans are read from the other revision's files, so that both see the same bytes. Of each command the least
+seconds of the processor over the runs are printed, children included; then whether obligations, stages and
+proofs are the same bytes.
 """
 
 from __future__ import annotations
@@ -60,14 +60,12 @@ def digests(bundle: Path) -> dict[str, str]:
 
 def row(name: str, old: Side, new: Side) -> str:
     """One line: seconds of both, their ratio, and how many files of the proof differ."""
-    costs = [
-        f"{word} {old.seconds[word]:.1f} -> {new.seconds[word]:.1f} s ({new.seconds[word] / old.seconds[word]:.2f})"
-        for word in COMMANDS
-    ]
+    pairs = {word: (old.seconds[word], new.seconds[word]) for word in COMMANDS}
+    costs = [f"{word} {a:.1f} -> {b:.1f} s ({b / a:.2f})" for word, (a, b) in pairs.items()]
     names = old.files.keys() | new.files.keys()
     differ = sorted(n for n in names if old.files.get(n) != new.files.get(n))
-    same = f"{len(differ)} of {len(names)} files differ: {', '.join(differ[:3])}" if differ else "the same bytes"
-    return f"{name}: {', '.join(costs)}; {same}"
+    some = f"{len(differ)} of {len(names)} files differ: {', '.join(differ[:3])}"
+    return f"{name}: {', '.join(costs)}; {some if differ else 'the same bytes'}"
 
 
 def compare(revision: str, plans: Sequence[str], times: int) -> None:
