@@ -67,6 +67,10 @@ class _Stop(Exception):
     "--answers", type=click.Path(path_type=Path, dir_okay=False),
     help="Keep answers and lemmas in this file and use those it has: later, only what changed is done.",
 )  # fmt: skip
+@click.option(
+    "--core-solver", metavar="COMMAND",
+    help="SMT-LIB solver to ask for unsat cores, given a file as its last word [default: z3, in process].",
+)  # fmt: skip
 def emit_main(
     plan_path: Path,
     jobs: int | None,
@@ -76,6 +80,7 @@ def emit_main(
     out: Path,
     no_solve: bool,
     answers: Path | None,
+    core_solver: str | None,
 ) -> None:
     """Write a certificate bundle for the plan file PLAN.
 
@@ -84,12 +89,14 @@ def emit_main(
     Exit codes: 0 every output is proved (with --no-solve: has all its obligations); 1 an output is refuted;
     2 usage; 3 an output is not proved; 4 solver missing; 5 malformed plan.
     """
+    if no_solve and core_solver is not None:
+        raise click.UsageError("--no-solve asks no solver, so there is nothing for --core-solver to do")
     try:
         with _guarded():
             plan, progress = load(plan_path), _progress("tv-emit", quiet)
             done = emit(
                 plan, out, solve=not no_solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress,
-                answers=answers,
+                answers=answers, core_solver=core_solver,
             )  # fmt: skip
     except _Stop as stop:
         _finish(stop.code, [stop.line], {}, as_json)

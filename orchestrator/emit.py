@@ -112,11 +112,13 @@ def emit(
     witness_seconds: float = 30.0,
     progress: Progress | None = None,
     answers: Path | str | None = None,
+    core_solver: str | None = None,
 ) -> Emission:
     """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`.
 
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
-    asked only for what changed. The bundle is the same without it.
+    asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
+    SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
     """
     out = Path(os.path.abspath(out))
     check_replaceable(out)
@@ -124,7 +126,7 @@ def emit(
     kept = Path(answers) if answers is not None else None
     journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
     resumed = len(journal)
-    solving = _solving(journal, jobs) if solve else _Solving(AllPremises())
+    solving = _solving(journal, jobs, core_solver) if solve else _Solving(AllPremises())
     judge = anything if solve else _on_samples
     store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
     run = _Run(plan, solving, judge, progress or Progress(), store)
@@ -203,13 +205,18 @@ class _Solving:
         return {o.file: str(a) for o, a in zip(obligations, answers, strict=True) if not a.unsat}
 
 
-def _solving(journal: Journal, jobs: int | None) -> _Solving:
+def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None) -> _Solving:
     """Solvers are loaded here only: without solving none needs to be there."""
     try:
         from .solving.cores import VERSIONS, Cores
     except ImportError as error:
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
-    return _Solving(Cores(journal), journal, VERSIONS, jobs or os.cpu_count() or 1)
+    jobs = jobs or os.cpu_count() or 1
+    if core_solver is None:
+        return _Solving(Cores(journal), journal, VERSIONS, jobs)
+    from .solving.command_cores import CommandCores
+
+    return _Solving(CommandCores.of(core_solver, journal), journal, f"{VERSIONS}, {core_solver}", jobs)
 
 
 @dataclass

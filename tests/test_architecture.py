@@ -52,7 +52,7 @@ ROWS = {
         "cells": "certificates",
         "outlining": "certificates",
         "evaluating": "certificates errors",
-        "solving": "certificates children",
+        "solving": "certificates children errors",
         "relating": "certificates smtlib_emit cells",
         "staging": "certificates smtlib_emit relating",
         "spanning": "certificates smtlib_emit cells relating staging",

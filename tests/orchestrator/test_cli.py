@@ -75,6 +75,18 @@ def test_unknown_is_3(bad: Path, tmp_path: Path) -> None:
     assert last(result) == "UNKNOWN: 1 of 5 outputs without a verdict; 4 proved"
 
 
+def test_a_core_solver_that_is_not_there_is_4(good: Path, tmp_path: Path) -> None:
+    result = emit(good, "--out", tmp_path / "b", "--core-solver", "no-such-solver --quiet")
+    assert result.exit_code == 4
+    assert last(result) == "SOLVER MISSING: no program 'no-such-solver' to ask for unsat cores"
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_core_solver_without_solving_is_a_mistake(good: Path, tmp_path: Path) -> None:
+    result = emit(good, "--out", tmp_path / "b", "--no-solve", "--core-solver", "z3")
+    assert result.exit_code == 2 and "--no-solve asks no solver" in result.stderr
+
+
 def test_one_json_object(bad: Path, tmp_path: Path) -> None:
     result = emit(bad, "--out", tmp_path / "b", "--json")
     said = json.loads(result.stdout)
