@@ -4,8 +4,10 @@ they are needed: data movement, literals, casts, work on masks and positions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+
+import networkx as nx
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
@@ -109,12 +111,16 @@ class Flow:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
-def needed(producer: Mapping[str, Op], value: str, have: Collection[str]) -> Iterator[Op]:
-    """Ops that compute a value from those at hand, in order. The caller adds each to ``have``."""
-    if value in producer and value not in have:
-        for v in producer[value].ins:
-            yield from needed(producer, v, have)
-        yield producer[value]
+def executed(reads: Iterable[tuple[str, Iterable[str]]], wanted: Iterable[str]) -> Iterator[str]:
+    """Values that the wanted ones are made of, and these, each once and behind those that it ``reads``.
+
+    The order depends on that of ``wanted`` and of what is read alone, not on where the code stood.
+    """
+    graph, end = nx.DiGraph(), object()
+    graph.add_node(end)
+    graph.add_edges_from((end, value) for value in wanted)
+    graph.add_edges_from((value, v) for value, values in reads for v in values)
+    return (value for value in nx.dfs_postorder_nodes(graph, end) if value is not end)
 
 
 def head(op: Op) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from certificates.plan.checking import check_plan
@@ -20,7 +20,7 @@ from certificates.plan.plan import Function, Plan
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
 
-from .flow import Flow, head, needed
+from .flow import Flow, executed, head
 from .regions import Instance, Region
 from .repeats import LEAST_REPEATS, Run, runs
 from .sections import sections
@@ -214,17 +214,15 @@ def in_order(program: Program) -> Program:
     """
     program = spread(flattened(program))
     producer = {op.out: op for op in program.ops}
-    ops: dict[str, Op] = {}
     read = {v for op in program.ops for v in op.ins} | set(program.outputs.values())
     meetings = [
         op.out
         for op in program.ops
         if op.name in COLLECTIVES and (op.name != "all_gather" or op.out not in read)
     ]
-    for value in (*meetings, *program.outputs.values()):
-        for op in needed(producer, value, ops):
-            ops[op.out] = op
-    return Program(program.inputs, tuple(ops.values()), program.outputs)
+    order = executed(((op.out, op.ins) for op in program.ops), (*meetings, *program.outputs.values()))
+    ops = tuple(producer[value] for value in order if value in producer)
+    return Program(program.inputs, ops, program.outputs)
 
 
 def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
@@ -365,30 +363,33 @@ def _rewrite(
     return Program(program.inputs, tuple(_ordered(flow, starts, inside)), program.outputs), bodies
 
 
-def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[str]) -> Iterable[Op]:
-    """Calls and the core ops outside them, each where it stood or before what needs it."""
+def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[str]) -> Iterator[Op]:
+    """Calls and the core ops outside them, each where it stood or before what needs it.
+
+    What a value is made of stands before the cheap ops that make it.
+    """
     made = {op.out: call for call in starts.values() for op in call}
-    ops: dict[str, Op] = {}
 
-    def add(values: Iterable[str]) -> None:
-        for value in values:
-            for leaf in flow.leaves(value):
-                if leaf in made and leaf not in ops:
-                    call = made[leaf]
-                    add(call[0].ins)
-                    ops.update({op.out: op for op in call})
-                elif leaf in flow.producer and leaf not in ops:
-                    add(flow.producer[leaf].ins)
-                    ops[leaf] = flow.producer[leaf]
-            for op in needed(flow.producer, value, ops):
-                ops[op.out] = op
+    def with_leaves(values: Iterable[str]) -> Iterator[str]:
+        return (v for value in values for v in (*flow.leaves(value), value))
 
+    def reads(op: Op) -> Iterable[str]:
+        if op.out in made:
+            first = made[op.out][0]
+            return with_leaves(first.ins) if op.out == first.out else (first.out,)
+        return op.ins if op.out in flow.cheap else with_leaves(op.ins)
+
+    wanted: list[str] = []
     for i, op in enumerate(flow.core):
-        add([call.out for call in starts.get(i, ())])
-        if op.out not in inside:
-            add([op.out])
-    add(flow.program.outputs.values())
-    return ops.values()
+        wanted += (call.out for call in starts.get(i, ()))
+        wanted += () if op.out in inside else (op.out,)
+    wanted += with_leaves(flow.program.outputs.values())
+    for value in executed(((op.out, reads(op)) for op in flow.program.ops), wanted):
+        call = made.get(value, ())
+        if call:
+            yield from call if value == call[0].out else ()
+        elif value in flow.producer:
+            yield flow.producer[value]
 
 
 def _result(

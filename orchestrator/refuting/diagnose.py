@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 
 from certificates.plan.plan import Plan
@@ -68,15 +69,14 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
 
 def _first_lost(values: _Values, rank: int, ops: dict[str, Op], output: str) -> Op | None:
     """The first op without a counterpart from which such ops lead to the output."""
-    lost = {name for name in _cone(ops, output) if not values.known(rank, name)}
-    reaching = {output} if output in lost else set()
-    for op in reversed(ops.values()):
-        if op.out in reaching:
-            reaching |= {v for v in op.ins if v in lost}
-    for op in ops.values():
-        if op.out in reaching and not any(v in reaching for v in op.ins):
-            return op
-    return None
+    made = nx.DiGraph((v, op.out) for op in ops.values() for v in op.ins)
+    made.add_node(output)
+    cone = {output} | nx.ancestors(made, output)
+    lost = made.subgraph(name for name in ops if name in cone and not values.known(rank, name))
+    if output not in lost:
+        return None
+    chain = {output} | nx.ancestors(lost, output)
+    return next(op for op in ops.values() if op.out in chain and not lost.in_degree(op.out))
 
 
 def _scaled_term(values: _Values, rank: int, ops: dict[str, Op], op: Op) -> Op:
@@ -85,15 +85,6 @@ def _scaled_term(values: _Values, rank: int, ops: dict[str, Op], op: Op) -> Op:
         return op
     scaled = [v for v in op.ins if v in ops and values.factor(rank, v) not in (None, 1.0)]
     return ops[scaled[0]] if len(scaled) == 1 else op
-
-
-def _cone(ops: dict[str, Op], output: str) -> list[str]:
-    """Results that the output depends on at its own rank, in program order."""
-    wanted = {output}
-    for op in reversed(ops.values()):
-        if op.out in wanted:
-            wanted.update(op.ins)
-    return [name for name in ops if name in wanted]
 
 
 class _Values:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from networkx.utils import UnionFind
+
 from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Ref
 from smtlib_emit.model import Model
 
 from ..cells import Cut, Digits, Unfollowable
 from ..relating.solving_facts import fold, solve
-from ..staging.algebra import Coordinate, Union, aligned_by
+from ..staging.algebra import Coordinate, aligned_by
 from .terms import Sum, Term, grounded, split
 
 #: Offset, and stride and number of positions per digit, major to minor.
@@ -55,10 +57,10 @@ class Refinement:
         """Which coordinates the stage gives one tree."""
         opened: dict[Ref, None] = dict.fromkeys(r for t in terms for r in t.trace.opened)
         refs: dict[Ref, None] = dict.fromkeys(u.ref for t in terms for u in t.trace.uses)
-        union = Union()
+        union = UnionFind()
         for x, y in aligned_by(self.model, opened, refs):
-            union.join(x, y)
-        return union.find
+            union.union(x, y)
+        return lambda coordinate: union[coordinate]
 
     def _positions(
         self, term: Term, groups: Callable[[Coordinate], object]

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from networkx.utils import UnionFind
+
 from certificates.plan.affine import Affine
 from certificates.proof.facts import Reduced, Ref
 from certificates.proof.stages import (
@@ -40,21 +42,6 @@ Digits = tuple[int, list[tuple[str, int]]]
 MAX_ELEMENTS = 4000
 
 
-class Union:
-    """Union-find over hashable keys."""
-
-    def __init__(self) -> None:
-        self.parent: dict[object, object] = {}
-
-    def find(self, x: object) -> object:
-        while self.parent.setdefault(x, x) != x:
-            x = self.parent[x]
-        return x
-
-    def join(self, x: object, y: object) -> None:
-        self.parent[self.find(x)] = self.find(y)
-
-
 @dataclass(frozen=True)
 class Side:
     """One side of a fact instance: per coordinate the piece number and its variables, major to minor."""
@@ -70,7 +57,7 @@ class AlgebraBuilder:
         self.k, self.model, self.number, self.recipe = knowledge, knowledge.model, number, recipe
         self.goal = knowledge.facts[number]
         self.variables = {s: r for s, r in recipe.ranges.items() if r[1] - r[0] > 1}
-        self._class_of = Union()
+        self._class_of = UnionFind()
         self._trees()
         self.instances = [self._sides(i) for i in recipe.instances]
 
@@ -103,14 +90,14 @@ class AlgebraBuilder:
         for use in self.recipe.uses:
             for c, form in enumerate(use.at):
                 used.setdefault((use.ref, c), set()).add(self._leaves(form))
-        aligned = Union()
+        aligned = UnionFind()
         for x, y in aligned_by(
             self.model, self.recipe.expand, dict.fromkeys(use.ref for use in self.recipe.uses)
         ):
-            aligned.join(x, y)
+            aligned.union(x, y)
         groups: dict[object, list[Coordinate]] = {}
         for coordinate in used:
-            groups.setdefault(aligned.find(coordinate), []).append(coordinate)
+            groups.setdefault(aligned[coordinate], []).append(coordinate)
         layouts: dict[object, list[Leaves]] = {}
         for key, members in groups.items():
             pieces = sorted({p for m in members for p in used[m]})
@@ -118,13 +105,13 @@ class AlgebraBuilder:
             for offset, leaves, steps in pieces:
                 shape = offset, self._sizes(leaves), steps
                 for a, b in zip(chosen.setdefault(shape, (offset, leaves, steps))[1], leaves, strict=True):
-                    self._class_of.join(a, b)
+                    self._class_of.union(a, b)
             layouts[key] = list(chosen.values())
         names: dict[object, str] = {}
         self.classes: dict[str, int] = {}
 
         def name(variable: str) -> str:
-            root = self._class_of.find(variable)
+            root = self._class_of[variable]
             if root not in names:
                 names[root] = f"i{len(names)}"
                 self.classes[names[root]] = self._size([variable])
@@ -143,7 +130,7 @@ class AlgebraBuilder:
             fillers[key] = tuple(tree)
         for ref in dict.fromkeys(use.ref for use in self.recipe.uses):
             count = len(self.model.tensors.ranges(ref))
-            self.trees[ref] = tuple(fillers[aligned.find((ref, c))] for c in range(count))
+            self.trees[ref] = tuple(fillers[aligned[ref, c]] for c in range(count))
         self._name = name
 
     def _tiled(self, pieces: Sequence[Digits], low: int, high: int) -> list[Digits]:
