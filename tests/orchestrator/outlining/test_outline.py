@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from certificates.authoring.build import ProgramBuilder
 from certificates.cli import main as show
-from certificates.errors import FormatError
 from certificates.plan.calls import calls
 from certificates.plan.checking import check_plan
 from certificates.plan.functions import inline
@@ -27,7 +26,6 @@ from orchestrator.evaluating.scatter import random_inputs, scatter_inputs
 from orchestrator.outlining import outline as outlining
 from orchestrator.outlining.flow import Flow
 from orchestrator.outlining.outline import expressions, in_order, outline
-from orchestrator.outlining.repeats import runs
 from orchestrator.outlining.stacks import spread
 from orchestrator.proving.engine import Engine
 from orchestrator.solving.cores import Cores
@@ -52,18 +50,6 @@ def test_layers_become_calls_and_the_file_shrinks(flat: Plan, outlined: Plan) ->
     assert len(dumps(outlined)) < len(dumps(flat)) / 2
     larger = len(dumps(outline(deep(12)))) - len(dumps(outlined))
     assert larger < len(dumps(outlined)), "six more layers add calls and relations, no code"
-
-
-def test_calls_written_out_again_are_the_same_program(flat: Plan, outlined: Plan) -> None:
-    again, known = inline(outlined), dict[object, int]()
-    check_plan(again)
-    assert expressions(again, known) == expressions(flat, known)
-    inputs = random_inputs(flat, np.random.default_rng(1))
-    for name, value in run_specification(flat, inputs).items():
-        np.testing.assert_array_equal(value, run_specification(again, inputs)[name])
-    ranks = scatter_inputs(flat, inputs, np.random.default_rng(2))
-    for ours, theirs in zip(run_plan(again, ranks), run_plan(flat, ranks), strict=True):
-        assert all(np.array_equal(ours[name], value) for name, value in theirs.items())
 
 
 def test_ops_in_order_are_those_of_the_outlined_plan(flat: Plan, outlined: Plan) -> None:
@@ -146,12 +132,6 @@ def test_a_plan_with_functions_is_read_back(outlined: Plan) -> None:
 
 def test_outlining_twice_changes_nothing(outlined: Plan) -> None:
     assert outline(outlined) is outlined
-
-
-def test_short_and_few_repetitions_stay_where_they_are() -> None:
-    assert outline(deep(2)) == deep(2)
-    tokens = [1, 2, 3] * 40
-    assert runs(tokens) == [], "a period of three ops is no function"
 
 
 @pytest.mark.parametrize(("cast", "first"), [("plan", 0), ("both", 1)])
@@ -343,56 +323,6 @@ def test_a_call_with_another_layers_weight_is_refuted(outlined: Plan, tmp_path: 
     assert verdicts["norms.layers.1"] == "PROVED"
     assert "PROVED" not in {verdicts[f"norms.layers.{k}"] for k in range(2, 6)}
     assert check(tmp_path / "b").kind is Kind.REFUTED
-
-
-# --- malformed -------------------------------------------------------------------------------------------
-
-
-def refusal(plan: Plan, change: str) -> str:
-    document = json.loads(dumps(plan))
-    ops = document["classes"][0]["program"]["ops"]
-    place = next(i for i, op in enumerate(ops) if op[1] == "call")
-    call = ops[place]
-    match change:
-        case "twice":
-            ops.insert(place + 1, [[f"%{900 + i}" for i, _ in enumerate(call[0])], *call[1:]])
-        case "absent":
-            call[4] = 77
-        case "unknown":
-            call[3] = "f9"
-        case "operands":
-            call[2][0], call[2][1] = call[2][1], call[2][0]
-        case "results":
-            call[0].pop()
-        case "body":
-            document["functions"]["f0"]["classes"] = {}
-        case "empty":
-            document["functions"] = {}
-        case "nested":
-            document["functions"]["f0"]["specification"]["ops"].append([["%900"], "call", [], "f0", 0])
-        case "type":
-            document["functions"]["f0"]["specification"]["ops"][0][3] = "f32[1]"
-    with pytest.raises(FormatError) as error:
-        loads((json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n").encode())
-    return str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("twice", "class c0 calls f0 0 twice"),
-        ("absent", "only some programs call f0 0"),
-        ("unknown", "call of an unknown function 'f9'"),
-        ("operands", "operands of f0 0 have other types"),
-        ("results", "results, its body"),
-        ("body", "function f0 must have a body for every rank class"),
-        ("empty", "an empty list of functions"),
-        ("nested", "call of an unknown function 'f0'"),
-        ("type", "function f0: "),
-    ],
-)
-def test_calls_that_do_not_fit_are_refused(outlined: Plan, change: str, reason: str) -> None:
-    assert reason in refusal(outlined, change)
 
 
 def test_a_plan_without_functions_looks_as_before(flat: Plan) -> None:

@@ -13,7 +13,7 @@ from orchestrator.refuting.search import Refuter, search
 from tests.corpus import run
 from tests.corpus.mutate import mutants
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def test_names_op_rank_and_line(mlp: Plan) -> None:

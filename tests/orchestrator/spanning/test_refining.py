@@ -14,7 +14,7 @@ from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.recipes import Use
 from orchestrator.spanning.expansion import Expansion
 from orchestrator.spanning.refining import Refinement
-from orchestrator.spanning.terms import Call, Leaf, Term, Trace, applied, collected, multiplied, split
+from orchestrator.spanning.terms import Leaf, Term, Trace, collected, split
 from smtlib_emit.model import Model
 
 from ..plans import every_op
@@ -77,31 +77,3 @@ def test_terms_that_are_cut_have_the_same_elements() -> None:
         assert elements(split(term, error, expansion.fresh)) == elements([term])
     with pytest.raises(Unfollowable, match="not aligned to 5"):
         split(term, Digits("k", 5, 0), expansion.fresh)
-
-
-def test_bound_symbols_have_no_names_and_products_no_order() -> None:
-    def both(a: str, b: str) -> Term:
-        left, right = read(Affine.symbol(a), {a: (0, 24)}), read(Affine.symbol(b).scale(2), {b: (0, 12)})
-        return multiplied([right], [left])[0]
-
-    assert collected([both("a", "b")]) == collected([both("b", "a")])
-    diagonal = Term(Fraction(1), both("a", "a").factors, {"a": (0, 12)})
-    assert collected([both("a", "b")]) != collected([diagonal])
-
-
-def test_what_cancels_or_is_not_read_is_no_key() -> None:
-    unread = Term(Fraction(2), (), {"k": (0, 5)})
-    assert collected([unread]) == {((), ()): Fraction(10)}
-    assert collected([read(ROW, {"k": (0, 5)}), read(ALL, {"i": (0, 5)}, -1)]) == {}
-
-
-def test_functions_take_sums_that_bind_nothing() -> None:
-    x, y = read(Affine(1), {}), read(Affine(2), {})
-    (left,), (right,) = applied("max2", [[x], [y]]), applied("max2", [[y], [x]])
-    assert left.factors == right.factors and isinstance(left.factors[0], Call)
-    assert applied("power", [[x], [y]])[0].factors != applied("power", [[y], [x]])[0].factors
-    assert applied("recip", [[Term(Fraction(4))]])[0].coef == Fraction(1, 4)
-    with pytest.raises(Unfollowable, match="exponential of a sum"):
-        applied("exponential", [[read(ROW, {"k": (0, 5)})]])
-    with pytest.raises(Unfollowable, match="reciprocal of zero"):
-        applied("recip", [[Term(Fraction(0))]])

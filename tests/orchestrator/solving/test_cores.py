@@ -1,0 +1,60 @@
+"""Unsat cores of z3: found once, minimal, and guesses when they come from a journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.solving import cores
+from orchestrator.solving.cores import Cores, confirm_cvc5, confirm_z3, minimal_core
+from orchestrator.solving.journal import Journal, key
+
+TEXT = """\
+(set-logic QF_UFLRA)
+(declare-fun e0 () Real)
+(declare-fun e1 () Real)
+(assert (! (= e1 2.0) :named def.1))
+(assert (! (= e0 1.0) :named def.2))
+(assert (! (not (= e0 1.0)) :named goal))
+(check-sat)
+"""
+
+
+def test_a_core_has_no_premise_too_many() -> None:
+    """Of two premises that say the same, one is enough; the third is needed."""
+    twice = TEXT.replace(":named def.2))", ":named def.2))\n(assert (! (= e0 e0) :named def.3))")
+    assert minimal_core(twice) == (1,)
+
+
+def test_what_does_not_follow_has_no_core() -> None:
+    assert minimal_core(TEXT.replace("(= e0 1.0) :named def.2", "(= e0 e1) :named def.2")) is None
+
+
+def test_a_step_limit_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs out of steps has not shown anything, in the core or in the confirmation."""
+    product = TEXT.replace("QF_UFLRA", "QF_NRA").replace(
+        "(= e0 1.0) :named def.2", "(= (* e0 e0 e0) 1.0) :named def.2"
+    )
+    assert minimal_core(product) == (1,)
+    monkeypatch.setattr(cores, "Z3_RLIMIT", 1)
+    assert minimal_core(product) is None and confirm_z3(product) == "unknown"
+
+
+def test_both_solvers_confirm() -> None:
+    wrong = TEXT.replace("(= e0 1.0) :named def.2", "(= e0 e1) :named def.2")
+    assert (confirm_z3(TEXT), confirm_cvc5(TEXT)) == ("unsat", "unsat")
+    assert (confirm_z3(wrong), confirm_cvc5(wrong)) == ("sat", "sat")
+
+
+def test_cores_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Cores(Journal(tmp_path / "j")).core(TEXT) == (1,)
+    monkeypatch.setattr(cores, "minimal_core", lambda _: pytest.fail("asked again"))
+    assert Cores(Journal(tmp_path / "j")).core(TEXT) == (1,)
+
+
+@pytest.mark.parametrize(("entry", "core"), [([0, 9, "x", -1], (0,)), (None, None), ("01", None), ({}, None)])
+def test_a_core_from_a_journal_is_a_guess(entry: object, core: tuple[int, ...] | None) -> None:
+    journal = Journal()
+    journal.put(key("core", cores.z3.get_version_string(), TEXT), entry)
+    assert Cores(journal).core(TEXT) == core

@@ -1,0 +1,40 @@
+"""Terms of sums: their keys, and what is no key."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from certificates.plan.affine import Affine
+from orchestrator.cells import Unfollowable
+from orchestrator.spanning.terms import Call, Term, applied, collected, multiplied
+from tests.orchestrator.spanning.test_refining import ALL, ROW, read
+
+
+def test_bound_symbols_have_no_names_and_products_no_order() -> None:
+    def both(a: str, b: str) -> Term:
+        left, right = read(Affine.symbol(a), {a: (0, 24)}), read(Affine.symbol(b).scale(2), {b: (0, 12)})
+        return multiplied([right], [left])[0]
+
+    assert collected([both("a", "b")]) == collected([both("b", "a")])
+    diagonal = Term(Fraction(1), both("a", "a").factors, {"a": (0, 12)})
+    assert collected([both("a", "b")]) != collected([diagonal])
+
+
+def test_what_cancels_or_is_not_read_is_no_key() -> None:
+    unread = Term(Fraction(2), (), {"k": (0, 5)})
+    assert collected([unread]) == {((), ()): Fraction(10)}
+    assert collected([read(ROW, {"k": (0, 5)}), read(ALL, {"i": (0, 5)}, -1)]) == {}
+
+
+def test_functions_take_sums_that_bind_nothing() -> None:
+    x, y = read(Affine(1), {}), read(Affine(2), {})
+    (left,), (right,) = applied("max2", [[x], [y]]), applied("max2", [[y], [x]])
+    assert left.factors == right.factors and isinstance(left.factors[0], Call)
+    assert applied("power", [[x], [y]])[0].factors != applied("power", [[y], [x]])[0].factors
+    assert applied("recip", [[Term(Fraction(4))]])[0].coef == Fraction(1, 4)
+    with pytest.raises(Unfollowable, match="exponential of a sum"):
+        applied("exponential", [[read(ROW, {"k": (0, 5)})]])
+    with pytest.raises(Unfollowable, match="reciprocal of zero"):
+        applied("recip", [[Term(Fraction(0))]])
