@@ -22,6 +22,7 @@ from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from ..relating.access import access
 from ..relating.joining import join
 from ..relating.knowledge import Knowledge, LayoutRecipe, Unrelated
+from ..relating.literals import literal_ref
 from ..relating.recipes import AlgebraRecipe
 from ..relating.solving_facts import make_fact, solve
 from ..staging.algebra import AlgebraBuilder
@@ -50,6 +51,8 @@ class Attempt:
     expansion: Expansion
     #: A split of the goal that one of the partners asked for.
     split: Cut | Digits | None = None
+    #: SMT-LIB sort of its elements: what a truth value is opened to is a number, but the two are not equal.
+    sort: str = "Real"
     own: dict[tuple[str, frozenset[Ref]], list[tuple[Cell, Sum]] | None] = field(default_factory=dict)
 
 
@@ -159,7 +162,7 @@ class Spans:
         """What the tensor is on a box; raises :class:`Unrelated`, or a split of the box."""
         at = tuple(cell.at[s] for s in self.k.full_index(ref).ranges)
         inside: set[Ref] = set()
-        attempt.split = None
+        attempt.split, attempt.sort = None, self.model.tensors.type(ref).sort
         for _ in range(MAX_LEVELS):
             plan = attempt.expansion.opened(ref, at, cell.ranges, partial(_outside, frozenset(inside)))
             found = self._alone(plan, cell, attempt) or next(self._partners(plan, cell, attempt), None)
@@ -186,14 +189,21 @@ class Spans:
         except Unfollowable:
             return None
         if not found:
-            return Span("#f:0", (), Fraction(1), tuple(plan))
+            return self._number(Fraction(0), plan, attempt)
         if len(found) > 1:
             return None
         (((sizes, factors), coef),) = found.items()
         if not factors:
-            return Span(f"#f:{coef}", (), Fraction(1), tuple(plan))
+            return self._number(coef, plan, attempt)
         (factor,) = factors
-        return None if sizes or isinstance(factor, Call) else Span(factor.ref, factor.at, coef, tuple(plan))
+        if sizes or isinstance(factor, Call) or self.model.tensors.type(factor.ref).sort != attempt.sort:
+            return None
+        return Span(factor.ref, factor.at, coef, tuple(plan))
+
+    def _number(self, value: Fraction, plan: Sum, attempt: Attempt) -> Span | None:
+        if attempt.sort == "Bool":
+            return None
+        return Span(literal_ref(attempt.sort, value), (), Fraction(1), tuple(plan))
 
     def _partners(self, plan: Sum, cell: Cell, attempt: Attempt) -> Iterator[Span]:
         """Specification ops made of the same elements, opened down to them, that are the same sum."""
@@ -209,6 +219,8 @@ class Spans:
             return ref in leaves
 
         for spec in self._reached(leaves, functions, attempt, stops):
+            if self.model.tensors.type(spec).sort != attempt.sort:
+                continue
             for place, theirs in attempt.own[spec, leaves] or ():
                 if {leaf.ref for t in theirs for leaf in t.leaves()} != leaves:
                     continue

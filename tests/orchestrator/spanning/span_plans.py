@@ -403,6 +403,22 @@ def microbatches_of_other_rows(right: bool) -> Plan:
     return pair(TP, spec, plan, {"x": ROWS, "w": WHOLE}, {"g": WHOLE, "l": WHOLE})
 
 
+def chosen_number(right: bool) -> Plan:
+    """The number that a truth value is made to, where the specification chooses between two numbers by it."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[8,3]")
+        mask = b.compare(x, 0, "GT")
+        b.output("y", b.tanh(x) + b.select(mask, b.constant(-1, "f32[8,3]"), b.constant(0, "f32[8,3]")))
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4,3]")
+        mask = b.convert(b.compare(x, 0, "GT"), "f32")
+        b.output("y", b.tanh(x) - (mask if right else mask * Fraction(1, 2)))
+
+    return pair(TP, spec, plan, {"x": ROWS}, {"y": ROWS})
+
+
 def stacked_losses(right: bool) -> Plan:
     """Losses of microbatches are stacked and summed; the specification has a stack of one."""
 
@@ -454,6 +470,6 @@ ALL: dict[str, Twins] = {
         microbatches_reduced, microbatches_of_one_rank, experts, padded_halves, pieces_with_zeros, one_head,
         distributed, uneven_gradient, one_hot, gathered_product, summed_operand,
         partial_output, weighted_means, specification_in_parts, rotary,
-        microbatches_of_other_rows, stacked_losses,
+        microbatches_of_other_rows, stacked_losses, chosen_number,
     )
 }  # fmt: skip
