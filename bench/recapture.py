@@ -74,7 +74,7 @@ SOURCES = {
     "torchtitan-llama3-405b-tp8-fsdp64": _torchtitan(6),
     "torchtitan-llama3-405b-hsdp2-tp8-fsdp64": _torchtitan(6, replicas=2),
 }
-#: All 126 layers: an hour or so.
+#: All 126 layers: a quarter of an hour or more.
 FULL_DEPTH = ("torchtitan-llama3-405b-tp8-fsdp64", "torchtitan-llama3-405b-hsdp2-tp8-fsdp64")
 
 
