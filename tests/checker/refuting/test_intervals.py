@@ -359,3 +359,8 @@ def test_roots_are_as_tight_as_can_be() -> None:
     for n in (2, 3, 4, 7, 9):
         low, high = R.sqrt(R.of(n)) or (0, 0)
         assert low * low <= n << 512 <= high * high and high - low == (0 if n in (4, 9) else 1)
+
+
+def test_the_error_function_of_what_is_unknown_is_unknown() -> None:
+    """A witness whose value nobody could compute is no refutation; it must not end in a traceback either."""
+    assert R.erf(None) is None and R.erf(NOWHERE) == NOWHERE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.bundle.claims import claim as told
 from certificates.bundle.claims import open_elements
+from certificates.plan.affine import Affine
 from certificates.plan.placements import Partial, Placement, Shard
 from certificates.plan.plan import Plan
 from certificates.plan.reading import loads
@@ -73,3 +75,20 @@ def test_a_placement_stands_for_every_axis(places: dict[str, Placement], said: s
 
 def test_uneven_shards_have_two_types(uneven: Plan) -> None:
     assert both(uneven) == ["y f32[4,2] or f32[2,2] = y f32[10,2]; dp Shard(0)"]
+
+
+def test_windows_that_overlap_are_no_shards() -> None:
+    """The first rank has the rows that a shard has; the second one's begin a row too early."""
+    spec, rank = ProgramBuilder(), ProgramBuilder({"tp": 2})
+    spec.output("y", spec.input("x", "f32[8]"))
+    rank.output("y", rank.input("x", "f32[4]"))
+    plan = build_plan(
+        name="windows", mesh={"tp": 2}, specification=spec.build(), classes=rank.build(),
+        inputs={"x": {"tp": Shard(0)}}, outputs={"y": {"tp": Shard(0)}},
+    )  # fmt: skip
+    assert both(plan) == ["y f32[4] = y f32[8]; tp Shard(0)"]
+    (relation,) = plan.outputs
+    (piece,) = relation.pieces
+    early = replace(piece, spec=(Affine.of(0, {"tp": 3, "z0": 1}),))
+    plan = replace(plan, outputs=(replace(relation, pieces=(early,)),))
+    assert both(plan) == ["y f32[4] = y f32[8]; class c0 has [3*tp + z0] at [z0] for z0 < 4"]

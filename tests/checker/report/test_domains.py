@@ -45,6 +45,8 @@ ABOVE = op("%2", "add", ["%1", "%0"], "f32[4]")
         ([unary("exponential", "x", "%1"), unary("log", "%1")], True),
         ([SQUARE, unary("sqrt", "%1")], True),
         ([SQUARE, unary("rsqrt", "%1")], False),
+        ([op("%1", "multiply", ["x", "w"], "f32[4]"), unary("sqrt", "%1")], False),
+        ([op("%1", "add", ["x", "x"], "f32[4]"), unary("sqrt", "%1")], False),
         ([constant("1/8"), SQUARE, ABOVE, unary("rsqrt", "%2")], True),
         ([constant("-1/8"), SQUARE, ABOVE, unary("rsqrt", "%2")], False),
         ([constant("0"), SQUARE, ABOVE, unary("rsqrt", "%2")], False),

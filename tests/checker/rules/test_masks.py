@@ -206,3 +206,11 @@ def test_a_mask_that_is_given_to_a_function() -> None:
     assert with_function("GE") == []
     with pytest.raises(Rejected, match=r"at function f0, specification: constants mask a whole row that %2"):
         with_function("GT")
+
+
+@pytest.mark.parametrize(
+    ("yes", "no", "on"), [(True, False, set()), (False, True, set()), (False, False, {"i"})]
+)
+def test_only_what_is_open_asks_for_a_cut(yes: bool, no: bool, on: set[str]) -> None:
+    """Cuts that tell nothing use up the work, and a mask that was decidable is printed as assumed."""
+    assert masks.truth(yes, no, frozenset(["i"])).on == on
