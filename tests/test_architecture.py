@@ -69,7 +69,7 @@ ROWS = {
         "solvers": "errors",
         "language": "errors",
         "reading": "errors language",
-        "rules": "errors language reading",
+        "rules": "errors language",
         "kernel": "errors language rules",
         "report": "kernel language rules",
         "refuting": "errors language reading rules",
@@ -199,6 +199,14 @@ def test_folders_stand_on_few_levels(package: str) -> None:
     assert nx.is_directed_acyclic_graph(graph)
     levels = nx.dag_longest_path_length(graph) + 1
     assert levels <= LEVELS, " > ".join(nx.dag_longest_path(graph))
+
+
+def test_the_checker_needs_every_arrow_of_its_rows() -> None:
+    """What a row allows and nothing uses would let a rule import a reader again unseen."""
+    graph = folders(import_graph(), "checker")
+    assert {n: set(graph.successors(n)) for n in graph} == {
+        n: set(r.split()) for n, r in ROWS["checker"].items()
+    }
 
 
 def test_an_import_that_no_row_allows_is_named() -> None:

@@ -44,7 +44,7 @@ Choice = tuple[tuple[Coord, ...], Fraction, tuple[str, ...]]
 Choose = Callable[[Sequence[Tree]], list[Choice]]
 FOLDS = {"max": "max2", "or": "max2", "min": "min2", "and": "min2"}
 TRIVIAL: Tree = ((0, (), ()),)
-MAX_PIECES, MAX_TERMS, MAX_GUESSES = 2048, 20_000, 4096
+MAX_PIECES, MAX_TERMS = 2048, 20_000
 
 
 def term_of(node: Node) -> Term:
@@ -149,18 +149,25 @@ class Algebra:
         return Affine.total(zip(piece[2], map(Affine.symbol, names), strict=True)).shift(piece[0])
 
     def _decode(self, form: Affine, tree: Tree) -> Coord | None:
-        """The piece and variables whose position is exactly this form."""
-        for number, piece in enumerate(tree):
-            options = [[v for v in sorted(form.names()) if v.partition(".")[0] == c] for c in piece[1]]
-            if piece[0] == form.const and math.prod(map(len, options)) <= MAX_GUESSES:
-                for names in product(*options):
-                    if self._form(piece, names) == form:
-                        tails = (v.partition(".")[2] for v in names)
-                        return (
-                            number,
-                            *(int(t) if t.isdigit() else v for t, v in zip(tails, names, strict=True)),
-                        )
-        return None
+        """The piece and the variables whose position is exactly this form, by division (ADR 0046).
+
+        No two pieces that tile a range share an offset, and each stride of a piece exceeds the sum of those
+        after it (classes of size 1 aside): its place has the variable with the most left of its class.
+        """
+        left, names = dict(form.terms), list[str]()
+        number = next((i for i, piece in enumerate(tree) if piece[0] == form.const), None)
+        if number is None:
+            return None
+        for cls, step in zip(*tree[number][1:], strict=True):
+            own = [v for v in left if v.partition(".")[0] == cls]
+            if not own:
+                return None
+            names.append(max(own, key=left.__getitem__))
+            left[names[-1]] -= step
+        if any(left.values()):
+            return None
+        tails = (v.partition(".")[2] for v in names)
+        return (number, *(int(t) if t.isdigit() else v for t, v in zip(tails, names, strict=True)))
 
     def _locate(
         self, ref: Ref, index: Sequence[Affine], values: Mapping[str, Affine], number: int
@@ -302,7 +309,7 @@ class Algebra:
         return here, rhs, self.leaf(left), times(fact.coef, self.leaf(right))
 
     def other_side(self, here: Element, number: int, side: str) -> Element:
-        """The other side at an element, by the whole piece's template: fact symbols solved for positions."""
+        """The other side at an element, by the whole piece's template: positions divided into symbols."""
         fact, ref = self.facts[number], here.ref
         key = (ref, here.pieces()), number, side
         chosen = [tree[p] for tree, p in zip(self.tree(ref), here.pieces(), strict=True)]
@@ -313,7 +320,7 @@ class Algebra:
             index, there, other = fact.lhs_index, fact.rhs, fact.rhs_index
             if side == "rhs":
                 index, there, other = fact.rhs_index, fact.lhs, fact.lhs_index
-            values = solve(index, forms, fact)
+            values = divided(index, forms, fact)
             self.need(
                 all(s in values and evident(values[s], lo, hi, ranges) for s, lo, hi in fact.symbols)
                 and all(f.substitute(values) == form for f, form in zip(index, forms, strict=True)),
@@ -448,11 +455,11 @@ def tiled(pieces: Sequence[tuple[int, list[tuple[int, int]]]], low: int) -> int 
     return low
 
 
-def solve(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[str, Affine]:
-    """Values of a fact's symbols at which `index` takes these forms, as far as mixed-radix division finds
-    them.
+def divided(index: Sequence[Affine], forms: Sequence[Affine], fact: Fact) -> dict[str, Affine]:
+    """Values of a fact's symbols at which `index` takes these forms, by one mixed-radix division each.
 
-    Only a guess: the caller substitutes back. A symbol of one value needs no equation.
+    The caller substitutes back: what does not divide defines nothing. A symbol of one value needs no
+    equation.
     """
     low = {s: lo for s, lo, _ in fact.symbols}
     values = {s: Affine(lo) for s, lo, hi in fact.symbols if hi == lo + 1}

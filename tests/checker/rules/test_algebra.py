@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import sys
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from checker.errors import Rejected
+from checker.language.affine import Affine
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_proof
-from checker.rules.algebra import Algebra
+from checker.rules.algebra import Algebra, tiled
 from checker.rules.laws import LAWS
 from checker.rules.model import Model
 from checker.rules.normalise import Normaliser
 from checker.rules.widths import check_widths
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from samples import NO_PLAN, dump, op, piece, plan_of, program, relation, z
+from samples import NO_PLAN, dump, one_case, op, piece, plan_of, program, relation, z
 
 
 def stage(
@@ -211,3 +215,55 @@ def test_a_constant_operand_needs_no_trees() -> None:
     ]
     algebra = stage([*ops], N, 2, ("%1", "%1"), 0, skip=("%0",))
     assert algebra.cases[0].defs
+
+
+CLASSES = {"i": (2, 2), "j": (3, 2), "k": (1, 1)}
+
+
+@st.composite
+def trees(draw: st.DrawFn, width: int = 1, deep: int = 3) -> list[tuple[int, list[str], list[int]]]:
+    """Pieces that tile a range: axes one after the other, each a class of something smaller."""
+    pieces: list[tuple[int, list[str], list[int]]] = []
+    low = 0
+    for _ in range(draw(st.integers(1, width))):
+        cls = draw(st.sampled_from(["", *CLASSES] if deep else [""]))
+        inner = draw(trees(2, deep - 1)) if cls else [(0, list[str](), list[int]())]
+        step = size(inner)
+        pieces += [
+            (low + o, [cls, *names] if cls else names, [step, *steps] if cls else steps)
+            for o, names, steps in inner
+        ]
+        low += CLASSES[cls][0] * step if cls else 1
+    return pieces
+
+
+def size(pieces: list[tuple[int, list[str], list[int]]]) -> int:
+    cut = [(o, [(CLASSES[c][0], s) for c, s in zip(cs, ss, strict=True)]) for o, cs, ss in pieces]
+    found = tiled(cut, 0)
+    assert found is not None
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(3), st.data())
+def test_division_finds_what_a_search_finds(pieces: Any, data: st.DataObject) -> None:
+    """Every form of a piece is decoded to itself; a form of no piece has no place."""
+    made = one_case(
+        [], spec=program([["g", "f32[]"]], [], []), classes=tuple((c, n, m) for c, (n, m) in CLASSES.items())
+    )
+    tree = tuple((o, tuple(names), tuple(steps)) for o, names, steps in pieces)
+    number, piece = data.draw(st.sampled_from([*enumerate(tree)]))
+    reps = [data.draw(st.integers(0, CLASSES[c][1] - 1)) for c in piece[1]]
+    form = made._form(piece, [f"{c}.{r}" for c, r in zip(piece[1], reps, strict=True)])
+    assert made._decode(form, tree) == (number, *reps)
+    name, c = (
+        data.draw(st.sampled_from(["", "i.0", "i.1", "j.0", "j.1"])),
+        data.draw(st.sampled_from([-2, 1, 3])),
+    )
+    other = Affine.total([(1, form), (c, Affine.symbol(name) if name else Affine(1))])
+    there = {
+        made._form(p, names): (n, *(int(v[2:]) for v in names))
+        for n, p in enumerate(tree)
+        for names in product(*([f"{c}.{r}" for r in range(CLASSES[c][1])] for c in p[1]))
+    }
+    assert made._decode(other, tree) == there.get(other)

@@ -16,7 +16,7 @@ from checker.language.proof import Element, Fact, Tensor
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_proof
 from checker.rules import algebra, normalise, roots, widths
-from checker.rules.algebra import Algebra, Solved, solve
+from checker.rules.algebra import Algebra, Solved, divided
 from checker.rules.laws import LAWS
 from checker.rules.model import Model
 from checker.rules.normalise import Normaliser
@@ -318,22 +318,25 @@ def test_pieces_are_found_by_their_positions() -> None:
             at(wrong)
 
 
-def test_guesses_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = vectors("x", "y", n=16)
-    tree: list[Any] = [[[0, ["j"] * 4]]]
-    given = fact("s:x", "s:y", [["z0", 0, 16]], [z(0)], [z(0)])
+def test_many_places_of_one_class_are_divided() -> None:
+    """Two variables in sixteen places: as many ways as a search could try, 2 ** 16, and one division."""
+    tree: list[Any] = [[[0, ["j"] * 16]]]
+    given = fact("s:x", "s:y", [["z0", 0, 1 << 16]], [z(0)], [z(0)])
 
-    def stage() -> Algebra:
-        form = {"j.0": 8, "j.1": 7}
-        return one_case(
-            [hyp([form])], spec=spec, facts=(given,), trees={"s:x": tree, "s:y": tree}, classes=(("j", 2, 2),)
-        )
+    def at(form: Any) -> Any:
+        case = one_case(
+            [hyp([form])],
+            spec=vectors("x", "y", n=1 << 16),
+            facts=(given,),
+            trees={"s:x": tree, "s:y": tree},
+            classes=(("j", 2, 2),),
+        ).cases[0]
+        return case.assertions[0][1][1].coords
 
-    monkeypatch.setattr(algebra, "MAX_GUESSES", 4**4)  # the other side's: four variables in four places
-    assert stage().cases
-    monkeypatch.setattr(algebra, "MAX_GUESSES", 4**4 - 1)
-    with refuses(4, "no position of a piece"):
-        stage()
+    assert at({"j.0": 0xA001, "j.1": 0x5FFE}) == ((0, 0, 1, 0, *[1] * 12, 0),)
+    for wrong in ({"j.0": 0xA001, "j.1": 0x5FFF}, {"j.0": 0xA001}, {"j.1": 0xFFFF, "": 1}):
+        with refuses(4, "an index of s:x is no position of a piece|j0 leaves|z0 leaves the range"):
+            at(wrong)
 
 
 # Goals ------------------------------------------------------------------------------------------------------
@@ -689,7 +692,7 @@ def test_the_cone_of_a_root_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
         (["3 a - b"], {"v": 3, "": 7}, {"a": (0, 9), "b": (0, 3)}, {"a": "v + 2", "b": None}),
     ],
 )
-def test_symbols_are_solved_by_mixed_radix(
+def test_symbols_are_divided_by_mixed_radix(
     index: list[str], forms: dict[str, int], symbols: Any, want: dict[str, str | None]
 ) -> None:
     def form(text: str) -> Affine:
@@ -706,7 +709,7 @@ def test_symbols_are_solved_by_mixed_radix(
     ref = Tensor("s", "x")
     given = Fact(ref, ref, Fraction(1), tuple((s, lo, hi) for s, (lo, hi) in symbols.items()), (), ())
     target = Affine(forms.get("", 0), tuple(sorted((s, c) for s, c in forms.items() if s)))
-    found = solve([form(i) for i in index], [target], given)
+    found = divided([form(i) for i in index], [target], given)
     assert {s: found.get(s) for s in want} == {s: None if w is None else form(w) for s, w in want.items()}
 
 
