@@ -22,8 +22,9 @@ from .candidates import Candidate, Candidates, Operand
 from .joining import join
 from .knowledge import Knowledge, Reading, Unrelated
 from .partial_sums import Contribution, PartialSums
+from .polynomials import TooLarge, Trail
 from .recipes import Instance, Use
-from .reordered import Rings, TooLarge, Trail
+from .reordered import Rings
 from .siblings import Siblings
 from .solving_facts import make_fact
 
@@ -198,13 +199,13 @@ class Matcher:
 
         Of the ``parts`` of its elements, if given, those without a partner (padding, say) stay open.
         """
-        if not self.rings.adds(ref) or ref.startswith("s:"):
+        if not self.rings.polynomials.adds(ref) or ref.startswith("s:"):
             return False
 
         def partner(cell: Cell, deep: bool) -> tuple[Trail, str, Forms, Fraction, Trail] | None:
             trail = Trail()
-            poly = self.rings.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
-            poly = self.rings.over_ranks(poly, trail.partial)
+            poly = self.rings.polynomials.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
+            poly = self.rings.polynomials.over_ranks(poly, trail.partial)
             found = next(self.rings.partners(poly, cell.ranges), None)
             if found is None or (trail.partial and found[0] not in found[3].opened):
                 return None
