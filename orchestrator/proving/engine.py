@@ -31,8 +31,9 @@ from smtlib_emit.sexp import without_comments
 
 from ..cells import Cut, Digits, Unfollowable
 from ..errors import Unproved
-from ..relating.knowledge import Knowledge, LayoutRecipe
+from ..relating.knowledge import Knowledge
 from ..relating.landmarks import Landmarks
+from ..relating.ledger import LayoutRecipe
 from ..relating.literals import Folder
 from ..relating.masked import DeepMatcher
 from ..relating.matching import Matcher

@@ -20,7 +20,8 @@ from certificates.proof.reading import fact_from_json
 from certificates.proof.writing import fact_json
 
 from ..errors import Unproved
-from ..relating.knowledge import Knowledge, LayoutRecipe
+from ..relating.knowledge import Knowledge
+from ..relating.ledger import LayoutRecipe
 from .assembly import Part
 
 Renaming = Mapping[str, tuple[str, ...]]

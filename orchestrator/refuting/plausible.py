@@ -26,7 +26,8 @@ from ..errors import EvaluationError, OutOfTime
 from ..evaluating.forms import Form
 from ..evaluating.grids import Array, common_axes, flattened, refined
 from ..evaluating.network import Expansion, Node
-from ..relating.knowledge import Knowledge, LayoutRecipe
+from ..relating.knowledge import Knowledge
+from ..relating.ledger import LayoutRecipe
 from .scenarios import Scenario, random_inputs
 from .stage_values import Given, Opened
 

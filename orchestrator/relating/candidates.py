@@ -18,7 +18,8 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable
 from .access import COMMUTATIVE, Access, access
-from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
+from .knowledge import Knowledge
+from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import Instance, Pair, Use
 from .solving_facts import solve
 

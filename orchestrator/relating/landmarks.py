@@ -18,7 +18,8 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
 from .joining import join
-from .knowledge import Knowledge, Reading, Unrelated
+from .knowledge import Knowledge
+from .ledger import Reading, Unrelated
 from .solving_facts import make_fact, solve
 
 Forms = tuple[Affine, ...]

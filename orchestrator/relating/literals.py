@@ -20,7 +20,8 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Unfollowable, explore
 from .access import Access, access
-from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
+from .knowledge import Knowledge
+from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import AlgebraRecipe, Instance, Use
 from .solving_facts import make_fact, solve
 

@@ -19,7 +19,8 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Unrelated
+from .knowledge import Knowledge
+from .ledger import LayoutRecipe, Unrelated
 from .solving_facts import make_fact
 
 #: An index with ``None`` where a coordinate is an integer element, so not affine.

@@ -20,7 +20,8 @@ from ..cells import Cell, Unfollowable, explore
 from .access import COMMUTATIVE, Access
 from .candidates import Candidate, Candidates, Operand
 from .joining import join
-from .knowledge import Knowledge, Reading, Unrelated
+from .knowledge import Knowledge
+from .ledger import Reading, Unrelated
 from .partial_sums import Contribution, PartialSums
 from .polynomials import TooLarge, Trail
 from .recipes import Instance, Use

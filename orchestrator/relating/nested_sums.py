@@ -11,7 +11,8 @@ from certificates.proof.facts import Reduced, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
-from .knowledge import Knowledge, LayoutRecipe, Reading, Unrelated
+from .knowledge import Knowledge
+from .ledger import LayoutRecipe, Reading, Unrelated
 from .movement import step
 from .recipes import AlgebraRecipe, Use, tied
 from .solving_facts import make_fact, solve

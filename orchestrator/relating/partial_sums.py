@@ -20,7 +20,8 @@ from ..cells import Cell, Unfollowable, explore
 from .access import Access
 from .candidates import Candidate, Candidates, Operand
 from .joining import join
-from .knowledge import Knowledge, LayoutRecipe, Unrelated
+from .knowledge import Knowledge
+from .ledger import LayoutRecipe, Unrelated
 from .recipes import AlgebraRecipe, Instance, Pair, Use
 from .solving_facts import make_fact, solve
 

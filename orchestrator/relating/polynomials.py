@@ -17,7 +17,8 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Reduced, Ref, split_ref
 
 from ..cells import Cut, Digits, Unfollowable
-from .knowledge import Knowledge, Unrelated
+from .knowledge import Knowledge
+from .ledger import Unrelated
 
 RING = frozenset(("add", "subtract", "multiply", "divide"))
 MAX_MONOMIALS = 24

@@ -14,7 +14,8 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Fact, Ref
 
 from ..cells import Cell, Unfollowable
-from .knowledge import Knowledge, LayoutRecipe
+from .knowledge import Knowledge
+from .ledger import LayoutRecipe
 from .solving_facts import make_fact, solve
 
 Forms = tuple[Affine, ...]

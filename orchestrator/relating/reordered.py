@@ -14,7 +14,8 @@ from certificates.proof.facts import Reduced, Ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cut, Digits, Unfollowable
-from .knowledge import Knowledge, Unrelated
+from .knowledge import Knowledge
+from .ledger import Unrelated
 from .polynomials import (
     MAX_OPENED,
     Alien,

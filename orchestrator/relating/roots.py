@@ -15,7 +15,8 @@ from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
-from .knowledge import Knowledge, Unrelated
+from .knowledge import Knowledge
+from .ledger import Unrelated
 from .recipes import AlgebraRecipe, Use, tied
 from .solving_facts import make_fact, solve
 

@@ -12,7 +12,8 @@ from ..cells import Cell, Unfollowable, explore
 from .access import COMMUTATIVE, Access
 from .candidates import Candidates, Operand, same_attributes
 from .joining import join
-from .knowledge import Knowledge, Unrelated
+from .knowledge import Knowledge
+from .ledger import Unrelated
 from .solving_facts import make_fact
 
 

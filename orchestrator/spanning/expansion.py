@@ -15,7 +15,8 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable
 from ..relating.access import access
-from ..relating.knowledge import Knowledge, Unrelated
+from ..relating.knowledge import Knowledge
+from ..relating.ledger import Unrelated
 from ..relating.recipes import Instance, Use, tied
 from ..relating.solving_facts import fold, make_fact
 from .terms import Forms, Leaf, Sum, Term, Trace, added, applied, multiplied, split

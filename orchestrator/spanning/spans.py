@@ -21,7 +21,8 @@ from smtlib_emit.errors import NoDefinition
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from ..relating.access import access
 from ..relating.joining import join
-from ..relating.knowledge import Knowledge, LayoutRecipe, Unrelated
+from ..relating.knowledge import Knowledge
+from ..relating.ledger import LayoutRecipe, Unrelated
 from ..relating.literals import literal_ref
 from ..relating.recipes import AlgebraRecipe
 from ..relating.solving_facts import make_fact, solve

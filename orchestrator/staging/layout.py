@@ -22,7 +22,8 @@ from smtlib_emit.layout import LayoutText, lift
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import Sexp
 
-from ..relating.knowledge import Knowledge, LayoutRecipe, Lift
+from ..relating.knowledge import Knowledge
+from ..relating.ledger import LayoutRecipe, Lift
 from ..relating.solving_facts import fold
 
 Index = tuple[Affine, ...]

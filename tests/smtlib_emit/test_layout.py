@@ -14,7 +14,8 @@ from certificates.plan.affine import Affine
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from certificates.proof.stages import BoundIndex, BoundSymbol, Def, Hyp, LayoutPremise, LayoutStage
-from orchestrator.relating.knowledge import Knowledge, LayoutRecipe
+from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.ledger import LayoutRecipe
 from orchestrator.staging.layout import LayoutBuilder
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText, lift

@@ -28,7 +28,8 @@ from checker.rules.algebra import Algebra
 from checker.rules.layout import Layout
 from checker.rules.model import Model as CheckerModel
 from checker.rules.terms import file_text
-from orchestrator.relating.knowledge import Knowledge, LayoutRecipe
+from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.ledger import LayoutRecipe
 from orchestrator.staging.layout import LayoutBuilder
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition

@@ -13,7 +13,7 @@ from orchestrator.errors import EvaluationError, Unproved
 from orchestrator.proving.engine import Engine
 from orchestrator.refuting.plausible import Plausible
 from orchestrator.refuting.stage_values import Opened
-from orchestrator.relating.knowledge import LayoutRecipe
+from orchestrator.relating.ledger import LayoutRecipe
 from orchestrator.solving.cores import Cores
 from orchestrator.solving.premises import AllPremises
 from tests.conftest import build_integers

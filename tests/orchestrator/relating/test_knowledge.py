@@ -15,7 +15,8 @@ from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact
 from orchestrator.errors import EvaluationError, Unproved
 from orchestrator.proving.engine import Engine
-from orchestrator.relating.knowledge import Knowledge, LayoutRecipe, Unrelated
+from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.ledger import LayoutRecipe, Unrelated
 from orchestrator.solving.cores import Cores
 from smtlib_emit.model import Model
 from tests.corpus.mutate import mutants

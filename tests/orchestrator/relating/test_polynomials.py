@@ -10,7 +10,7 @@ from certificates.plan.affine import Affine
 from certificates.proof.facts import Reduced
 from orchestrator.cells import Unfollowable
 from orchestrator.proving.engine import Engine
-from orchestrator.relating.knowledge import Unrelated
+from orchestrator.relating.ledger import Unrelated
 from orchestrator.relating.polynomials import Inverse, Polynomial, Polynomials, TooLarge, Trail
 from orchestrator.solving.cores import Cores
 

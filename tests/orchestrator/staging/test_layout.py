@@ -15,7 +15,7 @@ from certificates.plan.plan import Plan
 from certificates.proof.stages import BoundIndex, BoundSymbol, BoundValue, Def, LayoutStage
 from orchestrator.errors import Unproved
 from orchestrator.proving.engine import Engine
-from orchestrator.relating.knowledge import LayoutRecipe
+from orchestrator.relating.ledger import LayoutRecipe
 from orchestrator.solving.cores import Cores
 from orchestrator.staging.layout import LayoutBuilder
 from smtlib_emit.layout import LayoutText
