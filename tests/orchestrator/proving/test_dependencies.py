@@ -10,7 +10,7 @@ from tests.orchestrator.proving.test_engine import prove_all
 
 def test_numbers_of_facts_are_replaced_everywhere(mlp: Plan) -> None:
     engine, _ = prove_all(mlp)
-    for stage in engine.built.values():
+    for stage in engine.proved.built.values():
         moved = renumber(stage, lambda n: n + 1000)
         assert moved.goal == stage.goal + 1000
         assert dependencies(moved) == [n + 1000 for n in dependencies(stage)]

@@ -146,7 +146,7 @@ def test_a_long_chain_needs_no_deep_recursion() -> None:
         engine.prove(number)
     finally:
         sys.setrecursionlimit(before)
-    assert len(engine.built) == 400
+    assert len(engine.proved.built) == 400
 
 
 # --- correct variants --------------------------------------------------------------------------------------

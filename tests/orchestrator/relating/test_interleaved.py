@@ -106,7 +106,7 @@ def test_the_batch_axis_is_a_product_with_a_concatenation_inside() -> None:
     engine.relate()
     for number in itertools.chain.from_iterable(engine.claims()):
         engine.prove(number)
-    stages = [s for s in engine.built.values() if isinstance(s, AlgebraStage)]
+    stages = [s for s in engine.proved.built.values() if isinstance(s, AlgebraStage)]
     trees = {tree for s in stages for ref, of in s.trees.items() if str(ref) == "s:%0" for tree in of[:1]}
     shapes = {tuple((offset, steps) for offset, _, steps in tree) for tree in trees}
     assert ((0, (5, 1)), (4, (5,))) in shapes

@@ -36,7 +36,7 @@ def stages(plan: Plan) -> tuple[Engine, list[LayoutStage]]:
         with contextlib.suppress(Unproved):
             engine.prove(number)
     found = []
-    for number, stage in engine.built.items():
+    for number, stage in engine.proved.built.items():
         recipe = engine.knowledge.recipes[number]
         if isinstance(stage, LayoutStage) and isinstance(recipe, LayoutRecipe):
             found.append(LayoutBuilder(engine.knowledge, number, recipe).build(WHOLE))

@@ -91,7 +91,7 @@ def stages(plan: Plan) -> dict[str, AlgebraStage]:
     for claims in engine.claims():
         for number in claims:
             engine.prove(number)
-    return {s.title: s for s in engine.built.values() if isinstance(s, AlgebraStage)}
+    return {s.title: s for s in engine.proved.built.values() if isinstance(s, AlgebraStage)}
 
 
 def test_stages_take_as_many_representatives_as_they_need_and_no_more() -> None:

@@ -1,0 +1,177 @@
+"""Relates every op of a plan, or of a function of it, in execution order; calls by lemmas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from certificates.plan.affine import Affine
+from certificates.plan.calls import Site
+from certificates.plan.plan import Plan
+from certificates.plan.sites import CallSite, bodies, sites
+from certificates.proof.facts import Fact, Reduced, Ref, relation_facts
+from smtlib_emit.model import Model
+
+from ..relating.knowledge import Knowledge
+from ..relating.landmarks import Landmarks
+from ..relating.ledger import LayoutRecipe
+from ..relating.literals import Folder
+from ..relating.masked import DeepMatcher
+from ..relating.matching import Matcher
+from ..relating.nested_sums import Nested
+from ..relating.roots import Roots
+from ..relating.solving_facts import make_fact
+from ..spanning.spans import Spans
+from .lemmas import Binding, FromCall, Lemma, available, renamed
+from .segments import segments
+
+
+class Relations:
+    """Guessed relations of the tensors of one plan, and the claims about its outputs.
+
+    ``proves`` says whether a guess, by its number, has a proof; ``nonnegative`` whether a tensor is so;
+    ``lemma`` makes the lemma of a function for operands of which some facts are known.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        proves: Callable[[int], bool],
+        nonnegative: Callable[[str], bool],
+        lemma: Callable[[str, Sequence[Fact]], Lemma],
+    ) -> None:
+        self.plan = plan
+        self.model = Model(plan)
+        self.knowledge = Knowledge(
+            self.model,
+            nested=lambda ref: self.nested.relate(ref),
+            masked=lambda ref: self.masked.relate(ref),
+            counted=lambda ref: self.folder.count(ref),
+        )
+        self.nested = Nested(self.knowledge)
+        self.masked = DeepMatcher(self.knowledge, proves)
+        self.matcher = Matcher(self.knowledge, self.masked.propose)
+        self.folder = Folder(self.knowledge)
+        self.roots = Roots(self.knowledge, nonnegative)
+        self.landmarks = Landmarks(self.knowledge)
+        self.spans = Spans(self.knowledge)
+        self.lemmas: list[Lemma] = []
+        #: The lemma that was used at each call.
+        self.called: dict[Site, Lemma] = {}
+        self._lemma = lemma
+
+    def relate(self) -> None:
+        """Guess a relation for every tensor of the plan, in execution order."""
+        self.knowledge.declare_inputs()
+        self._relate_iotas()
+        self.landmarks.declare()
+        self.matcher.index_specification(lambda ref: self.folder.fold(ref) or self.roots.relate(ref))
+        called = sites(self.plan)
+        for segment in segments(self.plan):
+            if isinstance(segment, tuple):
+                self._call(called[segment])
+                continue
+            waiting = self._settle(segment)
+            for ref in waiting:
+                if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
+                    continue
+                if (
+                    self.masked.relate(ref)
+                    or self.matcher.relate_in_part(ref)
+                    or self.spans.relate_below(self.model.operands(ref))
+                ):
+                    waiting = self._settle(waiting)
+                if ref not in self.knowledge.by_lhs and self.spans.relate(ref):
+                    waiting = self._settle(waiting)
+
+    def relate_results(self, refs: Sequence[Ref]) -> None:
+        """Relate sums over ranks that no op reads: they are results, or move to results."""
+        self.spans.relate_below([ref for ref in refs if isinstance(ref, str)])
+        for ref in refs:
+            if isinstance(ref, Reduced):
+                self.spans.relate(ref)
+
+    def _settle(self, refs: Sequence[str]) -> list[str]:
+        """Relate what can be related, until nothing changes; the others.
+
+        A sum needs the summands of all classes.
+        """
+        while True:
+            self.knowledge.forget_failures()
+            left = [ref for ref in refs if not self._relate(ref)]
+            if len(left) in (0, len(refs)):
+                return left
+            refs = left
+
+    def _relate(self, ref: str) -> bool:
+        return (
+            ref in self.knowledge.by_lhs
+            or self.folder.fold(ref)
+            or self.matcher.relate(ref)
+            or self.roots.relate(ref)
+            or self.landmarks.relate(ref)
+        )
+
+    def _call(self, site: CallSite) -> None:
+        """What a lemma says of the results of a call; a call with operands unlike others' makes one."""
+        of = bodies(self.plan, site.function)
+        known = available(self.knowledge, site, of)
+        fitting = (m for m in self.lemmas if m.function == site.function and m.assumed.keys() <= known.keys())
+        lemma = next(fitting, None)
+        if lemma is None:
+            lemma = self._lemma(site.function, list(known))
+            self.lemmas.append(lemma)
+        self.called[site.function, site.instance] = lemma
+        binding = Binding(lemma, site.instance, {n: known[f] for f, n in lemma.assumed.items()})
+        names = site.visible(of)
+        for number in lemma.conclusions:
+            for fact in renamed(lemma.statements[number], names):
+                self.knowledge.add(fact, FromCall(binding, number))
+
+    def _relate_iotas(self) -> None:
+        """Positions along a dimension of one size are one vector: the specification's first such iota, at
+        0 elsewhere.
+        """
+        first: dict[tuple[str, int], str] = {}
+        for ref, op in self.model.ops.items():
+            if op.name != "iota":
+                continue
+            dim = op.integer("dim")
+            key = (op.type.sort, op.type.shape[dim])
+            if ref.startswith("s:"):
+                first.setdefault(key, ref)
+            target = first.get(key)
+            if target is None or (target == ref and len(op.type.shape) == 1):
+                continue
+            cell = self.knowledge.full_index(ref)
+            index = [cell.at[s] for s in cell.ranges]
+            here = index[len(self.model.tensors.mesh_axes(ref)) + dim]
+            other = self.model.ops[target]
+            there = [here if d == other.integer("dim") else Affine() for d in range(len(other.type.shape))]
+            fact = make_fact(self.model, cell, ref, index, target, there, Fraction(1))
+            self.knowledge.add(fact, LayoutRecipe(frozenset((ref, target))))
+
+    def claims(self) -> list[list[int]]:
+        """Claimed facts of every output relation, as fact numbers."""
+        out = []
+        for number, relation in enumerate(self.plan.outputs):
+            numbers = []
+            for fact in relation_facts(self.plan, relation, "output", number):
+                recipe = self._inside(fact) or LayoutRecipe()
+                numbers.append(self.knowledge.add(fact, recipe, relates=False))
+            out.append(numbers)
+        self.relate_results([self.knowledge.facts[n].lhs for numbers in out for n in numbers])
+        return out
+
+    def _inside(self, fact: Fact) -> FromCall | None:
+        """A claim about results of a call, proved inside the function: once for all its calls."""
+        for number in self.knowledge.by_lhs.get(fact.lhs, ()):
+            recipe = self.knowledge.recipes.get(number)
+            if isinstance(recipe, FromCall) and self.knowledge.facts[number].rhs == fact.rhs:
+                lemma = recipe.binding.lemma
+                known = lemma.statements[recipe.statement]
+                statement = lemma.claim(replace(fact, lhs=known.lhs, rhs=known.rhs, by=None))
+                if statement is not None:
+                    return FromCall(recipe.binding, statement)
+        return None

@@ -1,0 +1,100 @@
+"""The stage that proves one fact, with the premises that a solver needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from certificates.plan.ops import ELEMENTWISE
+from certificates.proof.facts import Fact, Ref
+from certificates.proof.stages import AlgebraStage, Case, LayoutStage, Stage
+from smtlib_emit.algebra import AlgebraText
+from smtlib_emit.errors import NoDefinition
+from smtlib_emit.layout import LayoutText
+from smtlib_emit.model import Model
+from smtlib_emit.sexp import without_comments
+
+from ..cells import Cut, Digits, Unfollowable
+from ..errors import Unproved
+from ..relating.knowledge import Knowledge
+from ..relating.ledger import LayoutRecipe
+from ..relating.recipes import AlgebraRecipe, by_rank, direct
+from ..solving.premises import CoreFinder
+from ..staging.algebra import AlgebraBuilder
+from ..staging.layout import LayoutBuilder
+from .dependencies import trim
+
+
+class Stages:
+    """Stages of facts, by the facts' recipes."""
+
+    def __init__(self, knowledge: Knowledge, cores: CoreFinder) -> None:
+        self.knowledge, self.model, self.cores = knowledge, knowledge.model, cores
+
+    def of(self, number: int) -> Stage:
+        """The stage of a fact; raises :class:`Unproved`, or what its recipe raises."""
+        recipe = self.knowledge.recipes[number]
+        fact = self.knowledge.facts[number]
+        shown = title(self.model, fact)
+        if isinstance(recipe, AlgebraRecipe):
+            try:
+                return self._algebra(AlgebraBuilder(self.knowledge, number, recipe).build(shown))
+            except NoDefinition as problem:
+                first = problem
+            try:
+                tied = direct(self.knowledge, recipe)
+                return self._algebra(AlgebraBuilder(self.knowledge, number, tied).build(shown))
+            except (NoDefinition, Cut, Digits, Unfollowable):
+                for axis in self.model.plan.mesh.axes:
+                    apart = by_rank(recipe, axis)
+                    if apart is None:
+                        continue
+                    try:
+                        builder = AlgebraBuilder(self.knowledge, number, apart)
+                        return self._algebra(builder.build(shown))
+                    except NoDefinition:
+                        continue
+                # Without a sum the stage can be proved at true sizes.
+                if not all(self._pointwise(ref) for ref in recipe.expand):
+                    raise Unproved(str(first)) from first
+                recipe = LayoutRecipe(recipe.expand)
+        assert isinstance(recipe, LayoutRecipe)
+        stage = self._layout(number, recipe)
+        if stage is None and fact.rhs in self.knowledge.landmarks:
+            stage = self._layout(number, replace(recipe, expand=recipe.expand | {fact.rhs}))
+        if stage is None:
+            raise Unproved(f"no proof of {fact}")
+        return stage
+
+    def _layout(self, number: int, recipe: LayoutRecipe) -> LayoutStage | None:
+        """The stage with the premises that it needs; ``None`` if all that were found do not suffice."""
+        builder = LayoutBuilder(self.knowledge, number, recipe)
+        stage = builder.build(title(self.model, self.knowledge.facts[number]))
+        text = LayoutText(self.model, self.knowledge.facts, stage).text("unknown")
+        core = self.cores.core(without_comments(text))
+        if core is None:
+            return None
+        return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
+
+    def _algebra(self, stage: AlgebraStage) -> AlgebraStage:
+        text = AlgebraText(self.model, self.knowledge.facts, stage)
+        cases = []
+        for case in stage.cases:
+            core = self.cores.core(without_comments(text.text(case, "unknown")))
+            if core is None:
+                raise Unproved(
+                    f"no proof of {self.knowledge.facts[stage.goal]} from {len(case.premises)} premises"
+                )
+            cases.append(Case(case.reps, tuple(case.premises[i] for i in core)))
+        return replace(stage, cases=tuple(cases))
+
+    def _pointwise(self, ref: Ref) -> bool:
+        op = self.model.op(ref)
+        return op is not None and op.name in ELEMENTWISE
+
+
+def title(model: Model, fact: Fact) -> str:
+    lhs = fact.lhs if isinstance(fact.lhs, str) else fact.lhs.of[0]
+    op = model.op(lhs)
+    where = f" at {model.plan.sources[op.loc.source]}:{op.loc.line}" if op and op.loc else ""
+    text = f"{fact.lhs} follows {fact.rhs}: {op.name if op else 'input'}{where}"
+    return "".join(c if " " <= c <= "~" and c != "|" else "?" for c in text)[:200]
