@@ -43,6 +43,14 @@ BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "and": np.logical_and,
     "or": np.logical_or,
 }
+#: Of what kinds reductions and collectives are, as numpy's functions of two operands.
+FOLD: dict[str, np.ufunc] = {
+    "add": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
 COMPARE: dict[str, Callable[[Array, Array], Any]] = {
     "EQ": np.equal,
     "NE": np.not_equal,

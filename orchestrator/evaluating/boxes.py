@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import EvaluationError
-from .arrays import BINARY, COMPARE, UNARY
+from .arrays import BINARY, COMPARE, FOLD, UNARY
 from .forms import (
     Cut,
     Form,
@@ -41,7 +41,6 @@ from .forms import (
 )
 from .grids import (
     MAX_CELLS,
-    MERGE,
     Grid,
     assembled,
     common_axes,
@@ -281,7 +280,7 @@ class Evaluator:
             grid = flattened((yield x, forms, sizes), sizes)
             if kind == "add" and count > 1:
                 grid = Grid(grid.axes, grid.data * count)
-            total = grid if total is None else pointwise(MERGE[kind], total, grid)
+            total = grid if total is None else pointwise(FOLD[kind], total, grid)
         if total is None:
             raise EvaluationError("a reduction over no ranks")
         return total
@@ -310,7 +309,7 @@ class Evaluator:
                 continue
             done.append(part)
             term = contract(kind, grids, every, outer)
-            total = term if total is None else pointwise(MERGE[kind], total, term)
+            total = term if total is None else pointwise(FOLD[kind], total, term)
         if total is None:
             raise EvaluationError(f"{node.op} over an empty range")
         self._parts[number] = done

@@ -130,15 +130,6 @@ def coalesced(grid: Grid) -> Grid:
     return Grid(tuple(axes), data, grid.slope)
 
 
-MERGE: dict[str, Callable[[Array, Array], Any]] = {
-    "add": np.add,
-    "max": np.maximum,
-    "min": np.minimum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-}
-
-
 def assembled(answers: list[tuple[dict[int, tuple[int, int]], Grid]], sizes: Sequence[int]) -> Grid:
     """One grid out of grids on the parts of a box; a part's variables count from its own start."""
     marks: dict[int, set[int]] = {}

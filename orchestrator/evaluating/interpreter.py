@@ -10,7 +10,7 @@ where it uses the result, so the order of independent collectives in a program d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -22,7 +22,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 
 from ..errors import EvaluationError
-from .arrays import BINARY, COMPARE, NUMPY, UNARY, Array, affordable
+from .arrays import BINARY, COMPARE, FOLD, NUMPY, UNARY, Array, affordable
 from .scatter import Mismatch, compare_outputs, random_inputs, scatter_inputs
 
 __all__ = [
@@ -39,14 +39,6 @@ __all__ = [
     "run_specification",
     "scatter_inputs",
 ]
-
-_REDUCE: dict[str, Callable[..., Any]] = {
-    "add": np.add.reduce,
-    "max": np.maximum.reduce,
-    "min": np.minimum.reduce,
-    "and": np.logical_and.reduce,
-    "or": np.logical_or.reduce,
-}
 
 
 def evaluate(
@@ -136,12 +128,12 @@ def collective(op: Op, operands: Sequence[Array]) -> list[Array]:
     count = len(operands)
     match op.name:
         case "all_reduce":
-            total = _REDUCE[op.text("kind")](np.stack(operands), axis=0)
+            total = FOLD[op.text("kind")].reduce(np.stack(operands), axis=0)
             return [total] * count
         case "all_gather":
             return [np.concatenate(operands, axis=op.integer("dim"))] * count
         case "reduce_scatter":
-            total = _REDUCE[op.text("kind")](np.stack(operands), axis=0)
+            total = FOLD[op.text("kind")].reduce(np.stack(operands), axis=0)
             return np.split(total, count, axis=op.integer("dim"))
         case "all_to_all":
             parts = [np.split(x, count, axis=op.integer("split_dim")) for x in operands]
@@ -218,7 +210,7 @@ def _apply(op: Op, ins: Sequence[Array], at: Mapping[str, int]) -> Any:
         case "dot_general":
             return _dot(op, ins[0], ins[1])
         case "reduce":
-            return _REDUCE[op.text("kind")](ins[0], axis=op.ints("dims"))
+            return FOLD[op.text("kind")].reduce(ins[0], axis=op.ints("dims"))
         case "gather":
             return _gather(op, ins[0], ins[1])
         case name if name in COLLECTIVES:

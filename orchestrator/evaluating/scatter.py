@@ -10,9 +10,7 @@ import numpy as np
 from certificates.plan.plan import Coordinates, Piece, Plan, Relation
 
 from ..errors import EvaluationError
-from .arrays import NUMPY, Array, affordable, flat_positions, random_array
-
-_FOLD = {"add": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
+from .arrays import FOLD, NUMPY, Array, affordable, flat_positions, random_array
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,11 @@ def compare_outputs(
             shape = rank_outputs[ranks[0]][relation.plan].shape
             where = flat_positions(piece.plan, shape, piece.sizes, at)
             parts = [rank_outputs[r][relation.plan].reshape(-1)[where] for r in ranks]
-            got = parts[0] if relation.reduce is None else _FOLD[relation.reduce[0]](np.stack(parts), axis=0)
+            got = (
+                parts[0]
+                if relation.reduce is None
+                else FOLD[relation.reduce[0]].reduce(np.stack(parts), axis=0)
+            )
             wrong = _differs(got, want, tolerance)
             if not wrong.any():
                 continue

@@ -4,7 +4,7 @@ they are needed: data movement, literals, casts, work on masks and positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import networkx as nx
@@ -72,11 +72,8 @@ class Flow:
 
     def leaves(self, value: str) -> tuple[str, ...]:
         """Inputs and core results that a value is made of, each once."""
-        if value not in self._leaves:
-            if value in self.cheap:
-                self._leaves[value] = self.leaves_of(self.producer[value])
-            else:
-                self._leaves[value] = (value,)
+        for v in self._unknown(value, self._leaves):
+            self._leaves[v] = self.leaves_of(self.producer[v]) if v in self.cheap else (v,)
         return self._leaves[value]
 
     def leaves_of(self, op: Op) -> tuple[str, ...]:
@@ -100,12 +97,31 @@ class Flow:
         return self._number((*head(op), tuple(self.signature(v) for v in op.ins)))
 
     def signature(self, value: str) -> int:
-        if value not in self._signature:
-            if value in self.cheap:
-                self._signature[value] = self.token(self.producer[value])
+        """Equal for values of one type that are made alike from their leaves."""
+        for v in self._unknown(value, self._signature):
+            if v in self.cheap:
+                self._signature[v] = self.token(self.producer[v])
             else:
-                self._signature[value] = self._number(str(self.program.type_of(value)))
+                self._signature[v] = self._number(str(self.program.type_of(v)))
         return self._signature[value]
+
+    def _unknown(self, value: str, known: Mapping[str, object]) -> Iterator[str]:
+        """A value, what is between it and its leaves, and these, as far as not ``known``; operands first.
+
+        Whoever asks makes each known before the next.
+        """
+        path = [] if value in known else [(value, self._between(value))]
+        while path:
+            top, rest = path[-1]
+            below = next((v for v in rest if v not in known), None)
+            if below is not None:
+                path.append((below, self._between(below)))
+                continue
+            path.pop()
+            yield top
+
+    def _between(self, value: str) -> Iterator[str]:
+        return iter(self.producer[value].ins if value in self.cheap else ())
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

@@ -12,6 +12,14 @@ from certificates.plan.program import Op
 from .flow import Flow, head
 
 
+class _Waiting:
+    """An op whose operands are being placed."""
+
+    def __init__(self, op: Op) -> None:
+        self.op, self.rest = op, iter(op.ins)
+        self.operands: list[tuple[str, int]] = []
+
+
 @dataclass
 class Instance:
     """One call: its core ops, all its ops over local names, and the leaf at each site where it reads one.
@@ -34,29 +42,33 @@ class Instance:
         """The call of these core ops."""
         found = cls(first, tuple(members), handed=handed)
         own = set(members)
-
-        def place(value: str) -> tuple[str, int]:
-            if value in found.local:
-                return "local", found.local[value]
-            if value in flow.cheap and value not in handed:
-                return emit(flow.producer[value])
-            if value in own:
-                raise AssertionError(f"{value} is used before it is computed")
-            found.sites.append(value)
-            return "site", len(found.sites) - 1
-
-        def emit(op: Op) -> tuple[str, int]:
-            operands = tuple(place(v) for v in op.ins)
-            if op.name in COLLECTIVES:
-                found.seqs.append(op.integer("seq"))
-            found.local[op.out] = len(found.ops)
-            found.ops.append((head(op), operands))
-            found.templates.append(op)
-            return "local", found.local[op.out]
-
         for member in members:
-            emit(flow.producer[member])
+            path = [_Waiting(flow.producer[member])]
+            while path:
+                top = path[-1]
+                value = next(top.rest, None)
+                if value is None:
+                    path.pop()
+                    found._put(top.op, tuple(top.operands))
+                    if path:
+                        path[-1].operands.append(("local", found.local[top.op.out]))
+                elif value in found.local:
+                    top.operands.append(("local", found.local[value]))
+                elif value in flow.cheap and value not in handed:
+                    path.append(_Waiting(flow.producer[value]))
+                elif value in own:
+                    raise AssertionError(f"{value} is used before it is computed")
+                else:
+                    top.operands.append(("site", len(found.sites)))
+                    found.sites.append(value)
         return found
+
+    def _put(self, op: Op, operands: tuple[tuple[str, int], ...]) -> None:
+        if op.name in COLLECTIVES:
+            self.seqs.append(op.integer("seq"))
+        self.local[op.out] = len(self.ops)
+        self.ops.append((head(op), operands))
+        self.templates.append(op)
 
     def beside(self, flow: Flow, first: int, members: Sequence[str]) -> Self | None:
         """The call of core ops that do the same as this one's, to operands that may be made in another way.
@@ -64,18 +76,17 @@ class Instance:
         So stands the first or last of a chain of layers: what it is given is no result of another layer.
         """
         handed, own = set[str](), set(members)
-
-        def compare(op: Op, place: int) -> None:
+        compared = [(other, self.local[mine]) for mine, other in zip(self.members, members, strict=True)]
+        known = set(compared)
+        for value, place in compared:
             _, operands = self.ops[place]
             assert isinstance(operands, tuple)
-            for value, (kind, n) in zip(op.ins, operands, strict=False):
-                if value in flow.cheap and kind == "site" and own.isdisjoint(flow.leaves(value)):
-                    handed.add(value)
-                elif value in flow.cheap and kind == "local":
-                    compare(flow.producer[value], n)
-
-        for mine, other in zip(self.members, members, strict=True):
-            compare(flow.producer[other], self.local[mine])
+            for v, (kind, n) in zip(flow.producer[value].ins, operands, strict=False):
+                if v in flow.cheap and kind == "site" and own.isdisjoint(flow.leaves(v)):
+                    handed.add(v)
+                elif v in flow.cheap and kind == "local" and (v, n) not in known:
+                    known.add((v, n))
+                    compared.append((v, n))
         found = self.of(flow, first, members, frozenset(handed))
         types = [[flow.program.type_of(v) for v in instance.sites] for instance in (self, found)]
         return found if found.ops == self.ops and types[0] == types[1] else None

@@ -66,3 +66,21 @@ def test_equal_work_has_equal_tokens() -> None:
         b.output(f"out.{name}", b.tanh(b.input(name, "f32[4]") * factor))
     first, second, third = (flow := Flow(program(b))).core
     assert flow.token(first) == flow.token(second) != flow.token(third)
+
+
+def test_a_long_chain_of_cheap_ops_needs_no_deep_stack() -> None:
+    """Scalings and casts of one value, a few thousand on end, are compared and followed to their leaf."""
+    b = ProgramBuilder()
+    x = b.input("x", "f32[2]")
+    ends = []
+    for _ in range(2):
+        value = x
+        for _ in range(3000):
+            value = b.negate(value)
+        ends.append(b.tanh(value))
+    for name, end in zip("yz", ends, strict=True):
+        b.output(name, end)
+    flow = Flow(program(b))
+    first, second = flow.core
+    assert flow.leaves_of(first) == ("x",)
+    assert flow.token(first) == flow.token(second)
