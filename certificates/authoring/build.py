@@ -26,6 +26,7 @@ from ..plan.ops import ATTRS, COLLECTIVES
 from ..plan.placements import Placement, relate
 from ..plan.plan import Group, Mesh, Plan, RankClass, Relation
 from ..plan.program import Attr, Loc, Op, Program
+from ..plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
 from ..plan.type_rules import check_program, mismatch
 from ..plan.types import TensorType, format_rational
 
@@ -316,7 +317,7 @@ class ProgramBuilder:
         return self.op("reshape", (x,), TensorType(x.type.dtype, tuple(shape)))
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        shape = tuple(x.shape[_dim(x, p)] for p in perm)
+        shape = transposed(x.shape, [_dim(x, p) for p in perm])
         return self.op("transpose", (x,), TensorType(x.type.dtype, shape), {"perm": tuple(perm)})
 
     def slice(
@@ -337,21 +338,22 @@ class ProgramBuilder:
         fill = self.constant(value, TensorType(x.type.dtype, ()))
         if not len(low) == len(high) == len(x.shape):
             raise FormatError(f"pad of {x.type} needs one low and one high per dimension")
-        shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
+        shape = padded(x.shape, low, high)
         attrs: dict[str, Attr] = {"low": tuple(low), "high": tuple(high)}
         return self.op("pad", (x, fill), TensorType(x.type.dtype, shape), attrs)
 
     def concatenate(self, xs: Sequence[Value], dim: int) -> Value:
         if not xs:
             raise FormatError("concatenate of no tensors")
-        shape = list(xs[0].shape)
-        shape[_dim(xs[0], dim)] = sum(x.shape[_dim(x, dim)] for x in xs)
-        return self.op("concatenate", xs, TensorType(xs[0].type.dtype, tuple(shape)), {"dim": dim})
+        for x in xs:
+            _dim(x, dim)
+        shape = concatenated([x.shape for x in xs], dim)
+        return self.op("concatenate", xs, TensorType(xs[0].type.dtype, shape), {"dim": dim})
 
     def gather(self, x: Value, index: Value, axis: int = 0, batch_dims: int = 0) -> Value:
         """Rows of ``x`` along ``axis`` by an integer tensor; ``batch_dims`` leading dimensions are shared."""
         _dim(x, axis)
-        shape = x.shape[:axis] + index.shape[batch_dims:] + x.shape[axis + 1 :]
+        shape = gathered(x.shape, index.shape, axis, batch_dims)
         attrs: dict[str, Attr] = {"axis": axis, "batch_dims": batch_dims}
         return self.op("gather", (x, index), TensorType(x.type.dtype, shape), attrs)
 
@@ -366,11 +368,9 @@ class ProgramBuilder:
     ) -> Value:
         """``dot_general`` by (dimensions of ``x``, of ``y``); the result has batch, free x, free y."""
         (lc, rc), (lb, rb) = contract, batch
-        shape = (
-            tuple(x.shape[_dim(x, d)] for d in lb)
-            + tuple(n for d, n in enumerate(x.shape) if d not in (*lb, *lc))
-            + tuple(n for d, n in enumerate(y.shape) if d not in (*rb, *rc))
-        )
+        for d in lb:
+            _dim(x, d)
+        shape = contracted(x.shape, y.shape, contract, batch)
         attrs: dict[str, Attr] = {
             "lhs_batch": tuple(lb),
             "rhs_batch": tuple(rb),
@@ -383,7 +383,7 @@ class ProgramBuilder:
         """``kind`` is add max min and or."""
         if kind not in ATTRS["reduce"]["kind"]:
             raise FormatError(f"reduce has no kind {kind!r}")
-        shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+        shape = reduced(x.shape, dims)
         attrs: dict[str, Attr] = {"dims": tuple(sorted(dims)), "kind": kind}
         return self.op("reduce", (x,), TensorType(x.type.dtype, shape), attrs)
 

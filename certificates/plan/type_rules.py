@@ -9,6 +9,7 @@ from certificates.plan.affine import Affine
 from ..errors import FormatError
 from .ops import CALL, COLLECTIVES, OPS, Row
 from .program import INPUT_NAME, RESULT_NAME, Op, Program
+from .shapes import contracted, gathered, padded, reduced, transposed
 from .types import MAX_RANK, TensorType, rational
 
 
@@ -103,7 +104,7 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
             perm = op.ints("perm")
             if sorted(perm) != list(range(len(shapes[0]))):
                 return "perm is not a permutation of the operand's dimensions"
-            if out != TensorType(ins[0].dtype, tuple(shapes[0][p] for p in perm)):
+            if out != TensorType(ins[0].dtype, transposed(shapes[0], perm)):
                 return "result type does not follow from perm"
         case "slice":
             return _slice_mismatch(op, ins[0], axes)
@@ -111,8 +112,7 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
             low, high = op.ints("low"), op.ints("high")
             if ins[1] != TensorType(ins[0].dtype, ()) or len(low) != len(shapes[0]) or len(high) != len(low):
                 return "needs a scalar of the same dtype and one low and high per dimension"
-            want = tuple(a + n + b for a, n, b in zip(low, shapes[0], high, strict=True))
-            if out != TensorType(ins[0].dtype, want):
+            if out != TensorType(ins[0].dtype, padded(shapes[0], low, high)):
                 return "result type does not follow from low and high"
         case "concatenate":
             dim = op.integer("dim")
@@ -130,7 +130,7 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
             dims = op.ints("dims")
             if not dims or list(dims) != sorted(set(dims)) or dims[-1] >= len(shapes[0]):
                 return "dims must be increasing dimensions of the operand"
-            if out != TensorType(ins[0].dtype, tuple(n for d, n in enumerate(shapes[0]) if d not in dims)):
+            if out != TensorType(ins[0].dtype, reduced(shapes[0], dims)):
                 return "result type does not follow from dims"
             if (op.text("kind") in ("and", "or")) != (out.sort == "Bool"):
                 return "and/or reduce booleans, the others numbers"
@@ -140,8 +140,7 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
                 return "needs integer indices, an existing axis and batch_dims <= axis"
             if shapes[0][:batch] != shapes[1][:batch]:
                 return "batch dimensions must agree"
-            want = shapes[0][:axis] + shapes[1][batch:] + shapes[0][axis + 1 :]
-            if out != TensorType(ins[0].dtype, want):
+            if out != TensorType(ins[0].dtype, gathered(shapes[0], shapes[1], axis, batch)):
                 return "result type does not follow from axis and batch_dims"
         case "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all":
             if ins[0].dtype != out.dtype or len(shapes[0]) != len(out.shape):
@@ -191,9 +190,5 @@ def _dot_mismatch(op: Op, x: TensorType, y: TensorType) -> str | None:
         return "batch and contracting dimensions must pair up"
     if any(x.shape[a] != y.shape[b] for a, b in zip(lb + lc, rb + rc, strict=True)):
         return "paired dimensions must be of equal size"
-    want = (
-        tuple(x.shape[d] for d in lb)
-        + tuple(n for d, n in enumerate(x.shape) if d not in lb + lc)
-        + tuple(n for d, n in enumerate(y.shape) if d not in rb + rc)
-    )
+    want = contracted(x.shape, y.shape, (lc, rc), (lb, rb))
     return None if op.type.shape == want else f"result shape must be {list(want)}"

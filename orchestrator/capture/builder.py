@@ -14,6 +14,7 @@ from fractions import Fraction
 from certificates.plan.affine import Affine
 from certificates.plan.ops import COLLECTIVES, OPS
 from certificates.plan.program import Attr
+from certificates.plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
 from certificates.plan.types import TensorType, format_rational
 
 from .errors import Frame as Frame
@@ -231,7 +232,7 @@ class Builder:
             perm, x = tuple(int(str(inner[p])) for p in perm), self.operand(x)
         if perm == tuple(range(len(x.shape))):
             return x
-        return self.emit("transpose", (x,), TensorType(x.dtype, tuple(x.shape[p] for p in perm)), perm=perm)
+        return self.emit("transpose", (x,), TensorType(x.dtype, transposed(x.shape, perm)), perm=perm)
 
     def broadcast(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
         target = TensorType(x.dtype, tuple(shape))
@@ -274,14 +275,13 @@ class Builder:
         if len(parts) == 1:
             return parts[0]
         _alike("concatenate", *parts)
-        shape = list(parts[0].shape)
-        shape[dim] = sum(p.shape[dim] for p in parts)
-        return self.emit("concatenate", parts, TensorType(parts[0].dtype, tuple(shape)), dim=dim)
+        shape = concatenated([p.shape for p in parts], dim)
+        return self.emit("concatenate", parts, TensorType(parts[0].dtype, shape), dim=dim)
 
     def pad(self, x: Value, value: Literal, low: Sequence[int], high: Sequence[int]) -> Value:
         if not any(low) and not any(high):
             return x
-        shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
+        shape = padded(x.shape, low, high)
         fill = self.constant(value, TensorType(x.dtype, ()))
         return self.emit("pad", (x, fill), TensorType(x.dtype, shape), low=tuple(low), high=tuple(high))
 
@@ -298,13 +298,11 @@ class Builder:
         _alike("dot_general", x, y)
         _check("multiply", x)
         (lc, rc), (lb, rb) = contract, batch
-        shape = [x.shape[d] for d in lb]
-        shape += [n for d, n in enumerate(x.shape) if d not in (*lb, *lc)]
-        shape += [n for d, n in enumerate(y.shape) if d not in (*rb, *rc)]
+        shape = contracted(x.shape, y.shape, contract, batch)
         return self.emit(
             "dot_general",
             (x, y),
-            TensorType(x.dtype, tuple(shape)),
+            TensorType(x.dtype, shape),
             lhs_batch=tuple(lb),
             rhs_batch=tuple(rb),
             lhs_contract=tuple(lc),
@@ -320,12 +318,12 @@ class Builder:
             raise LoweringError(f"the {kind} of elements of {x.type}")
         if kind == "add":
             _check("add", x)
-        shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+        shape = reduced(x.shape, dims)
         out = self.emit("reduce", (x,), TensorType(x.dtype, shape), dims=dims, kind=kind)
         return self.reshape(out, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdim else out
 
     def gather(self, x: Value, index: Value, axis: int, batch_dims: int) -> Value:
-        shape = x.shape[:axis] + index.shape[batch_dims:] + x.shape[axis + 1 :]
+        shape = gathered(x.shape, index.shape, axis, batch_dims)
         return self.emit("gather", (x, index), TensorType(x.dtype, shape), axis=axis, batch_dims=batch_dims)
 
 
