@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from certificates.canonical import canonical_bytes
 from certificates.cli import main
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
+from certificates.proof.stages import Proof
+from certificates.proof.writing import proof_bytes
 from certificates.showing.plan_text import plan_text, relations_text
+from certificates.showing.proof_text import stage_text
 
 
 def show(*args: object) -> Result:
@@ -85,3 +89,58 @@ def test_unreadable_files_get_one_line_and_exit_code_5(
 def test_no_arguments_is_a_usage_error() -> None:
     assert show().exit_code == 2
     assert "Exit codes: 0 shown, 2 usage, 5 unreadable" in show("--help").stdout
+
+
+MANIFEST = {
+    "format": "trainverify-bundle",
+    "verdicts": [
+        {"spec": "loss", "plan": "loss", "verdict": "PROVED", "reason": ""},
+        {"spec": "a", "plan": "b", "verdict": "UNKNOWN", "reason": "timeout\u001b"},
+    ],
+}
+
+
+@pytest.fixture
+def bundle(mlp: Plan, proof: Proof, tmp_path: Path) -> Path:
+    dump(mlp, tmp_path / "plan.json")
+    (tmp_path / "proof.json").write_bytes(proof_bytes(proof))
+    (tmp_path / "manifest.json").write_bytes(canonical_bytes(MANIFEST))
+    return tmp_path
+
+
+def test_the_overview_of_a_bundle(bundle: Path) -> None:
+    result = show(bundle)
+    assert result.exit_code == 0
+    assert "  PROVED   loss\n  UNKNOWN  b ~ a: timeout\\x1b\n" in result.stdout
+    assert "2 stages, each proves one fact:\n  stage 0 layout: sum of the loss (7 premises)" in result.stdout
+
+
+def test_one_stage_and_parts_of_the_plan_inside(bundle: Path, mlp: Plan, proof: Proof) -> None:
+    result = show(bundle, "--stage", 1, "--op", "c0:%3")
+    assert result.exit_code == 0 and result.stdout.startswith("class c0\n")
+    assert result.stdout.endswith("\n".join(stage_text(mlp, proof, 1)) + "\n")
+
+
+def test_stages_that_do_not_exist(bundle: Path) -> None:
+    result = show(bundle, "--stage", 2)
+    assert result.exit_code == 2 and "no stage 2; the bundle has 2" in result.stderr
+    result = show(bundle / "plan.json", "--stage", 0)
+    assert result.exit_code == 2 and "a plan has no stages" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "reason"),
+    [
+        ("plan.json", None, "No such file"),
+        ("proof.json", None, "No such file"),
+        ("manifest.json", b"{}", "not a trainverify-bundle manifest"),
+        ("manifest.json", b"[", "not a JSON document"),
+        ("proof.json", b"{}", "a proof must be an object"),
+    ],
+)
+def test_damaged_bundles(bundle: Path, member: str, content: bytes | None, reason: str) -> None:
+    (bundle / member).unlink()
+    if content is not None:
+        (bundle / member).write_bytes(content)
+    result = show(bundle)
+    assert result.exit_code == 5 and reason in result.stderr and result.stderr.count("\n") == 1
