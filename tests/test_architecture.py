@@ -78,6 +78,73 @@ ROWS = {
 }
 #: A folder counts as one.
 LEVELS = 8
+#: Modules that no test module is named after: tests of other modules reach them. The list only gets shorter.
+UNTESTED = {
+    "orchestrator/capture/assemble",
+    "orchestrator/capture/bookkeeping",
+    "orchestrator/capture/builder",
+    "orchestrator/capture/checks",
+    "orchestrator/capture/definition",
+    "orchestrator/capture/environment",
+    "orchestrator/capture/layouts",
+    "orchestrator/capture/lowering/creation",
+    "orchestrator/capture/lowering/driver",
+    "orchestrator/capture/lowering/foreach",
+    "orchestrator/capture/lowering/indexing",
+    "orchestrator/capture/lowering/linear",
+    "orchestrator/capture/lowering/optimizer",
+    "orchestrator/capture/lowering/ranges",
+    "orchestrator/capture/lowering/reductions",
+    "orchestrator/capture/lowering/table",
+    "orchestrator/capture/names",
+    "orchestrator/capture/output",
+    "orchestrator/capture/processes",
+    "orchestrator/capture/realstep",
+    "orchestrator/capture/recorder",
+    "orchestrator/capture/shims",
+    "orchestrator/capture/states",
+    "orchestrator/capture/tracing",
+    "orchestrator/capture/userfile",
+    "orchestrator/capture/work",
+    "orchestrator/capture/workers",
+    "orchestrator/children",
+    "orchestrator/evaluating/arrays",
+    "orchestrator/evaluating/forms",
+    "orchestrator/evaluating/grids",
+    "orchestrator/evaluating/network",
+    "orchestrator/evaluating/scatter",
+    "orchestrator/proving/assembly",
+    "orchestrator/proving/lemmas",
+    "orchestrator/refuting/scenarios",
+    "orchestrator/refuting/search",
+    "orchestrator/refuting/stage_values",
+    "orchestrator/refuting/witnessing",
+    "orchestrator/relating/candidates",
+    "orchestrator/relating/landmarks",
+    "orchestrator/relating/masked",
+    "orchestrator/relating/matching",
+    "orchestrator/relating/partial_sums",
+    "orchestrator/relating/recipes",
+    "orchestrator/relating/roots",
+    "orchestrator/relating/siblings",
+    "orchestrator/spanning/expansion",
+    "orchestrator/staging/algebra",
+    "checker/errors",
+    "checker/language/affine",
+    "checker/language/plan",
+    "checker/language/proof",
+    "checker/language/regroup",
+    "checker/reading/bundle",
+    "checker/reading/proof",
+    "checker/reading/strict",
+    "checker/refuting/inline",
+    "checker/rules/infinite",
+    "checker/rules/model",
+    "checker/rules/normalise",
+    "checker/rules/terms",
+    "checker/rules/widths",
+    "checker/solvers",
+}
 
 
 def modules(package: str) -> list[Path]:
@@ -267,3 +334,21 @@ def test_the_rules_catch_what_they_forbid() -> None:
         *((1, "pickle"), (4, "assert"), (5, "eval"), (6, "import_module"), (7, "import_module")),
     }
     assert (2, "certificates") in set(imports(module))
+
+
+def untested(package: str) -> list[str]:
+    """Modules with code of their own and without a test module of their name, in their folder or above it."""
+    found = []
+    for path in modules(package):
+        place = path.relative_to(ROOT)
+        named_after = [ROOT / "tests" / folder / f"test_{path.name}" for folder in list(place.parents)[:2]]
+        code = any(isinstance(node, ast.FunctionDef) for node in ast.walk(tree(path)))
+        if code and path.name != "__init__.py" and not any(t.exists() for t in named_after):
+            found.append(place.with_suffix("").as_posix())
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_has_a_test_module_of_its_name(package: str) -> None:
+    """Whoever changes a module finds its tests by its name."""
+    assert untested(package) == sorted(m for m in UNTESTED if m.startswith(f"{package}/"))

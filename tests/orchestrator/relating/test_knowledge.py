@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates.plan.affine import Affine
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact
 from orchestrator.errors import EvaluationError, Unproved
 from orchestrator.proving.engine import Engine
-from orchestrator.relating.knowledge import Knowledge
-from orchestrator.relating.ledger import LayoutRecipe, Unrelated
 from orchestrator.solving.cores import Cores
-from smtlib_emit.model import Model
 from tests.corpus.mutate import mutants
 
 from ..oracle import Numbers
@@ -110,31 +105,3 @@ def test_what_is_proved_of_a_broken_plan_holds(any_plan: Plan) -> None:
 @given(st.integers(0, 100_000))
 def test_what_is_proved_of_broken_random_plans_holds(seed: int) -> None:
     mutants_hold(random_plan(seed, 8), seed, 7)
-
-
-def test_an_unrelated_tensor_is_said_to_be_so(mlp: Plan) -> None:
-    knowledge = Knowledge(Model(mlp))
-    with pytest.raises(Unrelated, match=r"c0:batch\.x has no relation"):
-        knowledge.read("c0:batch.x", (Affine(),) * 4, {})
-    knowledge.declare_inputs()
-    reading = knowledge.read("c0:batch.x", (Affine(1), Affine(), Affine(2), Affine(3)), {})
-    assert (reading.target, reading.at, reading.coef) == ("s:batch.x", (Affine(5), Affine(3)), Fraction(1))
-
-
-def test_a_dropped_guess_may_be_made_again(mlp: Plan) -> None:
-    """A guess whose first way to a proof failed is a new fact when it is guessed in another way."""
-    knowledge = Knowledge(Model(mlp))
-    fact = Fact("c0:%0", "s:%0", (), (Affine(),) * 4, (Affine(),) * 2)
-    first = knowledge.add(fact, LayoutRecipe(), relates=False)
-    knowledge.drop(first)
-    second = knowledge.add(fact, LayoutRecipe(frozenset(("c0:%0",))))
-    assert second != first and knowledge.by_lhs["c0:%0"] == [second]
-    knowledge.drop(second)
-    assert knowledge.add(fact, LayoutRecipe()) == second
-
-
-def test_a_fact_is_recorded_once(mlp: Plan) -> None:
-    knowledge = Knowledge(Model(mlp))
-    knowledge.declare_inputs()
-    count = len(knowledge.facts)
-    assert knowledge.add(knowledge.facts[0], None) == 0 and len(knowledge.facts) == count

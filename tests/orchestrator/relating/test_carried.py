@@ -1,0 +1,108 @@
+"""Facts about moved tensors: those of their sources, on one rank and across ranks, if these have some."""
+
+from __future__ import annotations
+
+import pytest
+
+from certificates.authoring.build import ProgramBuilder
+from certificates.plan.placements import Partial, Shard
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact, Reduced
+from orchestrator.cells import Unfollowable
+from orchestrator.relating.knowledge import Knowledge
+from smtlib_emit.model import Model
+
+from ..oracle import Numbers
+from ..plans import Write, pair
+
+
+def known(plan: Plan) -> Knowledge:
+    knowledge = Knowledge(Model(plan))
+    knowledge.declare_inputs()
+    return knowledge
+
+
+def rows(write: Write) -> Plan:
+    """A plan whose ranks hold 4 of 8 rows."""
+    return pair({"dp": 2}, lambda s: s.output("y", s.input("x", "f32[8,3]")), write,
+                {"x": {"dp": Shard(0)}}, {})  # fmt: skip
+
+
+def last(knowledge: Knowledge, name: str) -> str:
+    return [r for r, op in knowledge.model.ops.items() if op.name == name and r.startswith("c0:")][-1]
+
+
+def facts(knowledge: Knowledge, ref: str | Reduced) -> list[Fact]:
+    """What is known of a tensor, each once: two ways may lead to one fact."""
+    return list(dict.fromkeys(knowledge.facts[n] for n in knowledge.facts_for(ref)))
+
+
+def test_what_is_moved_is_related_part_by_part() -> None:
+    """Of a concatenation with a tensor of its own, the part that comes from the shard has a fact."""
+
+    def write(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4,3]")
+        b.output("y", b.concatenate([b.reshape(x, (2, 2, 3)), b.tanh(b.reshape(x, (2, 2, 3)))], 0))
+
+    plan = rows(write)
+    knowledge = known(plan)
+    (fact,) = facts(knowledge, last(knowledge, "concatenate"))
+    assert fact.rhs == "s:x" and Numbers(plan).failure(fact) is None
+    ranges = [hi - lo for _, lo, hi in fact.symbols]
+    assert sorted(ranges) == [2, 2, 2, 3], "all of the first two matrices, on both ranks"
+
+
+def test_a_gathered_tensor_is_the_whole() -> None:
+    def write(b: ProgramBuilder) -> None:
+        b.output("y", b.all_gather(b.input("x", "f32[4,3]"), "dp"))
+
+    plan = rows(write)
+    knowledge = known(plan)
+    found = facts(knowledge, last(knowledge, "all_gather"))
+    assert found and all(Numbers(plan).failure(f) is None for f in found)
+
+
+def test_links_stay_on_their_rank() -> None:
+    """What a rank took from others is no tensor of its own."""
+
+    def write(b: ProgramBuilder) -> None:
+        x = b.tanh(b.input("x", "f32[4,3]"))
+        b.output("y", b.transpose(x, (1, 0)))
+        b.output("z", b.reshape(b.all_gather(x, "dp"), (24,)))
+
+    knowledge = known(rows(write))
+    numbers = knowledge.links(last(knowledge, "transpose"))
+    assert numbers is not None
+    (link,) = (knowledge.facts[n] for n in numbers)
+    assert link.rhs == last(knowledge, "tanh")
+    with pytest.raises(Unfollowable, match="crosses ranks"):
+        knowledge.links(last(knowledge, "reshape"))
+    assert knowledge.links(last(knowledge, "tanh")) is None
+
+
+def test_the_sum_of_moved_summands_is_the_moved_sum() -> None:
+    plan = pair({"dp": 2}, lambda s: s.output("y", s.input("x", "f32[4,3]")), 
+                lambda b: b.output("y", b.transpose(b.input("x", "f32[4,3]"), (1, 0)) * 3),
+                {"x": {"dp": Partial()}}, {})  # fmt: skip
+    knowledge = known(plan)
+    (fact,) = facts(knowledge, Reduced("add", ("dp",), (last(knowledge, "multiply"),)))
+    assert fact.coef == 3 and Numbers(plan).failure(fact) is None
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("add", 2), ("max", 1)])
+def test_equal_members_are_counted_in_a_sum_and_not_in_a_maximum(kind: str, factor: int) -> None:
+    """A mean over replicas must divide by their number; a maximum is each of them."""
+    plan = pair({"dp": 2}, lambda s: s.output("y", s.input("x", "f32[4]")),
+                lambda b: b.output("y", b.input("x", "f32[4]")), {"x": {}}, {})  # fmt: skip
+    knowledge = known(plan)
+    found = facts(knowledge, Reduced(kind, ("dp",), ("c0:x",)))
+    assert [f.coef for f in found] == [factor]
+    assert all(Numbers(plan).failure(f) is None for f in found)
+
+
+def test_a_sum_over_fewer_axes_counts_once_for_each_rank_of_the_others() -> None:
+    plan = pair({"dp": 2, "tp": 3}, lambda s: s.output("y", s.input("x", "f32[4]")),
+                lambda b: b.output("y", b.input("x", "f32[4]")), {"x": {"dp": Partial()}}, {})  # fmt: skip
+    knowledge = known(plan)
+    (fact,) = facts(knowledge, Reduced("add", ("dp", "tp"), ("c0:x",)))
+    assert fact.coef == 3 and Numbers(plan).failure(fact) is None
