@@ -35,6 +35,11 @@ from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .shims import SHIMS
 
+_ON_EACH_RANK = (
+    "the state on every rank: all of it, or this rank's shard of each (fully_shard, DTensor), or a "
+    "chunk of a flat "
+    "tensor of all (Definition.buckets, examples/models/ddp_zero1.py)"
+)
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
 
@@ -310,7 +315,11 @@ class _Relations:
     def _state(self, name: str, shape: tuple[int, ...]) -> Relation:
         missing = [c.name for c in self._classes if name not in c.program.inputs]
         if missing:
-            raise LayoutError(f"the parallel model has no such tensor on class {missing[0]}", tensor=name)
+            raise LayoutError(
+                f"the parallel model has no such tensor on class {missing[0]}",
+                tensor=name,
+                instead=_ON_EACH_RANK,
+            )
         kind, _, rest = name.partition(".")
         if kind == "batch":
             shards = self._definition.batch[rest].shard

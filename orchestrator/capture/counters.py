@@ -14,8 +14,9 @@ import operator
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from .errors import StateError
+from .errors import Frame, StateError
 from .names import parameters
-from .recorder import is_installed, is_users
+from .recorder import is_installed, is_users, user_frame
 
 #: Containers and objects inside one another are followed so far.
 _DEPTH = 5
@@ -37,21 +38,58 @@ _OF_MODULES = frozenset(vars(nn.Module())) - {*_HOOKS, "training"}
 _OF_OPTIMIZERS = frozenset((*vars(torch.optim.SGD([torch.zeros(())])), "_opt_called"))
 _OPAQUE = (torch.Tensor, ModuleType)
 Numbers = Mapping[str, object]
+Held = tuple[object, Callable[[], object]]
+_RANDOM: Mapping[str, Callable[[], object]] = {
+    "the random numbers of Python": lambda: hash(random.getstate()),
+    "the random numbers of NumPy": lambda: np.random.get_state(legacy=False)["state"]["pos"],
+}
+COUNTED = (
+    "a buffer or optimizer state (a tensor) for what is counted, or count outside the step; the "
+    "learning rate is "
+    "an input (hyper.lr), so step a scheduler outside"
+)
+SCHEDULED = (
+    "scheduler.step() outside of the step, in the loop that calls it: the learning rate is an input "
+    "of the plan "
+    "(hyper.lr), whatever the schedule gives"
+)
+LOGGED = (
+    'the value among what the step returns, as {"loss": loss, "norm": norm}, and a log in the '
+    "loop that calls it"
+)
+DRAWN = "an entry of the batch for what is drawn: the loop that calls the step draws it"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a number is kept: ``read`` says what it is now, ``holder`` is what it is a part of."""
+
+    holder: object
+    read: Callable[[], object]
 
 
 def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Numbers:
     """Every number, text or flag that the step can reach, by the expression that leads to it."""
-    walk = _Walk()
+    return _walked(step, model, optimizer, None).found
+
+
+def place_of(path: str, step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Place | None:
+    """Where the number of this name is kept now."""
+    return _walked(step, model, optimizer, path).place
+
+
+def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wanted: str | None) -> _Walk:
+    walk = _Walk(wanted)
     walk.into("model", model)
     walk.into("optimizer", optimizer)
     names = {parameter: name for name, parameter in parameters(model)}
     for i, group in enumerate(optimizer.param_groups):
-        walk.into(f"optimizer.param_groups[{i}]", {k: v for k, v in group.items() if k != "params"})
+        walk.into(f"optimizer.param_groups[{i}]", group)
     for owner, entries in optimizer.state.items():
         at = names.get(owner, "?") if isinstance(owner, torch.Tensor) else str(owner)
         walk.into(f"optimizer.state[{at}]", entries)
-    walk.found["the random numbers of Python"] = hash(random.getstate())
-    walk.found["the random numbers of NumPy"] = np.random.get_state(legacy=False)["state"]["pos"]
+    for path, read in _RANDOM.items():
+        walk.note(path, read(), random, read)
     walk.into("step", step)
     files = {kind.__module__ for item in (*model.modules(), optimizer) for kind in type(item).__mro__}
     scopes = [vars(sys.modules[name]) for name in sorted(files) if _users(name)]
@@ -66,10 +104,10 @@ def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Nu
         walk.functions.clear()
         for key, value in list(variables.items()):
             if not key.startswith("__"):
-                walk.into(key, value)
+                walk.into(key, value, held=(variables, functools.partial(variables.get, key)))
         # Functions imported from the user's other files count there; installed packages have caches.
         scopes += [f.__globals__ for f in walk.functions if not is_installed(f.__code__.co_filename)]
-    return walk.found
+    return walk
 
 
 def _users(module: str) -> bool:
@@ -79,15 +117,24 @@ def _users(module: str) -> bool:
 class _Walk:
     """Follows containers, closures and objects of the user's classes."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: str | None = None) -> None:
         self.found: dict[str, object] = {}
+        #: Where the number of the ``wanted`` name is kept.
+        self.place: Place | None = None
+        self._wanted = wanted
         self._seen: set[int] = set()
         #: Functions of the user's that were met.
         self.functions: list[FunctionType] = []
 
-    def into(self, path: str, value: object, depth: int = _DEPTH) -> None:
+    def note(self, path: str, value: object, holder: object, read: Callable[[], object]) -> None:
+        self.found[path] = value
+        if path == self._wanted:
+            self.place = Place(holder, read)
+
+    def into(self, path: str, value: object, depth: int = _DEPTH, held: Held | None = None) -> None:
+        """``held`` is what holds the value, and how to read it anew."""
         if value is None or isinstance(value, bool | int | float | str):
-            self.found[path] = value
+            self.note(path, value, *(held or (None, lambda: value)))
         elif depth and id(value) not in self._seen and not isinstance(value, _OPAQUE):
             self._seen.add(id(value))
             if isinstance(value, nn.Module):
@@ -96,9 +143,14 @@ class _Walk:
                 self.functions.append(value)
             position = _position(value)
             if position is not None:
-                self.found[f"the position of {path}"] = position
+                self.note(f"the position of {path}", position, value, functools.partial(_position, value))
             for inner, item in _parts(path, value):
-                self.into(inner, item, depth - 1)
+                self.into(inner, item, depth - 1, (value, functools.partial(_part, path, value, inner)))
+
+
+def _part(path: str, value: object, inner: str) -> object:
+    """The part of this name as it is now."""
+    return next((item for name, item in _parts(path, value) if name == inner), None)
 
 
 def _position(value: object) -> object:
@@ -155,15 +207,74 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
 
 
-def counted(before: Numbers, after: Numbers) -> StateError | None:
-    """The first number that a step changes."""
-    for path in (*before, *(p for p in after if p not in before)):
-        was, now = before.get(path), after.get(path)
-        if path in before and path in after and was != now and not (was != was and now != now):
-            return StateError(
-                f"the step changes {path}, which is no tensor, from {was!r} to {now!r}: a later step may do "
-                "something else",
-                instead="a buffer or optimizer state (a tensor) for what is counted, or count outside the "
-                "step; the learning rate is an input (hyper.lr), so step a scheduler outside",
-            )
-    return None
+def counted(
+    before: Numbers,
+    after: Numbers,
+    place: Callable[[str], Place | None] = lambda _path: None,
+    run: Callable[[], object] | None = None,
+) -> StateError | None:
+    """The first number that a step changes; the line is looked for in a further ``run``, at its ``place``."""
+    path = _changed(before, after)
+    if path is None:
+        return None
+    at = place(path)
+    error = StateError(
+        f"the step changes {path}, which is no tensor, from {before[path]!r} to {after[path]!r}: a "
+        "later step may "
+        "do something else",
+        instead=_advice(None if at is None else at.holder),
+    )
+    if at is not None and run is not None:
+        with contextlib.suppress(Exception):  # it may not run again
+            error.frame = line_of(at.read, run)
+    return error
+
+
+def _changed(before: Numbers, after: Numbers) -> str | None:
+    """The name of the first number that a step changes."""
+    return next((path for path in before if path in after and _differ(before[path], after[path])), None)
+
+
+def _differ(was: object, now: object) -> bool:
+    return was != now and not (was != was and now != now)
+
+
+def _advice(holder: object) -> str:
+    """What to write instead of changing a number that is a part of ``holder``."""
+    if isinstance(holder, LRScheduler):
+        return SCHEDULED
+    if holder is random:
+        return DRAWN
+    if isinstance(holder, list | deque | set):
+        return LOGGED
+    return DRAWN if isinstance(holder, Iterator) and not isinstance(holder, itertools.count) else COUNTED
+
+
+def line_of(read: Callable[[], object], run: Callable[[], object]) -> Frame | None:
+    """The line of the user's that changes first what is read, in a run under Python's tracing."""
+    before, last, found = read(), None, None
+
+    def look() -> None:
+        nonlocal found
+        if found is None and last is not None and _differ(before, read()):
+            found = last
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal last
+        look()
+        if found is not None or not is_users(frame.f_code.co_filename):
+            return None
+        if event == "line":
+            last = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        elif event == "return":  # what is left of the line that called
+            last = user_frame(frame.f_back)
+        return trace
+
+    outer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(outer)
+    look()
+    return found

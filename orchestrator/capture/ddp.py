@@ -20,7 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from .bookkeeping import BOOK
 from .errors import GroupError
 from .recorder import user_frame
+from .refusals import OF_BATCHES
 from .work import Future
+
+_EVEN = "batches of equal size on all ranks, without join()"
+_AUTOCAST = "torch.autocast in the step, or modules converted with .to(torch.bfloat16)"
+_AFTER = "optimizer.step() after backward()"
 
 
 def built() -> bool:
@@ -34,8 +39,8 @@ def reducers() -> Iterator[None]:
     BOOK.clear()
     with ExitStack() as stack:
         _replace(stack, DistributedDataParallel, "__init__", _constructor)
-        _replace(stack, DistributedDataParallel, "join", _refused("DistributedDataParallel.join"))
-        _replace(stack, nn.SyncBatchNorm, "forward", _refused("SyncBatchNorm"))
+        _replace(stack, DistributedDataParallel, "join", _refused("DistributedDataParallel.join", _EVEN))
+        _replace(stack, nn.SyncBatchNorm, "forward", _refused("SyncBatchNorm", OF_BATCHES))
         # It asks for CUDA and NCCL before it accepts a hook in half precision; a trace needs neither.
         _replace(stack, DistributedDataParallel, "_check_comm_hook", lambda _: lambda self, hook: None)
         for owner, name in (
@@ -64,9 +69,9 @@ def _building(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _refused(what: str) -> Callable[[Any], Any]:
+def _refused(what: str, instead: str) -> Callable[[Any], Any]:
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        raise GroupError(f"{what} cannot be captured", frame=user_frame())
+        raise GroupError(f"{what} cannot be captured", frame=user_frame(), instead=instead)
 
     return lambda _original: refuse
 
@@ -76,9 +81,9 @@ def _constructor(original: Callable[..., None]) -> Callable[..., None]:
         """Inside the fake mode of the parameters, so that buckets are fake, too."""
         parameters = list(module.parameters())
         if kwargs.get("mixed_precision") is not None:
-            _refused("DistributedDataParallel(mixed_precision=…)")(None)()
+            _refused("DistributedDataParallel(mixed_precision=…)", _AUTOCAST)(None)()
         if any(hasattr(p, "_in_backward_optimizers") for p in parameters):
-            _refused("an optimizer that runs in the backward pass of DistributedDataParallel")(None)()
+            _refused("an optimizer in the backward pass of DistributedDataParallel", _AFTER)(None)()
         fake = next((p.fake_mode for p in parameters if isinstance(p, FakeTensor)), None)
         BOOK.models += 1
         with ExitStack() as stack:

@@ -43,6 +43,9 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
         self._batch: list[int] | None = None  # works of a coalesced batch that was not launched yet
         self.ordinal = sum(g.ranks == self.ranks for g in _made)
         _made.append(self)
+        recorder = active()
+        if recorder is not None:  # an error where the program is made: user code may swallow an exception
+            recorder.collective("new_group", [], [], (self.reference,))
 
     # --- what PyTorch asks a group -------------------------------------------------------------------------
 
@@ -166,7 +169,9 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
             raise GroupError(
                 f"torch.distributed.{called} on a real tensor: no trace knows what other ranks contribute",
                 frame=user_frame(),
-                instead="compute it from the definition's sizes, or make it an input",
+                instead="in parallelize a tensor made of one of the model's, as "
+                "parameter.new_empty(…); in the step "
+                "a buffer or an entry of the batch",
             )
         number = None
         recorder = active()

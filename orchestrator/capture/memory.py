@@ -132,6 +132,11 @@ class Memory:
         segments = self._storages[storage].segments if storage in self._storages else []
         return any(s.start < geometry.end and geometry.offset < s.end for s in segments)
 
+    def unwritten(self, storage: int, geometry: Geometry) -> bool:
+        """Was memory allocated here that nothing has written?"""
+        segments = self._storages[storage].segments if storage in self._storages else []
+        return any(s.value is None and s.start <= geometry.offset and geometry.end <= s.end for s in segments)
+
     def allocate(self, storage: int, dtype: str, geometry: Geometry) -> None:
         """Fresh memory without contents (``empty``)."""
         self._storages[storage] = _Storage(dtype, [Segment(Geometry.contiguous((geometry.end,)), None)])

@@ -199,9 +199,9 @@ def is_installed(name: str) -> bool:
     return name.startswith(_PACKAGES)
 
 
-def user_frame() -> Frame | None:
-    """The innermost Python frame of the user's code."""
-    frame: FrameType | None = sys._getframe(1)
+def user_frame(frame: FrameType | None = None) -> Frame | None:
+    """The innermost Python frame of the user's code, from ``frame`` or the caller on."""
+    frame = frame or sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if is_users(name):

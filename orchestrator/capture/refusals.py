@@ -30,8 +30,17 @@ from .recorder import is_users
 Places = Sequence[tuple[str, str]]
 
 OUTSIDE = (
-    "a buffer of the model (register_buffer), an entry of the batch, or compute it in the step; "
-    "a gradient of an earlier step needs zero_grad() before backward()"
+    'a buffer of the model (self.register_buffer("name", tensor) in place of self.name = tensor), an '
+    "entry of the "
+    "batch, what an optimizer keeps in self.state[parameter], or compute it in the step; a gradient "
+    "of an earlier "
+    "step needs zero_grad() before backward()"
+)
+#: Instead of what normalises over a batch.
+OF_BATCHES = (
+    "LayerNorm, GroupNorm or RMSNorm; or the formula: mean and variance of x over the batch, "
+    "all-reduced if the batch "
+    "is sharded, and buffers for the running ones"
 )
 
 
@@ -65,11 +74,12 @@ def _saying(*texts: str) -> Callable[[BaseException, Places], bool]:
 
 
 def _inside(file: str, *functions: str) -> Callable[[BaseException, Places], bool]:
-    """Raised by a call into a file of PyTorch, there in a function whose name holds one of the texts."""
+    """Raised by a call into a file or folder of PyTorch, in a function whose name holds one of the texts."""
 
     def when(_error: BaseException, places: Places) -> bool:
         return any(
-            name.endswith(file) and (not functions or any(f in function for f in functions))
+            (name.endswith(file) or (file.endswith("/") and file in name))
+            and (not functions or any(f in function for f in functions))
             for name, function in places
         )
 
@@ -113,6 +123,12 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda e, p: any(_inside(f)(e, p) for f in ("torch/jit/_trace.py", "torch/jit/_script.py")),
         "the step translates a module by itself, which needs values",
         "the eager module",
+    ),
+    Refusal(
+        "a `DataLoader` in the step",
+        _inside("torch/utils/data/"),
+        "the step draws its own batch from a DataLoader, which needs values",
+        "entries of Definition.batch: the training loop draws them, and calls the step",
     ),
     Refusal(
         'a tensor in a text (`f"{loss:.3f}"`)',
@@ -185,10 +201,38 @@ REFUSALS: tuple[Refusal, ...] = (
         "torch.library.register_fake for it, or the ops of PyTorch that it stands for",
     ),
     Refusal(
+        "`monitored_barrier`",
+        _saying("monitored_barrier is only"),
+        "monitored_barrier is gloo's own; ranks are captured as NCCL would run them",
+        "dist.barrier(), or nothing: the order of collectives is that of the program",
+    ),
+    Refusal(
+        "`split_group`",
+        _inside("torch/distributed/distributed_c10d.py", "split_group"),
+        "split_group asks for a device that the default process group is bound to, which a capture has not",
+        'dist.new_group(ranks) in parallelize, by all ranks; or the group of an axis: mesh["dp"].get_group()',
+    ),
+    Refusal(
+        "plain tensors and DTensors in one op",
+        _saying("mixed torch.Tensor and DTensor"),
+        "an op is given a plain tensor and a DTensor, which PyTorch refuses in a job, too",
+        "a DTensor of the plain one (distribute_tensor(t, mesh, [Replicate()])), or x.to_local() or "
+        "x.full_tensor() of "
+        "the other; a loop over gradients is of one kind if all parameters are distributed",
+    ),
+    Refusal(
         "an axis that the mesh does not have",
         _saying("mesh_dim_name"),
         "",
         "the name of an axis of Definition.mesh",
+    ),
+    Refusal(
+        "a buffer or parameter under a name that the module has (`register_buffer`)",
+        _inside("torch/nn/modules/module.py", "register_buffer", "register_parameter", "register_module"),
+        "",
+        "one name for each: register it once, in __init__, and not after self.name = …; later "
+        "self.name = tensor "
+        "or self.name.copy_(tensor)",
     ),
     Refusal(
         "a key that a mapping does not have",
@@ -239,9 +283,15 @@ OPS: tuple[MissingOp, ...] = (
         "the order or the chosen rows as an integer entry of the batch, with bounds",
     ),
     MissingOp(
-        "tensors that PyTorch copies without an op (`copy.deepcopy` of a module in the step)",
-        ("t", "transpose", "view", "expand", "permute", "detach", "alias", "slice", "select", "unsqueeze"),
-        "a copy made by ops (tensor.clone()), or a second module that build makes",
+        "the largest entry by number (`argmax`, `argmin`), as in an accuracy",
+        ("argmax", "argmin"),
+        "an accuracy outside of the step, from logits that it returns; or the number as an integer "
+        "entry of the batch",
+    ),
+    MissingOp(
+        "normalisation over a batch (`BatchNorm`, `SyncBatchNorm`)",
+        ("native_batch_norm", "batch_norm", "cudnn_batch_norm"),
+        OF_BATCHES,
     ),
 )
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 
 #: What capture changes in the libraries while a step runs; recorded in the plan.
@@ -42,6 +44,33 @@ def capturable_on_cpu() -> Iterator[None]:
     finally:
         for module, function in zip(modules, saved, strict=True):
             setattr(module, name, function)
+
+
+@contextmanager
+def copied_by_ops() -> Iterator[None]:
+    """``copy.deepcopy`` of a fake tensor is a clone, as that of a real one is.
+
+    PyTorch's own copy would belong to a copy of the fake mode, and what is done with it would be lost.
+    """
+
+    def deepcopy(tensor: FakeTensor, memo: dict[int, Any]) -> Any:
+        if id(tensor) in memo:
+            return memo[id(tensor)]
+        if isinstance(tensor, nn.Parameter):  # its gradient and attributes stay behind
+            copied: Any = nn.Parameter(tensor.data.clone(), tensor.requires_grad)
+        else:
+            memo[id(tensor.fake_mode)] = tensor.fake_mode
+            if tensor.constant is not None:  # a remembered value: nobody would tell the copy of a write
+                memo[id(tensor.constant)] = None
+            copied = torch.Tensor.__deepcopy__(tensor, memo)
+        memo[id(tensor)] = copied
+        return copied
+
+    FakeTensor.__deepcopy__ = deepcopy
+    try:
+        yield
+    finally:
+        del FakeTensor.__deepcopy__
 
 
 @contextmanager

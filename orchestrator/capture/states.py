@@ -6,8 +6,9 @@ tensor without any op. So a :class:`Snapshot` is taken before and after a step, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import torch
 from torch import nn
@@ -29,11 +30,15 @@ HYPER = "hyper"
 
 @dataclass(frozen=True)
 class State:
-    """A tensor at one moment; ``held`` keeps its storage alive, so that identities stay unique."""
+    """A tensor at one moment; ``held`` keeps its storage alive, so that identities stay unique.
+
+    ``problem`` stands against its layout; only if a step reads what it holds, it is one.
+    """
 
     ref: TensorRef
     layout: Layout | None
     held: torch.Tensor
+    problem: CaptureError | None = None
 
 
 @dataclass(frozen=True)
@@ -96,14 +101,21 @@ def _state(definition: Definition, name: str, owner: str, tensor: torch.Tensor, 
     ref = reference(held)
     # Only FSDP pads; a gradient may be the first of many in one storage.
     shape = padded_shape(held, ref) if isinstance(tensor, DTensor) and kind(name) != GRADIENTS else None
-    layout = layout_of(definition, name, owner, tensor) if parallel and kind(name) != HYPER else None
-    return State(ref if shape is None else whole_storage(ref, shape), layout, held)
+    layout, problem = None, None
+    try:
+        layout = layout_of(definition, name, owner, tensor) if parallel and kind(name) != HYPER else None
+    except LayoutError as error:
+        if kind(name) != GRADIENTS:  # a gradient that is zeroed before it is read is no state
+            raise
+        problem = error
+    return State(ref if shape is None else whole_storage(ref, shape), layout, held, problem)
 
 
 def _optimizer_states(
     optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    for owner, entries in optimizer.state.items():
+    held = [inner.state.items() for inner in _with_held(optimizer)]
+    for owner, entries in itertools.chain(*held):
         tensors = list(_tensors("opt" if isinstance(owner, torch.Tensor) else f"opt.{owner}", entries))
         if isinstance(owner, torch.Tensor) and owner not in names and tensors:
             raise StateError(
@@ -114,13 +126,28 @@ def _optimizer_states(
             yield key, names[owner] if isinstance(owner, torch.Tensor) else "", value
 
 
+def _with_held(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """An optimizer and those that it wraps: attributes, and theirs."""
+    found = [optimizer]
+    for outer in found:  # grows meanwhile
+        inner = (item for item in vars(outer).values() if isinstance(item, torch.optim.Optimizer))
+        found += [item for item in inner if not any(item is other for other in found)]
+    return found
+
+
 def _tensors(prefix: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in nested mappings and lists, with the keys that lead to them."""
+    """Tensors in nested mappings, lists and data classes, with the keys that lead to them."""
     if isinstance(value, torch.Tensor):
         yield prefix, value
-    elif isinstance(value, Mapping | list | tuple):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
             yield from _tensors(f"{prefix}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _tensors(f"{prefix}.{i}", item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _tensors(f"{prefix}.{part.name}", getattr(value, part.name, None))
 
 
 def _learning_rates(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:

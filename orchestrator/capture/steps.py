@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from .bookkeeping import BOOK
 from .builder import Draft, Frame
-from .counters import counted
+from .counters import Place, counted
 from .errors import CaptureError, DefinitionError, StateError, gathered
 from .layouts import local_tensor
 from .lowering import RankProgram
@@ -54,6 +54,11 @@ class Job:
     step: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
     look: Callable[[], Snapshot]
 
+    def drop(self) -> None:
+        """A step that is not recorded."""
+        with watching(), BOOK:  # a recorder asks the book itself
+            self.step(self.batch())
+
     def record(self, before: Snapshot) -> Recorded:
         batch = self.batch()  # anew: a loader gives each step its own tensors
         recorder = Recorder()
@@ -76,8 +81,7 @@ def record(job: Job, rebuilds: bool) -> tuple[Recorded, Recorded, int]:
     ``rebuilds``: the model changes its program by itself in its first steps, as DDP's buckets do; then steps
     are dropped until two are alike, at most :data:`WARM_UPS`.
     """
-    with watching(), BOOK:  # a recorder asks the book itself
-        job.step(job.batch())
+    job.drop()
     last: Recorded | None = None
     at = job.look()
     for dropped in range(1, WARM_UPS + 2):
@@ -169,14 +173,23 @@ class _Matching:
         return type(a) is type(b) and bool(a == b)
 
 
-def one_program(first: Recorded, second: Recorded, lower: Callable[[Recorded], RankProgram]) -> RankProgram:
-    """The program of both steps; what two steps show that later ones do otherwise is an error."""
+def one_program(
+    first: Recorded,
+    second: Recorded,
+    lower: Callable[[Recorded], RankProgram],
+    place: Callable[[str], Place | None],
+    run: Callable[[], object],
+) -> RankProgram:
+    """The program of both steps; what two steps show that later ones do otherwise is an error.
+
+    A number that changes is looked for at its ``place``, and the line that changes it in a further ``run``.
+    """
     program = lower(first)
     problems: list[CaptureError] = []
     if not same(first, second):
         problems += _differences(program, lower(second))
-    count = counted(first.before.numbers, first.after.numbers)
-    count = count or counted(second.before.numbers, second.after.numbers)
+    count = counted(first.before.numbers, first.after.numbers, place, run)
+    count = count or counted(second.before.numbers, second.after.numbers, place, run)
     problems += [] if count is None else [count]
     if problems:
         raise gathered(problems)

@@ -15,16 +15,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from certificates.plan.plan import Mesh
 
 from .builder import Meeting
-from .counters import numbers
+from .counters import numbers, place_of
 from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
 from .environment import alone, as_rank
-from .errors import AliasingError, CaptureError, DefinitionError
+from .errors import AliasingError, CaptureError, DefinitionError, gathered
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef
-from .shims import capturable_on_cpu, exact_norm_shares, symbolic_hyperparameters
+from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
 from .states import GRADIENTS, HYPER, Snapshot, kind, states_of
 from .steps import Job, Recorded, one_program, record
 
@@ -45,7 +45,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
     :class:`CaptureError` that names the rank.
     """
     try:
-        with alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks):
+        with alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks), copied_by_ops():
             return _trace(definition, rank, needed)
     except CaptureError as error:
         raise (error if rank is None else error.at_rank(rank)) from None
@@ -76,8 +76,22 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     )
     with capturable_on_cpu(), exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=built())
-    program = one_program(first, second, lambda recorded: _lower(definition, rank, recorded, needed))
+
+    def again() -> None:
+        with capturable_on_cpu(), exact_norm_shares(), fake:
+            job.drop()
+
+    program = one_program(
+        first,
+        second,
+        lambda recorded: _lower(definition, rank, recorded, needed),
+        lambda path: place_of(path, step, model, optimizer),
+        again,
+    )
     states = first.before.states.items()
+    problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
+    if problems:
+        raise gathered(problems)
     layouts = {
         name: s.layout.cut_as(name, cuts)
         for name, s in states

@@ -1,7 +1,7 @@
 """What a dispatch mode does not see, found while a step is recorded: each is an error with the user's line.
 
-Raw writes to a storage, addresses handed out to numpy, DLPack or ctypes, ops of other threads than the one
-that is traced, and writes to real tensors, of which a trace has no contents.
+Raw writes to a storage, addresses handed out to numpy, DLPack or ctypes, what other threads do (ops,
+collectives, waits, joined or not), and writes to real tensors, of which a trace has no contents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch.utils.dlpack
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .errors import CaptureError, StateError
-from .recorder import Node, is_users, user_frame
+from .group import Traced
+from .recorder import Node, Recorder, is_users, user_frame
 
 #: Methods that write to a storage, or hand out its address, without an op.
 _RAW_WRITES = {
@@ -51,7 +52,9 @@ def watching() -> Iterator[None]:
                 for name in names:
                     says = f"{kind.__name__}.{name} {message}"
                     patches.enter_context(_replaced(kind, name, _refusing(says, refuse)))
-        patches.enter_context(_replaced(FakeTensorMode, "dispatch", _one_thread(refuse)))
+        for kind, name in ((FakeTensorMode, "dispatch"), (Traced, "_event"), (Recorder, "waited")):
+            patches.enter_context(_replaced(kind, name, _one_thread(refuse)))
+        patches.enter_context(_replaced(threading, "excepthook", _without_refusals))
         yield
     if problems:
         raise problems[0]
@@ -80,21 +83,33 @@ def _one_thread(refuse: Callable[[CaptureError], None]) -> Callable[[Any], Any]:
     traced = threading.get_ident()
 
     def patch(original: Any) -> Any:
-        def dispatch(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        def dispatch(self: Any, what: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != traced:
                 refuse(
                     StateError(
                         "another thread works on tensors of the step, in no order that is known",
-                        op=str(func),
-                        frame=user_frame(),
-                        instead="the same work inside the step",
+                        op=f"wait for work {what}" if isinstance(what, int) else str(what),
+                        frame=user_frame() or user_frame(sys._current_frames().get(traced)),
+                        instead="the same work in the step's own thread; a collective beside other "
+                        "work is begun "
+                        "with async_op=True, and waited for",
                     )
                 )
-            return original(self, func, *args, **kwargs)
+            return original(self, what, *args, **kwargs)
 
         return dispatch
 
     return patch
+
+
+def _without_refusals(original: Any) -> Any:
+    """What ends a thread is told when the step is over."""
+
+    def excepthook(arguments: Any) -> None:
+        if not isinstance(arguments.exc_value, CaptureError):
+            original(arguments)
+
+    return excepthook
 
 
 @contextmanager

@@ -19,13 +19,28 @@ from ..recorder import GroupRef, Node, ReduceRef, TensorRef
 from .table import Context, effects, lowers
 
 _KINDS = {"sum": "add", "avg": "add", "max": "max", "min": "min"}
+_REDUCTIONS = (
+    "ReduceOp.SUM, AVG, MAX or MIN (of truth values, MIN of 0 and 1 is AND and MAX is OR); or an "
+    "all_gather and "
+    "the product of its pieces"
+)
+_PACKED = "tensor.contiguous() before the call, and a copy back into the view after it"
+_EQUAL = "pieces of one shape on all ranks, padded (torch.nn.functional.pad) where they differ"
+_POINT_TO_POINT = (
+    "a collective that all members of the group call: broadcast from the one that has it, all_gather and the "
+    "piece that is wanted, or all_to_all_single"
+)
 
 
 def _kind(c: Context, reduction: ReduceRef | str) -> tuple[str, bool]:
     """The IR reduction, and whether it is an average."""
     name = (reduction.name if isinstance(reduction, ReduceRef) else reduction).lower()
     if name not in _KINDS:
-        raise c.refuse(f"reduction {name}")
+        raise c.refuse(
+            f"a reduction by {name.upper()} has no place in a plan file, which has sums, averages, "
+            "maxima, minima",
+            instead=_REDUCTIONS,
+        )
     return _KINDS[name], name == "avg"
 
 
@@ -81,7 +96,10 @@ def reduce_scatter(c: Context, x: Value, reduction: ReduceRef | str, _size: int,
     x, reduction = _scaled(c, x, reduction)
     kind, average = _kind(c, reduction)
     if kind != "add":
-        raise c.refuse(f"reduce_scatter of {kind}")
+        raise c.refuse(
+            f"a reduce_scatter by {kind} has no place in a plan file",
+            "all_reduce by it, and the rank's own rows",
+        )
     x = _rows(c, x, len(group.ranks))
     shape = (x.shape[0] // len(group.ranks), *x.shape[1:])
     return _mean(c, c.collective("reduce_scatter", x, group, shape, kind=kind, dim=0), group, average)
@@ -92,7 +110,7 @@ def all_to_all(
     c: Context, x: Value, out_sizes: Sequence[int], in_sizes: Sequence[int], group: GroupRef
 ) -> Value:
     if len({*out_sizes, *in_sizes}) > 1:
-        raise c.refuse("all_to_all with unequal pieces")
+        raise c.refuse("all_to_all with unequal pieces", _EQUAL)
     return _exchanged(c, _rows(c, x, len(group.ranks)), group)
 
 
@@ -146,11 +164,24 @@ def _order(driver: Any, node: Node) -> None:
     """Order only, see :mod:`..waits`."""
 
 
+@effects("dist.new_group")
+def _new_group(driver: Any, node: Node) -> None:
+    raise GroupError(
+        "the step makes a process group: every step would make another one",
+        op=node.op,
+        instead="make it once, in parallelize: model.group = dist.new_group(ranks), or that of an "
+        "axis of the mesh, "
+        'mesh["dp"].get_group()',
+    )
+
+
 @effects("dist.send", "dist.recv")
 def _point_to_point(driver: Any, node: Node) -> None:
     name = node.op.removeprefix("dist.")
     raise GroupError(
-        f"a {name} between two ranks has no place in a plan file; only collectives have", op=node.op
+        f"a {name} between two ranks has no place in a plan file; only collectives have",
+        op=node.op,
+        instead=_POINT_TO_POINT,
     )
 
 
@@ -252,7 +283,7 @@ def _image(ref: TensorRef) -> TensorRef:
     """The tensor as it lies in memory, which is what a collective combines."""
     geometry = ref.geometry
     if not geometry.dense:
-        raise GroupError("a collective on a tensor with gaps or overlaps; make it contiguous")
+        raise GroupError("a collective on a tensor with gaps or overlaps", instead=_PACKED)
     order = [*(d for d in range(len(geometry.size)) if d not in geometry.moving), *geometry.moving]
     size, stride = ([of[d] for d in order] for of in (geometry.size, geometry.stride))
     return TensorRef(
@@ -263,7 +294,7 @@ def _image(ref: TensorRef) -> TensorRef:
 def _packed(ref: TensorRef) -> TensorRef:
     """A tensor that is contiguous, as its rows are handed to ranks."""
     if ref.geometry != Geometry.contiguous(ref.geometry.size, ref.geometry.offset):
-        raise GroupError("a collective that moves rows of a tensor that is not contiguous")
+        raise GroupError("a collective that moves rows of a tensor that is not contiguous", instead=_PACKED)
     return ref
 
 
@@ -272,7 +303,8 @@ def _gathered(driver: Any, source: TensorRef, line: Sequence[TensorRef], group: 
     shape = source.geometry.size
     if any(ref.geometry.size != shape for ref in line):
         raise GroupError(
-            f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in (source, *line)})}"
+            f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in (source, *line)})}",
+            instead=_EQUAL,
         )
     x = driver.read(_packed(source))
     return all_gather(driver.context, driver.context.b.reshape(x, (1, *shape)), 0, group)
@@ -281,7 +313,9 @@ def _gathered(driver: Any, source: TensorRef, line: Sequence[TensorRef], group: 
 def _joined(driver: Any, line: Sequence[TensorRef], shape: tuple[int, ...]) -> Value:
     """A list of equal pieces along a first dimension."""
     if any(ref.geometry.size != shape for ref in line):
-        raise GroupError(f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in line})}")
+        raise GroupError(
+            f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in line})}", instead=_EQUAL
+        )
     b = driver.context.b
     return b.concatenate([b.reshape(driver.read(_packed(ref)), (1, *shape)) for ref in line], 0)  # type: ignore[no-any-return]
 
@@ -290,5 +324,7 @@ def _write_pieces(driver: Any, line: Sequence[TensorRef], pieces: Value) -> None
     b = driver.context.b
     for i, ref in enumerate(line):
         if ref.geometry.size != pieces.shape[1:]:
-            raise GroupError(f"a piece of shape {list(pieces.shape[1:])} for {list(ref.geometry.size)}")
+            raise GroupError(
+                f"a piece of shape {list(pieces.shape[1:])} for {list(ref.geometry.size)}", instead=_EQUAL
+            )
         driver.write(_packed(ref), b.reshape(b.narrow(pieces, 0, i, 1), ref.geometry.size))

@@ -31,6 +31,11 @@ from .table import EFFECTS, Context, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
 _COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
+_ON_ALL_RANKS = (
+    "all_reduce (or all_gather) where every rank needs the result; or read it on the root alone, and "
+    "broadcast what "
+    "is made of it"
+)
 _WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 
 
@@ -97,7 +102,7 @@ class Lowering:
     def undefined(self, ref: TensorRef) -> Value:
         """What a collective leaves in a buffer whose contents PyTorch does not define."""
         message = f"the step reads a buffer that {self.context.op} left undefined on this rank"
-        error = GroupError(message, op=self.context.op)
+        error = GroupError(message, op=self.context.op, instead=_ON_ALL_RANKS)
         return self.refused(error, TensorType(ref.dtype, ref.geometry.size))
 
     def run(self, nodes: Sequence[Node]) -> None:
@@ -173,6 +178,8 @@ class Lowering:
         sources = _tensors((node.args, dict(node.kwargs)))
         operands = []
         for source in sources:  # they stay live, so that all problems are listed
+            if source in node.writes and self.memory.unwritten(source.storage, source.geometry):
+                continue  # noise fills what empty() made
             try:
                 operands.append(self.read(source))
             except CaptureError:

@@ -231,6 +231,20 @@ def _masked_fill(c: Context, x: Value, mask: Value, value: Operand) -> Value:
     return c.b.select(mask, c.value(value, dtype), c.value(x, dtype))
 
 
+def _triangle(lower: bool) -> Lower:
+    def triangle(c: Context, x: Value, diagonal: int = 0) -> Value:
+        """Rows and columns are the last two dimensions; ``column <= row + diagonal`` is the lower one."""
+        row, column = (c.b.iota(len(x.shape) + d, x.shape) for d in (-2, -1))
+        row = c.b.binary("add", row, c.b.like(diagonal, row)) if diagonal else row
+        return c.b.select(c.b.compare("GE" if lower else "LE", row, column), x, c.b.like(0, x))
+
+    return triangle
+
+
+lowers("aten.tril")(_triangle(True))
+lowers("aten.triu")(_triangle(False))
+
+
 @lowers(
     *("aten._to_copy", "aten.to", "aten.clone", "aten.lift_fresh", "aten.alias", "aten.contiguous"),
     *("aten.detach", "aten._unsafe_view", "aten.view", "aten.reshape"),

@@ -116,8 +116,8 @@ class Context:
             return x.type.sort
         return "Bool" if isinstance(x, bool) else "Int" if isinstance(x, int) else "Real"
 
-    def refuse(self, message: str) -> LoweringError:
-        return LoweringError(message, op=self.op)
+    def refuse(self, message: str, instead: str | None = None) -> LoweringError:
+        return LoweringError(message, op=self.op, instead=instead)
 
     def is_member(self, group: GroupRef, place: int) -> bool:
         """Is the traced rank the member at ``place`` of the group?"""
@@ -136,7 +136,13 @@ class Context:
         if len(group.ranks) == 1:
             return x
         if not axes:
-            raise GroupError(f"group {list(group.ranks)} is no fibre of mesh axes", op=self.op)
+            raise GroupError(
+                f"group {list(group.ranks)} is no fibre of mesh axes",
+                op=self.op,
+                instead="Definition.mesh with an axis for every way in which ranks are grouped, and "
+                "its groups: "
+                'mesh["dp"].get_group()',
+            )
         key = axes, group.ordinal
         seq = self.groups[key] = self.groups.get(key, -1) + 1
         result = TensorType(x.dtype, tuple(shape))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.capture.counters import Numbers, counted, numbers
+from orchestrator.capture.counters import Numbers, counted, line_of, numbers, place_of
 
 
 class Counting(nn.Linear):
@@ -132,3 +132,60 @@ def test_containers_are_followed_to_a_depth(depth: int, seen: bool) -> None:
     before = dict(numbers(reads, made, optimizer))
     innermost[0] = 1
     assert (counted(before, numbers(reads, made, optimizer)) is not None) == seen
+
+
+def test_the_line_that_changes_a_number_is_found() -> None:
+    """The line of the definition says nothing to somebody who has to find `n += 1` in a large project."""
+    made, optimizer = model()
+    held = {"calls": 0, "others": 0}
+
+    def helps() -> int:
+        held["others"] += 1
+        return 1
+
+    def reads() -> None:
+        held["others"] += 1
+        held["calls"] += helps()
+        held["others"] += 1
+
+    place = place_of("held['calls']", reads, made, optimizer)
+    assert place is not None and place.holder is held
+    first = reads.__code__.co_firstlineno
+    assert line_of(place.read, reads) == (__file__, first + 2, "reads")
+    assert line_of(lambda: held["others"], reads) == (__file__, first + 1, "reads")
+    assert line_of(lambda: 0, reads) is None
+
+
+def test_a_number_that_a_library_changes_is_told_at_the_line_that_calls_it() -> None:
+    made, optimizer = model()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)
+
+    def schedules() -> None:
+        optimizer.step()
+        scheduler.step()
+
+    place = place_of("scheduler.last_epoch", schedules, made, optimizer)
+    assert place is not None and place.holder is scheduler
+    line = schedules.__code__.co_firstlineno + 2
+    assert line_of(place.read, schedules) == (__file__, line, "schedules")
+
+
+def changes_nothing() -> None: ...
+
+
+def test_a_run_that_fails_leaves_a_refusal_without_a_line() -> None:
+    made, optimizer = model()
+
+    def fails() -> None:
+        raise ValueError
+
+    made.calls = 1
+    before = dict(numbers(changes_nothing, made, optimizer))
+    made.calls = 2
+    error = counted(
+        before,
+        numbers(changes_nothing, made, optimizer),
+        lambda path: place_of(path, changes_nothing, made, optimizer),
+        fails,
+    )
+    assert error is not None and error.frame is None and "model.calls" in error.message

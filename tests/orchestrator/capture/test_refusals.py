@@ -5,7 +5,7 @@ Every mistake is traced on one rank or the single device, in one forked child; n
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import distribute_tensor
 
 from orchestrator.capture import Batch, CaptureError, Definition
 from orchestrator.capture.checks import check
@@ -189,9 +190,42 @@ def sorts(model, optimizer, batch):
     return finish(model, optimizer, model(batch["x"]).sort(0)[0][0].mean())
 
 
-def copies(model, optimizer, batch):
-    other = copy.deepcopy(model)
-    return finish(model, optimizer, (model(batch["x"]) - other(batch["x"]).detach()).mean())
+def counts_hits(model, optimizer, batch):
+    return {"loss": (model(batch["x"]).argmax(-1) == 1).float().mean()}
+
+
+def normalises(model, optimizer, batch):
+    return finish(
+        model, optimizer, nn.functional.batch_norm(model(batch["x"]), None, None, training=True).mean()
+    )
+
+
+def draws_its_batch(model, optimizer, batch):
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch["x"]), batch_size=2)
+    return finish(model, optimizer, sum(model(x).mean() for (x,) in loader))
+
+
+def registers_twice():
+    model = nn.Linear(4, 4)
+    model.mask = 0
+    model.register_buffer("mask", torch.ones(4))
+    return model
+
+
+def watches(model, optimizer, batch):
+    dist.monitored_barrier()
+    return right(model, optimizer, batch)
+
+
+def splits_the_group(model, mesh):
+    model.group = dist.split_group(dist.group.WORLD, [[0, 1]])
+    return model
+
+
+def distributes_half(model, mesh):
+    model.bias = None
+    model.weight = nn.Parameter(distribute_tensor(model.weight, mesh))
+    return model
 
 
 #: Beginning of a row of the tables, what is wrong, where it is traced, and code of the line that is named.
@@ -235,7 +269,13 @@ TRACED: list[Case] = [
     ("random numbers", {"step": drops}, None, "nn.functional.dropout("),
     ("random numbers", {"step": adds_noise}, None, "torch.randn(4)"),
     ("sorting", {"step": sorts}, None, ".sort(0)"),
-    ("tensors that PyTorch copies", {"step": copies}, None, 'other(batch["x"])'),
+    ("the largest entry", {"step": counts_hits}, None, ".argmax(-1)"),
+    ("normalisation over", {"step": normalises}, None, "batch_norm(model("),
+    ("a `DataLoader` in", {"step": draws_its_batch}, None, "for (x,) in loader"),
+    ("a buffer or parameter", {"build": registers_twice}, None, 'register_buffer("mask"'),
+    ("`monitored_barrier`", {"parallel_step": watches}, 1, "dist.monitored_barrier()"),
+    ("`split_group`", {"parallelize": splits_the_group}, 1, "dist.split_group("),
+    ("plain tensors and DTensors", {"parallelize": distributes_half}, 1, 'model(batch["x"])'),
 ]
 
 
@@ -269,6 +309,115 @@ def test_every_row_of_the_tables_has_a_mistake_above() -> None:
 def test_the_page_shows_the_tables() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "capture.md"
     assert documented() in page.read_text("utf-8")
+
+
+# --- what ranks say to one another --------------------------------------------------------------------------
+
+
+def talking(talk: Callable[[Any], object]) -> dict[str, Any]:
+    """A step of the ranks that does this with the model before it steps."""
+
+    def step(model, optimizer, batch):
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        talk(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return {"parallel_step": step}
+
+
+def multiplies(model):
+    dist.all_reduce(model.weight.grad, op=dist.ReduceOp.PRODUCT)
+
+
+def passes_on(model):
+    received = torch.empty_like(model.weight.grad)
+    here = dist.get_rank()
+    works = [dist.isend(model.weight.grad, 1 - here), dist.irecv(received, 1 - here)]
+    for work in works:
+        work.wait()
+    model.weight.grad.add_(received)
+
+
+def makes_a_group(model):
+    dist.all_reduce(model.weight.grad, group=dist.new_group([0, 1]))
+
+
+def reads_what_the_root_has(model):
+    dist.reduce(model.weight.grad, 0)
+
+
+def takes_every_second(model):
+    dist.all_reduce(model.weight.grad[:, ::2])
+
+
+def unequal(model):
+    out = [torch.empty(1, 4), torch.empty(3, 4)]
+    dist.all_gather(out, model.weight.grad[:2])
+    model.weight.grad.copy_(torch.cat(out))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "code", "instead"),
+    [
+        (talking(multiplies), "a reduction by PRODUCT", "ReduceOp.PRODUCT", "ReduceOp.SUM, AVG, MAX or MIN"),
+        (talking(passes_on), "a send between two ranks", "dist.isend(", "a collective that all members"),
+        (talking(passes_on), "a recv between two ranks", "dist.irecv(", "all_gather and the piece"),
+        (talking(makes_a_group), "the step makes a process group", "dist.new_group(", "once, in parallelize"),
+        (talking(reads_what_the_root_has), "left undefined on this rank", "dist.reduce(", "all_reduce"),
+        (talking(takes_every_second), "a tensor with gaps", "[:, ::2]", "tensor.contiguous()"),
+        (talking(unequal), "pieces of different shapes", "dist.all_gather(", "padded"),
+    ],
+)
+def test_what_ranks_cannot_say_to_one_another(
+    changes: dict[str, Any], message: str, code: str, instead: str
+) -> None:
+    text = str(told(changes, 1))
+    assert message in text and code in text and "test_refusals.py:" in text and "Traceback" not in text
+    assert "write instead: " in text and instead in text.split("write instead: ", 1)[1]
+
+
+def test_a_process_group_that_is_made_and_swallowed_is_told_all_the_same() -> None:
+    def quietly(model):
+        with contextlib.suppress(Exception):
+            dist.new_group([0, 1])
+
+    assert "the step makes a process group" in str(told(talking(quietly), 0))
+
+
+def test_a_group_across_the_axes_of_the_mesh_is_told_what_a_mesh_is() -> None:
+    def parallelize(model, mesh):
+        model.odd = dist.new_group([0, 2])
+        return model
+
+    def odd_ones(model):
+        if dist.get_rank() in (0, 2):
+            dist.all_reduce(model.weight.grad, group=model.odd)
+
+    text = str(told({**talking(odd_ones), "parallelize": parallelize, "mesh": {"dp": 4}}, 0))
+    assert (
+        "group [0, 2] is no fibre of mesh axes" in text
+        and "write instead: Definition.mesh with an axis" in text
+    )
+
+
+def test_a_scatter_to_a_tensor_that_is_not_of_the_models_is_told_how_to_make_one() -> None:
+    def parallelize(model, mesh):
+        out = torch.empty(2, 4)
+        dist.scatter(out, list(model.weight.detach().chunk(2)) if dist.get_rank() == 0 else None, src=0)
+        model.weight = nn.Parameter(out)
+        return model
+
+    text = str(told({"parallelize": parallelize}, 1))
+    assert "torch.distributed.scatter on a real tensor" in text and "parameter.new_empty(…)" in text
+
+
+def test_noise_in_fresh_memory_is_one_problem() -> None:
+    """Dropout fills what empty_like made: that nothing has written it before is no second problem."""
+    text = str(told({"step": drops}, None))
+    assert "no lowering for bernoulli_" in text and "nothing has written" not in text
 
 
 # --- what functions return, and what is read from outside ---------------------------------------------------

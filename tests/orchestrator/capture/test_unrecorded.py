@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import linecache
 import random
 import re
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -129,6 +132,39 @@ def test_a_helper_thread_that_writes_weights_is_refused() -> None:
         refused(definition(after(helped)), r"another thread works on tensors of the step[\s\S]*in decay")
     finally:
         threading.excepthook = hook
+
+
+def in_a_pool(model: Any, _: Any) -> None:
+    """Joined or not: in a trace all is in order, in a job another thread's collectives are in none."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(dist.all_reduce, model.weight.grad).result()
+
+
+def waited_elsewhere(model: Any, _: Any) -> None:
+    work = dist.all_reduce(model.weight.grad, async_op=True)
+    thread = threading.Thread(target=work.wait)
+    thread.start()
+
+
+@pytest.mark.parametrize("more", [in_a_pool, waited_elsewhere])
+def test_collectives_and_waits_of_other_threads_are_refused(
+    more: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An all-reduce in a thread pool was captured: no op ran in that thread, only the call."""
+
+    def step(model: Model, optimizer: Optimizer, batch: Results) -> dict[str, Tensor]:
+        loss = F.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        more(model, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss}
+
+    with pytest.raises(StateError) as caught:
+        trace(definition(parallel_step=step), 0)
+    text = str(caught.value)
+    assert "another thread works on tensors of the step" in text and more.__name__ in text
+    assert "async_op=True" in text and "Traceback" not in capsys.readouterr().err
 
 
 # --- real tensors -----------------------------------------------------------------------------------------
@@ -295,3 +331,30 @@ def test_a_global_counts_though_no_class_of_the_users_is_in_its_file() -> None:
 
     with pytest.raises(StateError, match="the step changes the position of KEPT"):
         trace(checked(definition(step, build=lambda: nn.Sequential(nn.Linear(3, 3)))), None)
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "instead"),
+    [
+        (definition(build=Counting), "self.calls += 1", "a buffer or optimizer state"),
+        (definition(after(counted_globally)), 'STEPS["done"] += 1', "count outside the step"),
+        (
+            definition(after(lambda _, optimizer: optimizer.scheduler.step()), optimizer=scheduled),
+            "optimizer.scheduler.step()",
+            "scheduler.step() outside of the step",
+        ),
+        (definition(nonlocal_counter()), "calls += 1", "a buffer or optimizer state"),
+        (definition(after(Sometimes.by_a_length)), "Sometimes.log.append(1)", "among what the step returns"),
+        (definition(after(Sometimes.by_items)), "next(Sometimes.items)", "an entry of the batch"),
+        (definition(after(Sometimes.by_chance)), "if random.random() < 0.001:", "an entry of the batch"),
+        (definition(after(stepped_in_state)), 'state["step"] = state.get("step", 0) + 1', "a buffer"),
+    ],
+)
+def test_a_number_that_changes_is_told_with_the_line_that_changes_it(
+    made: Definition, code: str, instead: str
+) -> None:
+    with pytest.raises(StateError) as caught:
+        trace(made, None)
+    (found,) = [p for p in caught.value.problems() if "which is no tensor" in p.message]
+    assert found.frame is not None and found.frame[0] == __file__ and found.instead is not None
+    assert code in linecache.getline(*found.frame[:2]) and instead in found.instead

@@ -232,6 +232,17 @@ def _masked_fill(d: Draw) -> Case:
     return Case(torch.masked_fill, (x, mask, value))
 
 
+@cases("aten.tril", "aten.triu")
+def _triangle(d: Draw, name: str) -> Case:
+    """A diagonal outside of the matrix leaves all of it, or nothing."""
+    dtype, inside = d.one(*ALL), d.chance(0.3)
+    x = d.tensor((*d.shape(), d.size(), d.size()), dtype, written=inside)
+    args = (x, d.one(0, 1, -1, 3, -3)) if d.chance(0.7) else (x,)
+    if inside:
+        return Case(inplace(getattr(torch.Tensor, f"{name}_")), args)
+    return Case(d.one(getattr(torch, name), with_out(getattr(torch, name))), args)
+
+
 def _conversion_refused(source: torch.dtype, target: torch.dtype) -> str | None:
     if source.is_floating_point and not target.is_floating_point and target != torch.bool:
         return "rounds and has no exact meaning"

@@ -1,0 +1,114 @@
+"""Which tensors a step finds and leaves, wherever an ordinary optimizer keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel, parallelize_module
+
+from orchestrator.capture import Batch, CaptureError, Definition
+from orchestrator.capture.tracing import trace
+
+
+@dataclass
+class Moments:
+    first: Tensor
+    label: str = "moments"
+
+
+class Momentum(torch.optim.Optimizer):
+    """Keeps its state in an object of its own making."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            held = self.state[p].setdefault("moments", Moments(torch.zeros_like(p)))
+            held.first.mul_(0.9).add_(p.grad)
+            p.add_(held.first, alpha=-0.1)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Wraps an optimizer, whose state is state, too."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+        self.param_groups = inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+        for p in self.param_groups[0]["params"]:
+            slow = self.state[p].setdefault("slow", p.clone())
+            p.copy_(slow.lerp_(p, 0.5))
+
+
+def train(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    optimizer.zero_grad()
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    return {"loss": loss.detach()}
+
+
+def definition(**changes: Any) -> Definition:
+    fields: dict[str, Any] = {
+        "mesh": {"tp": 2},
+        "build": lambda: nn.Linear(4, 4, bias=False),
+        "parallelize": lambda model, mesh: model,
+        "optimizer": lambda params: torch.optim.SGD(params, lr=0.1),
+        "step": train,
+        "batch": {"x": Batch((2, 4, 4))},
+    }
+    return Definition(name="states", **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "names"),
+    [
+        (Momentum, {"opt.moments.first.weight"}),
+        (lambda params: Lookahead(torch.optim.Adam(params)), {"opt.slow.weight", "opt.exp_avg.weight"}),
+    ],
+)
+def test_state_in_objects_and_in_wrapped_optimizers_is_state(optimizer: Any, names: set[str]) -> None:
+    """It was "a tensor that is no state", with advice to make it one."""
+    program = trace(definition(optimizer=optimizer), None).program
+    assert names <= set(program.inputs) and names <= set(program.outputs)
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4, bias=False))
+
+
+def sequence_parallel(model: Any, mesh: Any) -> Any:
+    """The norm sees rows of the sequence only: its gradients are partial sums of the ranks."""
+    gathered = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    return parallelize_module(model, mesh, {"0": SequenceParallel(), "1": gathered})
+
+
+def unzeroed(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    return {"loss": loss.detach()}
+
+
+def test_partial_gradients_that_are_zeroed_before_they_are_read_are_no_states() -> None:
+    """zero_grad() at the beginning of a step, as most write it, was refused under sequence parallelism."""
+    made = definition(build=build, parallelize=sequence_parallel)
+    assert "params.0.weight" in trace(made, 0).program.outputs
+
+
+def test_partial_gradients_that_a_step_reads_are_refused() -> None:
+    made = definition(build=build, parallelize=sequence_parallel, step=unzeroed)
+    with pytest.raises(CaptureError, match=r"placement P\(sum\) of a state tensor .*grads\.0\.weight"):
+        trace(made, 0)
