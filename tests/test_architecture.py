@@ -101,8 +101,6 @@ UNTESTED = {
     "orchestrator/capture/processes",
     "orchestrator/capture/realstep",
     "orchestrator/capture/recorder",
-    "orchestrator/capture/shims",
-    "orchestrator/capture/states",
     "orchestrator/capture/tracing",
     "orchestrator/capture/userfile",
     "orchestrator/capture/work",
