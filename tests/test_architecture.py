@@ -114,7 +114,6 @@ UNTESTED = {
     "orchestrator/proving/assembly",
     "orchestrator/proving/lemmas",
     "orchestrator/refuting/scenarios",
-    "orchestrator/refuting/search",
     "orchestrator/refuting/stage_values",
     "orchestrator/refuting/witnessing",
     "orchestrator/relating/candidates",

@@ -25,7 +25,7 @@ from ..errors import EvaluationError
 from ..evaluating.forms import Form, Split
 from ..evaluating.network import Expansion, Node
 from .scenarios import Scenario
-from .search import Witness, claimed_facts
+from .search import Witness
 
 _SAMPLE = 48
 
@@ -50,7 +50,6 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
     scenario = Scenario(witness.inputs, witness.junk)
     expansion = scenario.expand(plan)
     relation = plan.outputs[witness.output]
-    fact = claimed_facts(plan, relation)[witness.piece]
     at = {a: witness.symbols.get(a, 0) for a in plan.mesh.axes}
     rank = plan.mesh.rank(at)
     output = expansion.program(rank).outputs[relation.plan]
@@ -64,7 +63,7 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
     if found is not None:
         return Suspect(rank, expansion.class_of(rank), _scaled_term(values, rank, ops, found))
     # every tensor has a counterpart: two outputs were exchanged, or a right tensor is not the right one
-    return Suspect(rank, fact.piece.cls, ops[output]) if output in ops else None
+    return Suspect(rank, expansion.class_of(rank), ops[output]) if output in ops else None
 
 
 def _first_lost(values: _Values, rank: int, ops: dict[str, Op], output: str) -> Op | None:

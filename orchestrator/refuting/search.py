@@ -18,8 +18,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from certificates.plan.plan import Piece, Plan, Relation
+from certificates.plan.plan import Plan, Relation
 from certificates.plan.types import format_rational
+from certificates.proof.facts import Fact, relation_facts
 
 from ..errors import EvaluationError, OutOfTime
 from ..evaluating.grids import Array, Grid, common_axes, flattened, refined
@@ -63,30 +64,6 @@ class Witness:
 
 def _text(value: Fraction | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else format_rational(value)
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A claimed fact: one piece of a relation, or the pieces of several classes under a reduction."""
-
-    piece: Piece
-    classes: tuple[str, ...]
-    box: Mapping[str, tuple[int, int]]
-
-
-def claimed_facts(plan: Plan, relation: Relation) -> list[Fact]:
-    """The facts of an output relation, numbered as in ``docs/certificate.md``."""
-    if relation.reduce is None:
-        return [Fact(p, (p.cls,), plan.by_class[p.cls].box) for p in relation.pieces]
-    groups: dict[object, list[Piece]] = {}
-    for piece in relation.pieces:
-        box = {a: r for a, r in plan.by_class[piece.cls].box.items() if a not in relation.reduce[1]}
-        groups.setdefault((piece.sizes, piece.plan, piece.spec, tuple(box.items())), []).append(piece)
-    out = []
-    for pieces in groups.values():
-        box = {a: r for a, r in plan.by_class[pieces[0].cls].box.items() if a not in relation.reduce[1]}
-        out.append(Fact(pieces[0], tuple(p.cls for p in pieces), box))
-    return out
 
 
 @dataclass(frozen=True)
@@ -173,10 +150,10 @@ def differences(
     order = sorted(range(len(plan.outputs)), key=lambda i: len(plan.outputs[i].pieces[0].sizes) > 0)
     for output in order:
         relation = plan.outputs[output]
-        for number, fact in enumerate(claimed_facts(plan, relation)):
+        for number, fact in enumerate(relation_facts(plan, relation, "output", output)):
             if wanted is not None and (output, number) not in wanted:
                 continue
-            for at in _places(fact.box):
+            for at in _places({s: r for s, r in fact.ranges.items() if s in plan.mesh.axes}):
                 try:
                     found = _difference(plan, scenario, expansion, relation, fact, at)
                 except EvaluationError:
@@ -199,7 +176,7 @@ def _places(box: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
 
 
 def fact_nodes(
-    plan: Plan, expansion: Expansion, relation: Relation, fact: Fact, at: Mapping[str, int]
+    plan: Plan, expansion: Expansion, relation: Relation, at: Mapping[str, int]
 ) -> tuple[int, int]:
     """Nodes of the plan side (reduced over ranks if the relation is) and of the specification side."""
     spec = expansion.value(-1, plan.specification.outputs[relation.spec])
@@ -223,13 +200,15 @@ def _difference(
     fact: Fact,
     at: Mapping[str, int],
 ) -> tuple[float, dict[str, int], float, float] | None:
-    mine, theirs = fact_nodes(plan, expansion, relation, fact, at)
-    piece = fact.piece
-    mine_at, theirs_at = forms(piece.plan, at), forms(piece.spec, at)
+    mine, theirs = fact_nodes(plan, expansion, relation, at)
+    # Symbols of a fact are mesh axes, as many as its left index begins with, then digits.
+    digits = [hi - lo for s, lo, hi in fact.symbols if s not in plan.mesh.axes]
+    mine_at = forms(fact.lhs_index[len(fact.symbols) - len(digits) :], at)
+    theirs_at = forms(fact.rhs_index, at)
     if mine == theirs and mine_at == theirs_at and relation.coef == 1:
         return None
     best: tuple[float, dict[str, int], float, float] | None = None
-    parts = scenario.evaluator.parts([(mine, mine_at), (theirs, theirs_at)], piece.sizes)
+    parts = scenario.evaluator.parts([(mine, mine_at), (theirs, theirs_at)], digits)
     pairs = []
     for olds, sizes, grids in parts:
         left, right = (flattened(g, sizes) for g in grids)

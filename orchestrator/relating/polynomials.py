@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import TypeVar
 
 from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Reduced, Ref, split_ref
@@ -46,6 +47,7 @@ class Summand:
 Leaf = tuple[Ref | Inverse | Summand, tuple[Affine, ...]]
 Monomial = tuple[Leaf, ...]
 Polynomial = dict[Monomial, Fraction]
+K = TypeVar("K")
 
 
 @dataclass
@@ -145,7 +147,7 @@ class Polynomials:
                 raise Unfollowable("summands over other axes")
             whole = _sorted((_after(leaf, axes), at) for leaf, at in monomial)
             parts.append((whole, coef * (1 if summands else count)))
-        return _sum(parts)
+        return combined(parts)
 
     def of_specification(
         self,
@@ -267,10 +269,10 @@ class Polynomials:
         else:
             right = self._element(second, at, way)
         if op.name in ("multiply", "divide"):
-            out = _sum((_sorted((*m, *n)), c * d) for m, c in left.items() for n, d in right.items())
+            out = combined((_sorted((*m, *n)), c * d) for m, c in left.items() for n, d in right.items())
         else:
             sign = -1 if op.name == "subtract" else 1
-            out = _sum((*left.items(), *((m, sign * c) for m, c in right.items())))
+            out = combined((*left.items(), *((m, sign * c) for m, c in right.items())))
         return _small(ref, out)
 
     def _summands(self, ref: str, at: Sequence[Affine], way: Opening) -> Polynomial:
@@ -284,19 +286,19 @@ class Polynomials:
             for d, i in zip(dims, position, strict=True):
                 index.insert(mesh + d, Affine(i))
             parts += self._element(operand, index, way).items()
-        return _small(ref, _sum(parts))
+        return _small(ref, combined(parts))
 
 
 def _sorted(leaves: Iterable[Leaf]) -> Monomial:
     return tuple(sorted(leaves, key=str))
 
 
-def _sum(parts: Iterable[tuple[Monomial, Fraction]]) -> Polynomial:
-    """The sum of monomials with their coefficients."""
-    out: Polynomial = {}
-    for monomial, coef in parts:
-        out[monomial] = out.get(monomial, Fraction(0)) + coef
-    return {m: c for m, c in out.items() if c}
+def combined(parts: Iterable[tuple[K, Fraction]]) -> dict[K, Fraction]:
+    """The sum of things with coefficients, in the order of their first occurrence; what cancels goes."""
+    out: dict[K, Fraction] = {}
+    for thing, coef in parts:
+        out[thing] = out.get(thing, Fraction(0)) + coef
+    return {t: c for t, c in out.items() if c}
 
 
 def _small(ref: Ref, poly: Polynomial) -> Polynomial:

@@ -17,6 +17,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Ref
 
 from ..cells import Cut, Digits, Unfollowable
+from ..relating.polynomials import combined
 from ..relating.recipes import Instance, Use
 
 Forms = tuple[Affine, ...]
@@ -119,11 +120,8 @@ def _call(function: str, arguments: Sequence[Sequence[tuple[tuple[Factor, ...], 
     """The call with its arguments in normal form; a maximum has no order of its arguments."""
     normal = []
     for argument in arguments:
-        total: dict[tuple[Factor, ...], Fraction] = {}
-        for factors, coef in argument:
-            key = tuple(sorted(factors, key=str))
-            total[key] = total.get(key, Fraction(0)) + coef
-        normal.append(tuple(sorted(((k, c) for k, c in total.items() if c), key=str)))
+        total = combined((tuple(sorted(factors, key=str)), coef) for factors, coef in argument)
+        normal.append(tuple(sorted(total.items(), key=str)))
     return Call(function, tuple(sorted(normal, key=str) if function in ("max2", "min2") else normal))
 
 
@@ -200,12 +198,7 @@ Key = tuple[tuple[int, ...], tuple[Factor, ...]]
 
 def collected(terms: Sum) -> dict[Key, Fraction]:
     """Coefficients of products that differ in more than the names of their bound symbols."""
-    total: dict[Key, Fraction] = {}
-    for term in terms:
-        if term.coef:
-            key, coef = _canonical(term)
-            total[key] = total.get(key, Fraction(0)) + coef
-    return {k: c for k, c in total.items() if c}
+    return combined(_canonical(term) for term in terms if term.coef)
 
 
 def _canonical(term: Term) -> tuple[Key, Fraction]:

@@ -14,6 +14,8 @@ from certificates.proof.facts import Reduced
 from certificates.proof.stages import Elem, Law, Term
 from smtlib_emit.algebra import AlgebraText
 
+from ..relating.polynomials import combined
+
 Atom = Elem | Fraction | tuple[object, ...] | str
 Monomial = tuple[Atom, ...]
 Polynomial = frozenset[tuple[Monomial, Fraction]]
@@ -54,11 +56,7 @@ class Polynomials:
 
     @staticmethod
     def sum(parts: list[Polynomial]) -> Polynomial:
-        total: dict[Monomial, Fraction] = {}
-        for p in parts:
-            for m, c in p:
-                total[m] = total.get(m, Fraction(0)) + c
-        return frozenset((m, c) for m, c in total.items() if c)
+        return frozenset(combined(term for p in parts for term in p).items())
 
     def _atom(self, atom: Atom) -> Polynomial:
         self._order.setdefault(atom, len(self._order))
@@ -181,12 +179,11 @@ class Polynomials:
 
     def _mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Product, with the law instance that a solver needs to see it."""
-        total: dict[Monomial, Fraction] = {}
-        for m, c in p:
-            for n, d in q:
-                key = tuple(sorted((*m, *n), key=lambda a: self._order[a]))
-                total[key] = total.get(key, Fraction(0)) + c * d
-        result = frozenset((m, c) for m, c in total.items() if c)
+
+        def product(m: Monomial, n: Monomial) -> Monomial:
+            return tuple(sorted((*m, *n), key=lambda a: self._order[a]))
+
+        result = frozenset(combined((product(m, n), c * d) for m, c in p for n, d in q).items())
         left = ("mul", self.term(p), self.term(q))
         right = self.term(result)
         if left != right and (left, right) not in self._seen:
