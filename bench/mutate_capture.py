@@ -3,7 +3,7 @@
     python bench/mutate_capture.py --save                   the sample of the list, tried with the quick tests
     python bench/mutate_capture.py --survived --slow --save  what survived those, with the slow tests too
     python bench/mutate_capture.py --counts                 the tables of the list
-    python bench/mutate_capture.py --file lowering          every mutant of a module or a folder
+    python bench/mutate_capture.py --file lowering          every mutant of modules or folders
     python bench/mutate_capture.py --replay 10 --seed 3     ten of the list: are they noticed still?
 
 What a mutant is, and how they are tried, is told in bench/mutation/; the result in docs/mutation.md. The
@@ -153,7 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--many", type=int, default=MANY, help="mutants of the list")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--file", help="every mutant of this module or folder, such as lowering, instead")
+    parser.add_argument(
+        "--file", nargs="+", help="every mutant of these modules or folders, such as lowering, instead"
+    )
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--survived", action="store_true", help="only what survived, by the list")
     parser.add_argument("--tests", nargs="+", help="only these files of tests")
@@ -170,7 +172,7 @@ def main() -> None:
         "--lines", type=Path, help="a file that keeps what tests execute until the code changes"
     )
     given = parser.parse_args()
-    found = mutants(CAPTURE, given.file or "")
+    found = [m for under in given.file or [""] for m in mutants(CAPTURE, under)]
     if given.replay:
         raise SystemExit(replay({m.key: m for m in found}, given.replay, given.seed) > 0)
     known = listed()

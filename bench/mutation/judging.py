@@ -330,7 +330,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Failed(BaseException):
-    """A test noticed; passes through pytest, which stops."""
+    """A test noticed; pytest takes it for an error of its own and stops."""
 
 
 class _Watch:
@@ -362,10 +362,9 @@ def _scratch(target: Target, mutant: Mutant, tests: Sequence[Test], files: Seque
     def run() -> str:
         watch = _Watch(target, tests)
         sys.meta_path.insert(0, _Changed(target, mutant))
-        try:
-            code = _pytest(target, files, watch)
-        except _Failed:
-            return f"killed by {watch.failed}"
-        return "survived" if code in (0, 5) else f"killed by exit code {code}"
+        code = _pytest(target, files, watch)
+        if code in (0, 5):
+            return "survived"
+        return f"killed by {watch.failed or f'exit code {code}'}"
 
     return child(run)

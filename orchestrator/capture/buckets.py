@@ -24,7 +24,7 @@ def boxes(shape: Sequence[int], low: int, high: int) -> Iterator[Box]:
         return
     inner = math.prod(shape[1:])
     (first, skip), (last, rest) = divmod(low, inner), divmod(high, inner)
-    if first == last or skip:
+    if skip:
         end = rest if first == last else inner
         yield from _in_row(first, boxes(shape[1:], skip, end))
         first += 1

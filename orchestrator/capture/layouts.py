@@ -52,7 +52,7 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
 def padded_shape(local: torch.Tensor, ref: TensorRef) -> tuple[int, ...] | None:
     """Shape of the whole storage where FSDP keeps the rows of a shard in a longer, padded buffer."""
     held = local.untyped_storage().nbytes() // local.element_size()
-    if held == local.numel() or ref.geometry.offset or not ref.geometry.dense or not local.dim():
+    if held == local.numel() or ref.geometry.offset or not local.dim():
         return None
     row = local.numel() // local.shape[0]
     return None if held % row or not local.is_contiguous() else (held // row, *local.shape[1:])

@@ -113,9 +113,18 @@ def test_a_misfit_splits_a_completely_traced_class() -> None:
     ]
 
 
-def test_one_point_of_an_axis_proves_nothing() -> None:
-    with pytest.raises(FitError, match="one coordinate only"):
-        fit(["dp", "tp"], [(0, 1), (0, 8)], {(0, 0): (0,)})
+def test_axes_of_one_rank_are_not_halved() -> None:
+    made, _ = grid({"pp": 1, "tp": 4, "dp": 1}, lambda tp, **_: program([0, 5, 6, 7][tp]))
+    assert [c.box for c in made.classes()] == [
+        {"pp": (0, 1), "tp": (0, 2), "dp": (0, 1)},
+        {"pp": (0, 1), "tp": (2, 4), "dp": (0, 1)},
+    ]
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_one_point_of_an_axis_proves_nothing(size: int) -> None:
+    with pytest.raises(FitError, match="scalar 0 along tp is known at one coordinate only"):
+        fit(["dp", "tp"], [(0, 1), (0, size)], {(0, 0): (0,)})
 
 
 def test_two_points_of_a_long_axis_prove_nothing() -> None:

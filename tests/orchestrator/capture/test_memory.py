@@ -5,7 +5,9 @@ import random
 import pytest
 import torch
 
+from certificates.plan.types import TensorType
 from orchestrator.capture import memory
+from orchestrator.capture.builder import Builder, Value
 from orchestrator.capture.errors import AliasingError, ClosureError, LoweringError
 
 x = torch.arange(24, dtype=torch.float64).reshape(4, 6)
@@ -158,6 +160,18 @@ def test_a_refused_write_through_a_strided_view_says_why(lowered) -> None:
         lowered(function, torch.randn(3, 4), torch.ones(3, 4, dtype=torch.int64))
 
 
+def test_a_write_through_an_overlapping_view_is_refused(lowered) -> None:
+    """Which of the values that fall on one element stays is not said."""
+
+    def function(a):
+        b = a.clone()
+        b.as_strided((4, 4), (2, 1), 0).copy_(a[:, :4])
+        return b
+
+    with pytest.raises(AliasingError, match=r"a write through the view .* which visits an element twice"):
+        lowered(function, x)
+
+
 def test_an_overlapping_view_is_refused(lowered) -> None:
     with pytest.raises(AliasingError, match="visits an element twice") as caught:
         lowered(lambda a: a.as_strided((4, 4), (2, 1), 0) + 1, x)
@@ -282,6 +296,37 @@ def test_random_writes_into_one_storage_are_read_back_through_any_view(agrees, s
         return (buffer, *seen)
 
     agrees(step, x)
+
+
+def test_a_storage_has_the_type_of_what_was_written_to_it_first() -> None:
+    """What was read of it before is nobody's; what another type reads or writes later has no meaning."""
+    b = Builder()
+    held = memory.Memory(b, lambda type_, _fresh: b.input(f"missing.{len(b.inputs)}", type_))
+    place, half = memory.Geometry.contiguous((4,)), memory.Geometry.contiguous((2,))
+    reals, whole = b.input("x", TensorType("f32", (4,))), b.input("n", TensorType("i32", (4,)))
+    assert held.read(0, "f32", place).name == "missing.2", "nobody wrote it"
+    held.write(0, "i32", place, whole)
+    assert held.read(0, "i32", place) == whole
+    with pytest.raises(AliasingError, match="a storage of i32 is written as f32"):
+        held.write(0, "f32", place, reals)
+    with pytest.raises(AliasingError, match="a storage of i32 is read as f32"):
+        held.read(0, "f32", half)
+
+
+def test_what_a_write_leaves_of_a_segment_is_never_empty() -> None:
+    """An empty tensor has no place in a plan."""
+    b = Builder()
+    held = memory.Memory(b, lambda type_, _fresh: b.input(f"missing.{len(b.inputs)}", type_))
+
+    def write(start: int, end: int) -> Value:
+        value = b.input(f"x{len(b.inputs)}", TensorType("f32", (end - start,)))
+        held.write(0, "f32", memory.Geometry.contiguous((end - start,), start), value)
+        return value
+
+    for start, end in ((0, 8), (0, 2), (6, 8), (2, 6), (0, 8), (3, 5), (2, 5), (3, 6)):
+        write(start, end)
+    assert all(draft.type.size for draft in b.drafts.values())
+    assert held.read(0, "f32", memory.Geometry.contiguous((8,))).shape == (8,)
 
 
 def test_memory_that_is_filled_only_in_part_is_an_input_elsewhere(lowered) -> None:

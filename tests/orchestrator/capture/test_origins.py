@@ -14,12 +14,20 @@ from orchestrator.capture.builder import Builder, Value
 from orchestrator.capture.origins import Computed, Origins
 
 X = np.arange(24).reshape(4, 6)
+COMPARED = {"LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal}
 ROWS = np.array([3, 1, 2, 0])
 
 
 def computed(b: Builder, name: str, number: int) -> Value:
     """Two row numbers: 0 and 1, with a number added, subtracted or multiplied."""
     return b.binary(name, b.iota(0, (2,)), b.constant(number, TensorType("i64", (2,))))
+
+
+def chosen(b: Builder, direction: str) -> Value:
+    """Row 3 for the numbers 0 to 3 that compare so with 1, row 0 for the others."""
+    type_ = TensorType("i64", (4,))
+    holds = b.compare(direction, b.iota(0, (4,)), b.constant(1, type_))
+    return b.select(holds, b.constant(3, type_), b.constant(0, type_))
 
 
 #: A movement of ``x`` of shape [4, 6], and the same in NumPy; ``r`` are four row numbers.
@@ -51,6 +59,13 @@ MOVES: dict[str, tuple[Callable[[Builder, Value, Value], Value], Callable[[Any],
         lambda b, x, r: b.gather(x, computed(b, "subtract", 2), 0, 0),
         lambda a: a[2:],
     ),
+    **{
+        f"rows by {direction}": (
+            lambda b, x, r, d=direction: b.gather(x, chosen(b, d), 0, 0),
+            lambda a, f=function: a[np.where(f(np.arange(4), 1), 3, 0)],
+        )
+        for direction, function in COMPARED.items()
+    },
 }  # fmt: skip
 
 
@@ -81,6 +96,19 @@ def test_tables_of_row_numbers_are_cut_where_their_slope_changes(rows: list[int]
             at = {f"z{i}": digit for i, digit in enumerate(digits)}
             got[tuple(f.evaluate(at) for f in part.at)] = X[tuple(f.evaluate(at) for f in part.index)]
     np.testing.assert_array_equal(got, X[rows])
+
+
+def test_an_entry_of_a_table_of_two_dimensions_is_found() -> None:
+    """As the rows of a batch of sequences; the numbers run along both dimensions."""
+    b = Builder()
+    x, r = b.input("x", TensorType("f32", (4, 6))), b.input("rows", TensorType("i64", (3, 2)))
+    numbers = np.array([[2, 3], [1, 2], [0, 1]])
+    got = np.full((3, 2, 6), -2)
+    for part in Origins(b, {"rows": numbers}).parts(b.gather(x, r, 0, 0)):
+        for digits in itertools.product(*(range(n) for n in part.sizes)):
+            at = {f"z{i}": digit for i, digit in enumerate(digits)}
+            got[tuple(f.evaluate(at) for f in part.at)] = X[tuple(f.evaluate(at) for f in part.index)]
+    np.testing.assert_array_equal(got, X[numbers])
 
 
 def test_what_is_computed_is_told_with_its_op() -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from certificates.plan.affine import Affine
-from certificates.plan.plan import Mesh
+from certificates.plan.plan import Mesh, RankClass
+from certificates.plan.program import Program
 from orchestrator.capture.cutting import Cut
 from orchestrator.capture.errors import LayoutError
-from orchestrator.capture.layouts import padded_shape
 from orchestrator.capture.origins import Part
-from orchestrator.capture.placing import Placement, agree, compare, derive
-from orchestrator.capture.recorder import reference
+from orchestrator.capture.placing import Placement, agree, compare, derive, pieces
 
 MESH = Mesh({"dp": 2, "tp": 2})
+NOTHING = Program({}, (), {})
 
 
 def cut(starts: tuple[int, ...], sizes: tuple[int, ...], source: str = "w") -> Cut:
@@ -60,15 +59,80 @@ def test_what_a_broadcast_passed_on_must_be_one_tensor() -> None:
         agree("w", {0: one, 1: one, 2: other})
 
 
-def test_only_dense_rows_at_the_start_of_a_longer_storage_are_padded() -> None:
-    storage = torch.zeros(4, 3)
+def test_what_was_not_traced_or_is_computed_contradicts_a_layout_only_if_it_is_known_to() -> None:
+    unknown, computed = Cut(None, None, (4, 4), "is random"), Cut(None, None, (4, 4), "is w * 2", computed=True)
+    compare("w", (8, 4), Placement({"tp": 0}, ("tp",)), MESH, {0: unknown})
+    with pytest.raises(LayoutError, match="is w \\* 2, so it is no shard of it"):
+        compare("w", (8, 4), Placement({"tp": 0}, ("tp",)), MESH, {0: unknown, 1: computed})
 
-    def shape(view: torch.Tensor) -> tuple[int, ...] | None:
-        return padded_shape(view, reference(view))
 
-    assert shape(storage[:3]) == (4, 3)
-    assert shape(storage) is None
-    assert shape(storage[1:]) is None
-    assert shape(storage[:, :2]) is None
-    assert shape(storage.view(-1)[:9].view(3, 3)) == (4, 3)
-    assert shape(storage.view(-1)[:10].view(2, 5)) is None
+# --- tensors that are cut in several parts -----------------------------------------------------------------
+
+
+def parts(rows: list[tuple[int, int]], source: str | None = "w") -> Cut:
+    """Single rows of a tensor of four columns: local number and number in the source."""
+    z = Affine.symbol("z0")
+    made = tuple(Part((4,), (Affine(local), z), source, (Affine(row), z)) for local, row in rows)
+    return Cut(made, ("model.py", 7, "cut"), (len(rows), 4))
+
+
+def heads(rank: int) -> Cut:
+    """Row ``tp`` of the first half of ``w`` and of the second, as a fused weight is cut."""
+    tp = MESH.coordinates(rank)["tp"]
+    return parts([(0, tp), (1, 2 + tp)])
+
+
+def rank_class(name: str, dp: tuple[int, int], tp: tuple[int, int]) -> RankClass:
+    return RankClass(name, {"dp": dp, "tp": tp}, NOTHING)
+
+
+WHOLE = rank_class("c0", (0, 2), (0, 2))
+
+
+def test_parts_are_related_as_they_were_cut_on_every_rank() -> None:
+    found = pieces("w", MESH, [WHOLE], {r: heads(r) for r in range(4)}, [WHOLE.box])
+    tp, z = Affine.symbol("tp"), Affine.symbol("z0")
+    assert [(p.cls, p.sizes, p.plan, p.spec) for p in found.pieces] == [
+        ("c0", (4,), (Affine(0), z), (tp, z)),
+        ("c0", (4,), (Affine(1), z), (tp + 2, z)),
+    ]
+
+
+def test_a_class_of_which_few_ranks_were_traced_takes_the_rule_of_its_box() -> None:
+    """Buckets divide classes after ranks were traced: the box in which the class lies was traced enough."""
+    split = [rank_class("c0", (0, 1), (0, 2)), rank_class("c1", (1, 2), (0, 2))]
+    traced = {r: heads(r) for r in (0, 1)}  # of dp 0 only
+    found = pieces("w", MESH, split, traced | {2: heads(2)}, [WHOLE.box])
+    forms = [[p.spec[0] for p in found.pieces if p.cls == c.name] for c in split]
+    assert forms == [[Affine.symbol("tp"), Affine.symbol("tp") + 2]] * 2
+    boxes = [rank_class("", (0, 2), (0, 1)).box, rank_class("", (0, 1), (0, 2)).box, WHOLE.box]
+    assert pieces("w", MESH, split, traced | {2: heads(2)}, boxes) == found, "no box that it is not in"
+    with pytest.raises(LayoutError, match="no rank of class c1 was traced, and its parts follow no layout"):
+        pieces("w", MESH, split, traced, [c.box for c in split])
+
+
+def test_parts_of_another_tensor_are_refused() -> None:
+    cuts = {r: heads(r) for r in range(3)} | {3: parts([(0, 1), (1, 3)], "v")}
+    with pytest.raises(LayoutError, match=r"holds parts of v \(local \[0, z0\] = v\[1, z0\]; ") as caught:
+        pieces("w", MESH, [WHOLE], cuts, [WHOLE.box])
+    assert caught.value.rank == 3 and caught.value.frame == ("model.py", 7, "cut")
+    with pytest.raises(LayoutError, match="ranks 0 and 3 run one program but hold other parts of it"):
+        pieces("w", MESH, [WHOLE], cuts | {3: parts([(0, 1)])}, [WHOLE.box])
+
+
+def test_parts_that_follow_no_rule_are_refused_at_the_line_that_cuts_them() -> None:
+    other = {0: [0, 4], 1: [1, 5], 2: [2, 6], 3: [7, 3]}
+    cuts = {r: parts(list(enumerate(rows))) for r, rows in other.items()}
+    with pytest.raises(LayoutError, match="its parts follow no rule: .*scalar 2 is 7 at dp=1, tp=1") as caught:
+        pieces("w", MESH, [WHOLE], cuts, [WHOLE.box])
+    assert caught.value.tensor == "w" and caught.value.frame == ("model.py", 7, "cut")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(3, "local [2, z0] = w[4, z0])"), (4, "local [2, z0] = w[4, z0]; …)")]
+)
+def test_of_many_parts_three_are_shown(count: int, shown: str) -> None:
+    cuts = {r: parts([(i, 2 * i) for i in range(count)]) for r in range(4)}
+    with pytest.raises(LayoutError) as caught:
+        compare("w", (8, 4), Placement({}, ()), MESH, cuts)
+    assert f"holds parts of w (local [0, z0] = w[0, z0]; local [1, z0] = w[2, z0]; {shown}" in str(caught.value)

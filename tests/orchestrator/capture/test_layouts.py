@@ -1,0 +1,110 @@
+"""Layouts of a rank's tensors: of DTensors by their placements, of plain ones as they are declared."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
+
+from orchestrator.capture import Batch, Definition
+from orchestrator.capture.errors import LayoutError
+from orchestrator.capture.layouts import Layout, _dtensor_layout, layout_of, padded_shape
+from orchestrator.capture.recorder import reference
+
+
+def declared(**layouts: dict[str, int]) -> Definition:
+    return Definition(
+        name="two",
+        mesh={"dp": 2, "tp": 2},
+        build=lambda: nn.Linear(4, 4),
+        parallelize=lambda model, mesh: model,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=lambda model, optimizer, batch: {},
+        batch={"x": Batch((4, 4))},
+        layouts=layouts,
+    )
+
+
+def test_states_of_the_optimizer_follow_their_parameter() -> None:
+    layout = Layout({}, (), (4,), "w")
+    named = {n: layout.source(n) for n in ("params.w", "buffers.w", "grads.w", "opt.exp_avg.w")}
+    assert named == {n: n if n[0] in "pb" else "params.w" for n in named}
+
+
+def test_a_plain_tensor_lies_as_it_is_declared_major_axis_first() -> None:
+    definition = declared(w={"tp": 0, "dp": 0}, b={})
+    w = layout_of(definition, "opt.exp_avg.w", "w", torch.zeros(2, 4))
+    assert (w.shards, w.order, w.local) == ({"tp": 0, "dp": 0}, ("tp", "dp"), (2, 4))
+    b, unknown = (layout_of(definition, f"params.{n}", n, torch.zeros(4)) for n in ("b", "c"))
+    assert (b.shards, b.order) == ({}, ()) and (unknown.shards, unknown.order) == (None, ())
+    assert not w.traced
+
+
+def placed(**placements: Any) -> Any:
+    """A DTensor on a mesh of 2 x 3 x 2 ranks, as far as its layout is asked for."""
+    sizes = {"dp": 2, "cp": 3, "tp": 2}
+
+    class Mesh:
+        mesh_dim_names = tuple(sizes)
+
+        def __getitem__(self, axis: str) -> Any:
+            return SimpleNamespace(size=lambda: sizes[axis])
+
+    given = [placements.get(axis, Replicate()) for axis in sizes]
+    return SimpleNamespace(device_mesh=Mesh(), placements=given)
+
+
+def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
+    """A strided shard, as FSDP makes of what tensor parallelism has cut, is minor to what it was cut over."""
+    found = {
+        order: _dtensor_layout("w", placed(**placements))
+        for order, placements in {
+            (): {},
+            ("dp", "tp"): {"dp": Shard(0), "tp": Shard(0)},
+            ("tp", "dp"): {"dp": _StridedShard(0, split_factor=2), "tp": Shard(0)},
+            ("cp", "tp", "dp"): {
+                "dp": _StridedShard(0, split_factor=6), "cp": Shard(0), "tp": Shard(0),
+            },
+            ("cp", "dp", "tp"): {
+                "dp": _StridedShard(0, split_factor=3), "cp": Shard(0), "tp": Shard(0),
+            },
+        }.items()
+    }  # fmt: skip
+    assert {order: read for order, (_, read) in found.items()} == {order: order for order in found}
+    assert all(shards == dict.fromkeys(order, 0) for order, (shards, _) in found.items())
+    apart = _dtensor_layout("w", placed(dp=Shard(1), tp=Shard(0)))
+    assert apart[0] == {"dp": 1, "tp": 0}
+
+
+@pytest.mark.parametrize(
+    ("placements", "message"),
+    [
+        ({"dp": _StridedShard(0, split_factor=2)}, "over no matching axes"),
+        ({"dp": _StridedShard(0, split_factor=2), "tp": Shard(1)}, "over no matching axes"),
+        ({"dp": _StridedShard(0, split_factor=4), "tp": Shard(0)}, "over no matching axes"),
+        ({"dp": _StridedShard(0, split_factor=3), "tp": Shard(0)}, "splits an axis"),
+        ({"tp": Partial()}, "of a state tensor"),
+    ],
+)
+def test_placements_that_are_no_layout_are_refused(placements: dict[str, Any], message: str) -> None:
+    with pytest.raises(LayoutError, match=message) as caught:
+        _dtensor_layout("params.w", placed(**placements))
+    assert caught.value.tensor == "params.w"
+
+
+def test_only_dense_rows_at_the_start_of_a_longer_storage_are_padded() -> None:
+    storage = torch.zeros(4, 3)
+
+    def shape(view: torch.Tensor) -> tuple[int, ...] | None:
+        return padded_shape(view, reference(view))
+
+    assert shape(storage[:3]) == (4, 3)
+    assert shape(storage) is None
+    assert shape(storage[1:]) is None
+    assert shape(storage[:, :2]) is None
+    assert shape(storage.view(-1)[:9].view(3, 3)) == (4, 3)
+    assert shape(storage.view(-1)[:10].view(2, 5)) is None
