@@ -94,8 +94,9 @@ def judge(
                 chosen = _within(most, [t for t in tests[1:] if every or t.executes(mutant)])
                 quick = [t for t in chosen if t.name.startswith(target.first)]
                 said = _scratch(target, mutant, quick, target.first)
-                if said == "survived":
-                    said = _scratch(target, mutant, chosen, target.tests)
+                rest = [t for t in chosen if t not in quick]
+                if said == "survived" and rest:
+                    said = _scratch(target, mutant, rest, target.tests)
             tell({"number": number, "said": said})
 
         spread(jobs, [n for n, v in enumerate(verdicts) if v in ("", "again")], again)

@@ -283,7 +283,7 @@ class _Relations:
             functools.partial(self._state, n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)
         ]
         states = _each(makers)
-        types = [[c.program.inputs[b] for c in self._classes] for b in self._definition.buckets]
+        types = {b: [c.program.inputs[b] for c in self._classes] for b in self._definition.buckets}
         return (*states, *self._buckets(types))
 
     def outputs(self) -> tuple[Relation, ...]:
@@ -297,7 +297,7 @@ class _Relations:
         ]
         states = _each(makers)
         programs = [c.program for c in self._classes]
-        held = [[p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets]
+        held = {b: [p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets}
         return (*states, *self._buckets(held))
 
     def _same(self, name: str) -> bool:
@@ -305,11 +305,11 @@ class _Relations:
         bucketed = {t for bucket in self._definition.buckets.values() for t in bucket.tensors}
         return name not in bucketed or any(name in c.program.inputs for c in self._classes)
 
-    def _buckets(self, types: Sequence[Sequence[TensorType]]) -> tuple[Relation, ...]:
+    def _buckets(self, types: Mapping[str, Sequence[TensorType]]) -> tuple[Relation, ...]:
         shapes = {name: type_.shape for name, type_ in self._spec.inputs.items()}
         found: list[Relation] = []
-        for (name, bucket), held in zip(self._definition.buckets.items(), types, strict=True):
-            found += relations(name, bucket, shapes, self._mesh, self._classes, held)
+        for name, bucket in self._definition.buckets.items():
+            found += relations(name, bucket, shapes, self._mesh, self._classes, types[name])
         return tuple(found)
 
     def _state(self, name: str, shape: tuple[int, ...]) -> Relation:

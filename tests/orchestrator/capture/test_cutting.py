@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from certificates.plan.plan import Plan, Relation
-from orchestrator.capture import Batch, Definition, capture
+from orchestrator.capture import Batch, Definition, capture, cutting
+from orchestrator.capture.environment import as_rank
 from orchestrator.capture.errors import LayoutError
 
 Cut = Callable[[Tensor, int, int], Tensor]
@@ -97,6 +99,145 @@ def held(plan: Plan, name: str) -> dict[int, list[list[int]]]:
 
 def rows(w: Tensor, rank: int, ranks: int) -> Tensor:
     return w.chunk(ranks)[rank].clone()
+
+
+# --- one rank, traced alone --------------------------------------------------------------------------------
+
+
+def traced(made: Definition, name: str = "params.a", rank: int = 1) -> cutting.Cut:
+    """How one rank cuts a tensor: in a process of its own, as PyTorch remembers device meshes."""
+
+    def cut(connection: Any) -> None:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with fake:
+            model = made.build()
+        try:
+            with as_rank(rank, 4):
+                mesh = dist.init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+                connection.send(cutting.parallelized(made.parallelize, model, mesh)[1][name])
+        except Exception as error:
+            connection.send(error)
+
+    context = torch.multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=cut, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    found = ours.recv()
+    process.join()
+    if isinstance(found, Exception):
+        raise found
+    assert isinstance(found, cutting.Cut)
+    return found
+
+
+def first_column(cut: cutting.Cut) -> list[tuple[str | None, int]]:
+    """Source and row of the first element of each local row, of a tensor that is cut in whole rows."""
+    found: dict[int, tuple[str | None, int]] = {}
+    for part in cut.parts or ():
+        for row in range(part.sizes[0] if len(part.sizes) > 1 else 1):
+            at = {"z0": row if len(part.sizes) > 1 else 0, "z1": 0}
+            source_row = part.index[0].evaluate(at) if part.source else -1
+            found[part.at[0].evaluate(at)] = part.source, source_row
+    return [found[row] for row in sorted(found)]
+
+
+def code(cut: cutting.Cut) -> str:
+    """The code of the line at which a tensor was cut."""
+    assert cut.frame is not None and cut.frame[0] == __file__
+    with open(__file__, encoding="utf-8") as file:
+        return file.readlines()[cut.frame[1] - 1].strip()
+
+
+def test_rows_that_are_looked_up_by_number_are_known() -> None:
+    """A real tensor of numbers is a table; an empty one that no weight is made of says nothing."""
+
+    def look_up(w: Tensor, rank: int, ranks: int) -> Tensor:
+        torch.cat([torch.zeros(0), w[:1]])
+        return w[torch.tensor([2 * rank + 1, 2 * rank])]
+
+    cut = traced(definition(look_up))
+    assert first_column(cut) == [("params.a", 3), ("params.a", 2)] and not cut.agreed
+    assert code(cut) == "return w[torch.tensor([2 * rank + 1, 2 * rank])]"
+
+
+def test_a_cut_is_told_at_the_line_that_wrote_it() -> None:
+    def fill(w: Tensor, rank: int, ranks: int) -> Tensor:
+        made = w.new_empty(2, 8)
+        made.copy_(w.narrow(0, 2 * rank, 2))
+        return made.view(2, 8)
+
+    cut = traced(definition(fill))
+    assert first_column(cut) == [("params.a", 2), ("params.a", 3)]
+    assert code(cut) == "made.copy_(w.narrow(0, 2 * rank, 2))"
+
+
+def test_what_is_computed_or_cannot_be_followed_is_no_shard_whatever_is_declared() -> None:
+    """What is made anew may be declared; what is made of the model's values may not."""
+    twice = traced(definition(lambda w, rank, ranks: rows(w, rank, ranks) * 2))
+    assert twice.computed and twice.why == "is computed from params.a (multiply)"
+    mixed = torch.randperm(6000, generator=torch.Generator().manual_seed(0)) % 8
+    lost = traced(definition(lambda w, rank, ranks: w[mixed]))
+    assert lost.computed and lost.why == "cannot be followed: more than 2048 pieces"
+    fresh = traced(definition(lambda w, rank, ranks: w.new_zeros(2, 8)))
+    assert not fresh.computed and fresh.why == "holds nothing of the single device's tensors"
+    random = traced(definition(lambda w, rank, ranks: torch.randn_like(w[:2])))
+    assert not random.computed and random.why == fresh.why
+
+
+def passing(model: Any, mesh: DeviceMesh) -> nn.Module:
+    """A broadcast and a scatter, as other frameworks hand out what they have loaded."""
+    a, b = model.a.detach().clone(), torch.empty_like(model.b[:2])
+    dist.broadcast(a, 1)
+    dist.scatter(b, [c.clone() for c in model.b.detach().chunk(4)] if dist.get_rank() == 2 else None, src=2)
+    return Held(a=a, b=b, scale=model.scale)
+
+
+def test_a_broadcast_and_a_scatter_pass_on_what_the_source_has() -> None:
+    """Of the source its digests are kept: every rank has to pass the same. Others do not see what they get."""
+    made = definition(None, passing, layouts=None)
+    there = {rank: traced(made, rank=rank) for rank in (0, 1)}
+    for cut in there.values():
+        assert first_column(cut) == [("params.a", row) for row in range(8)]
+        assert [key.rpartition("#")[2] for key, _ in cut.agreed] == ["0.0"]
+    assert there[0].agreed == there[1].agreed
+    scattered = traced(made, "params.b", rank=2)
+    assert first_column(scattered) == [("params.b", 4), ("params.b", 5)]
+    assert [key.rpartition("#")[2] for key, _ in scattered.agreed] == [f"1.{i}" for i in range(4)]
+    got = traced(made, "params.b", rank=1)
+    assert got.parts is None and "a collective while the model is cut" in got.why
+
+
+def test_chunks_of_distribute_tensor_are_known_on_ranks_that_only_get_them() -> None:
+    def distribute(model: Any, mesh: DeviceMesh) -> nn.Module:
+        a, b = (
+            distribute_tensor(w.detach(), mesh, [placement])
+            for w, placement in ((model.a, Shard(0)), (model.b, Replicate()))
+        )
+        return Held(a=a, b=b, scale=model.scale)
+
+    made = definition(None, distribute, layouts=None)
+    assert first_column(traced(made, rank=3)) == [("params.a", 6), ("params.a", 7)]
+    assert first_column(traced(made, "params.b", rank=3)) == [("params.b", row) for row in range(8)]
+
+
+def test_a_parameter_of_two_names_stays_one() -> None:
+    class Tied(Two):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = self.a
+
+    def untie(model: Any, mesh: DeviceMesh) -> nn.Module:
+        model.c = nn.Parameter(model.a.detach().clone())
+        return model
+
+    with pytest.raises(LayoutError, match="is one parameter with a on a single device") as caught:
+        traced(definition(None, untie, build=Tied, layouts=None))
+    assert caught.value.tensor == "params.c"
+    assert first_column(traced(definition(None, lambda model, mesh: model, build=Tied, layouts=None)))
+
+
+# --- whole captures ----------------------------------------------------------------------------------------
 
 
 WRONG: dict[str, tuple[Cut, str]] = {
