@@ -5,6 +5,7 @@
     python bench/mutate_capture.py --counts                 the tables of the list
     python bench/mutate_capture.py --file lowering          every mutant of modules or folders
     python bench/mutate_capture.py --replay 10 --seed 3     ten of the list: are they noticed still?
+    python bench/mutate_capture.py --fill 408 --save        tries new ones in place of those that code lost
 
 What a mutant is, and how they are tried, is told in bench/mutation/; the result in docs/mutation.md. The
 list, bench/mutants_of_capture.txt, has a line per mutant: what came of it, its name, and the test that
@@ -158,6 +159,7 @@ def main() -> None:
     )
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--survived", action="store_true", help="only what survived, by the list")
+    parser.add_argument("--fill", type=int, metavar="MANY", help="new ones, until the list has so many")
     parser.add_argument("--tests", nargs="+", help="only these files of tests")
     parser.add_argument("--slow", action="store_true", help="with the tests that are marked as slow")
     parser.add_argument("--save", action="store_true", help="write the outcomes to the list")
@@ -181,6 +183,11 @@ def main() -> None:
         return
     if given.survived:
         chosen = [m for m in found if m.key in known and known[m.key].word == "survived"]
+    elif given.fill:
+        every = mutants(CAPTURE)
+        lacking = max(given.fill - sum(m.key in known for m in every), 0)
+        new = [m for m in drawn(every, given.many, given.seed) if m.key not in known and m in found]
+        chosen = random.Random(given.seed).sample(new, min(lacking, len(new)))
     else:
         sample = [m for m in found if m.key in known] if known else drawn(found, given.many, given.seed)
         chosen = found if given.file else sample

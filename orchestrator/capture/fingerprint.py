@@ -188,7 +188,7 @@ def _needed(plan: Plan) -> frozenset[Meeting]:
 def _traced_in_child(definition: Definition, rank: int, needed: frozenset[Meeting]) -> Program:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(definition, rank, needed, theirs), daemon=True)
+    process = context.Process(target=_child, args=(definition, rank, needed, theirs))
     process.start()
     theirs.close()
     try:

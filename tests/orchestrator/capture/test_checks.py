@@ -42,7 +42,10 @@ def definition(**changes: Any) -> Definition:
         ({"layouts": {"": {}}}, ["layouts names '', which is no parameter or buffer"]),
         ({"layouts": {"x": {}}}, ["layouts names 'x', which is no parameter or buffer"]),
         ({"layouts": {"exp_avg.w": {}}}, ["layouts names 'exp_avg.w', which is no parameter or buffer"]),
-        ({"mean_over": {"params.w": ("dp",)}}, ["mean_over names 'params.w', which the step does not return"]),
+        (
+            {"mean_over": {"params.w": ("dp",)}},
+            ["mean_over names 'params.w', which the step does not return"],
+        ),
         ({"buckets": {"opt.exp_avg.flat": Bucket(("opt.exp_avg.w",), "dp")}}, []),
         ({"buckets": {"opt.flat": Bucket(("params.w",))}}, ["buckets names 'opt.flat', which no rank has"]),
         (

@@ -194,7 +194,7 @@ def passing(model: Any, mesh: DeviceMesh) -> nn.Module:
 
 
 def test_a_broadcast_and_a_scatter_pass_on_what_the_source_has() -> None:
-    """Of the source its digests are kept: every rank has to pass the same. Others do not see what they get."""
+    """Of the source its digests are kept: every rank has to pass the same. Others see nothing."""
     made = definition(None, passing, layouts=None)
     there = {rank: traced(made, rank=rank) for rank in (0, 1)}
     for cut in there.values():

@@ -1,22 +1,158 @@
-"""Real jobs of four gloo processes, compared with a plan before training."""
+"""Jobs compared with a plan before training: one rank whose trace is written by hand, four gloo processes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from certificates.plan.plan import Plan
+from certificates.plan.affine import Affine
+from certificates.plan.plan import Mesh, Plan, RankClass
+from certificates.plan.program import Loc, Op, Program
+from certificates.plan.types import TensorType
 from certificates.plan.writing import dump
-from orchestrator.capture import Definition, FingerprintError
+from orchestrator.capture import Batch, CaptureError, Definition, FingerprintError
+from orchestrator.capture import fingerprint as module
+from orchestrator.capture.errors import DefinitionError
 from orchestrator.capture.fingerprint import expected_lines, fingerprint
 
 Change = Callable[[int, Definition], Definition]
+
+
+# --- one rank, written by hand -----------------------------------------------------------------------------
+
+F = TensorType("f32", (4,))
+TWICE = Affine.of(0, {"dp": 2})
+
+
+def program(first: Affine = TWICE, result: str = "%2", **more: str) -> Program:
+    """Half of a vector, from an element on that depends on the rank; ranks themselves have plain numbers."""
+    half = TensorType("f32", (2,))
+    ops = (
+        Op("%0", "slice", ("x",), half, {"start": (first,), "stride": (Affine(1),)}),
+        Op("%1", "multiply", ("%0", "%0"), half, {}, Loc(0, 7, "step")),
+        Op("%2", "add", ("%1", "%0"), half, {}),
+    )
+    return Program({"x": F}, ops, {"y": result, **more})
+
+
+def written(ranks: int = 2, **changes: Any) -> Plan:
+    whole = RankClass("c0", {"dp": (0, ranks)}, program(**changes))
+    return Plan("written", Mesh({"dp": ranks}), {}, ("model.py",), program(), (whole,), (), ())
+
+
+def definition(ranks: int) -> Definition:
+    return Definition(
+        name="written",
+        mesh={"dp": ranks},
+        build=lambda: nn.Linear(4, 4),
+        parallelize=lambda model, mesh: model,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=lambda model, optimizer, batch: {},
+        batch={"x": Batch((4, 4))},
+    )
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A job of one process."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Says what this rank runs: a program, or what its trace raises."""
+
+    def replace(found: Program | CaptureError) -> None:
+        def traced(*_: object) -> Program:
+            if isinstance(found, CaptureError):
+                raise found
+            return found
+
+        monkeypatch.setattr(module, "_traced_in_child", traced)
+
+    return replace
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_job_of_one_rank_is_compared(runs: Any) -> None:
+    plan = written(ranks=1, z="%1")
+    runs(program(Affine(0), z="%1"))
+    assert fingerprint(definition(1), plan).ranks == 1
+    runs(program(Affine(0), "%1", z="%2"))
+    with pytest.raises(FingerprintError, match="rank 0 does not run the certified plan") as caught:
+        fingerprint(definition(1), plan)
+    assert "from output y on: it runs y = %1, the plan y = %2" in str(caught.value)
+    runs(CaptureError("the step cannot be traced"))
+    with pytest.raises(FingerprintError, match=r"rank 0 could not be traced: .*the step cannot be traced"):
+        fingerprint(definition(1), plan)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "told"),
+    [
+        (program(Affine(2)), [], None),
+        (program(Affine(1)), [module._SAME], "rank 1 does not run the certified plan from %0 slice"),
+        (program(Affine(2)), [1], "rank 0 does not run the certified plan from %0 slice f32[2] on"),
+        (
+            program(Affine(2)),
+            [2],
+            "does not run the certified plan from %1 multiply f32[2] (model.py:7 step) on",
+        ),
+        (program(Affine(2)), [module._FAILED], "rank 0 could not be traced: see its own error"),
+        (
+            program(Affine(2), z="%1"),
+            [1],
+            "from the end of the program on: it runs z = %1, the plan nothing; 1 other",
+        ),
+    ],
+)
+def test_a_rank_that_differs_is_told_to_every_rank(
+    runs: Any, monkeypatch: pytest.MonkeyPatch, mine: Program, others: list[int], told: str | None
+) -> None:
+    """This is rank 1; it knows what it runs itself, and of rank 0 at which line it differs."""
+    at = others[0] if others else module._SAME
+
+    def gather(record: bytes, _group: object) -> list[bytes]:
+        return [record[:32] + at.to_bytes(8, "little", signed=True), record]
+
+    runs(mine)
+    monkeypatch.setattr(module, "_gather", gather)
+    monkeypatch.setattr(module.dist, "get_rank", lambda _group: 1)
+    monkeypatch.setattr(module.dist, "get_world_size", lambda _group: 2)
+    if told is None:
+        assert fingerprint(definition(2), written()).ranks == 2
+        return
+    with pytest.raises(FingerprintError) as caught:
+        fingerprint(definition(2), written())
+    assert told in str(caught.value)
+
+
+def test_every_input_op_and_output_of_a_rank_is_compared() -> None:
+    lines = [line.text for line in expected_lines(written(), 1)]
+    assert lines[0] == "x: f32[4]" and "start=[2] stride=[1]" in lines[1] and lines[-1] == "y = %2"
+    assert len(lines) == 5
+    once = written(first=Affine.of(0, {"dp": 1}))
+    for other in (once, written(result="%1"), written(z="%0")):
+        assert [line.text for line in expected_lines(other, 1)] != lines
+    assert expected_lines(once, 0) == expected_lines(written(), 0), "the same where both begin at 0"
+
+
+def test_it_is_refused_where_a_fork_would_break_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(DefinitionError, match="in a forked child: call it before CUDA is in use"):
+        fingerprint(definition(1), written(ranks=1))
+
+
+# --- four processes ----------------------------------------------------------------------------------------
 
 
 def _process(rank: int, definition: Definition, plan: Path, store: str, queue: Any) -> None:

@@ -60,7 +60,10 @@ def test_what_a_broadcast_passed_on_must_be_one_tensor() -> None:
 
 
 def test_what_was_not_traced_or_is_computed_contradicts_a_layout_only_if_it_is_known_to() -> None:
-    unknown, computed = Cut(None, None, (4, 4), "is random"), Cut(None, None, (4, 4), "is w * 2", computed=True)
+    unknown, computed = (
+        Cut(None, None, (4, 4), "is random"),
+        Cut(None, None, (4, 4), "is w * 2", computed=True),
+    )
     compare("w", (8, 4), Placement({"tp": 0}, ("tp",)), MESH, {0: unknown})
     with pytest.raises(LayoutError, match="is w \\* 2, so it is no shard of it"):
         compare("w", (8, 4), Placement({"tp": 0}, ("tp",)), MESH, {0: unknown, 1: computed})
@@ -123,7 +126,9 @@ def test_parts_of_another_tensor_are_refused() -> None:
 def test_parts_that_follow_no_rule_are_refused_at_the_line_that_cuts_them() -> None:
     other = {0: [0, 4], 1: [1, 5], 2: [2, 6], 3: [7, 3]}
     cuts = {r: parts(list(enumerate(rows))) for r, rows in other.items()}
-    with pytest.raises(LayoutError, match="its parts follow no rule: .*scalar 2 is 7 at dp=1, tp=1") as caught:
+    with pytest.raises(
+        LayoutError, match=r"its parts follow no rule: .*scalar 2 is 7 at dp=1, tp=1"
+    ) as caught:
         pieces("w", MESH, [WHOLE], cuts, [WHOLE.box])
     assert caught.value.tensor == "w" and caught.value.frame == ("model.py", 7, "cut")
 
@@ -135,4 +140,6 @@ def test_of_many_parts_three_are_shown(count: int, shown: str) -> None:
     cuts = {r: parts([(i, 2 * i) for i in range(count)]) for r in range(4)}
     with pytest.raises(LayoutError) as caught:
         compare("w", (8, 4), Placement({}, ()), MESH, cuts)
-    assert f"holds parts of w (local [0, z0] = w[0, z0]; local [1, z0] = w[2, z0]; {shown}" in str(caught.value)
+    assert f"holds parts of w (local [0, z0] = w[0, z0]; local [1, z0] = w[2, z0]; {shown}" in str(
+        caught.value
+    )
