@@ -57,7 +57,7 @@ RULES = {
     "constants do not survive a collective": ("group.py forget_constant", "group.py Traced._event"),
     "missing waits": ("waits.py", "work.py"),
     "communicators and their order": ("assemble.py _Numbering", "group.py Traced.reference", "fitting.py"),
-    "output masks of backward ops": ("lowering/normalization.py _layer", "lowering/normalization.py _rms"),
+    "output masks of backward ops": ("lowering/normalization.py _layer",),
     "negative and repeated indices, booleans": (
         "lowering/indexing.py", "lowering/ranges.py", "lowering/elementwise.py",
     ),

@@ -51,7 +51,7 @@ def as_rank(rank: int, size: int) -> Iterator[None]:
         "MASTER_PORT": 29500,
     }
     launched = os.environ.get("RANK") == str(rank) and os.environ.get("WORLD_SIZE") == str(size)
-    given = {key: os.environ[key] for key in os.environ if launched and _OF_A_JOB.fullmatch(key)}
+    given = dict(os.environ) if launched else {}
     with (
         _environment({key: str(value) for key, value in of_rank.items()} | given),
         process_group(rank, size),

@@ -157,7 +157,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
 
     def _end_coalescing(self, device: Any = None) -> Work:
         """The works of a batch end together, with the one that is returned here."""
-        numbers, self._batch = self._batch or [], None
+        numbers, self._batch = self._batch, None
+        assert numbers is not None, "PyTorch begins every batch that it ends"
         return Work(numbers, [])
 
     def _event(self, name: str, outs: Any, ins: Any, *arguments: Any) -> Work:
@@ -217,7 +218,8 @@ def _root(opts: Any) -> int:
 def _reduction(opts: Any) -> ReduceRef:
     """The reduction and the factor of a ``PREMUL_SUM``, which only the options tell."""
     op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-    kind, factor = op.__getstate__() if isinstance(op, dist.ReduceOp) else (op, None)
+    state = op.__getstate__()  # of a plain kind it is the number alone
+    kind, factor = state if isinstance(state, tuple) else (state, None)
     name = dist.ReduceOp.RedOpType(kind).name
     return ReduceRef(name, float(factor) if isinstance(factor, int | float) else None)
 

@@ -388,11 +388,9 @@ def _with_group(
 def _inside_engine() -> bool:
     """Does the engine of the backward pass call from C++, with no line of the user in between?"""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and not is_users(frame.f_code.co_filename):
         if frame.f_code.co_name == "_engine_run_backward":
             return True
-        if is_users(frame.f_code.co_filename):
-            return False
         frame = frame.f_back
     return False
 

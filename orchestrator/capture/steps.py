@@ -8,7 +8,7 @@ reads. A counter in Python, a cache that is filled or a schedule makes two progr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,22 +155,15 @@ class _Matching:
         )
 
     def equal(self, a: Any, b: Any) -> bool:
+        if type(a) is not type(b):
+            return False
         if isinstance(a, TensorRef):
-            return (
-                isinstance(b, TensorRef)
-                and self.storage(a.storage, b.storage)
-                and (a.geometry, a.dtype, a.literal, a.conjugate, a.complex)
-                == (b.geometry, b.dtype, b.literal, b.conjugate, b.complex)
-            )
+            return self.storage(a.storage, b.storage) and replace(b, storage=a.storage) == a
         if isinstance(a, tuple | list):
-            return isinstance(b, tuple | list) and len(a) == len(b) and all(map(self.equal, a, b))
+            return len(a) == len(b) and all(map(self.equal, a, b))
         if isinstance(a, Mapping):
-            return (
-                isinstance(b, Mapping)
-                and a.keys() == b.keys()
-                and all(self.equal(value, b[key]) for key, value in a.items())
-            )
-        return type(a) is type(b) and bool(a == b)
+            return a.keys() == b.keys() and all(self.equal(value, b[key]) for key, value in a.items())
+        return bool(a == b)
 
 
 def one_program(

@@ -20,7 +20,7 @@ from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
 from .environment import alone, as_rank
-from .errors import AliasingError, CaptureError, DefinitionError, gathered
+from .errors import AliasingError, DefinitionError, gathered
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef
@@ -42,13 +42,10 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
     """Trace in this process, whose default process group must not exist yet.
 
     Rendezvous that other ranks have ``needed`` stay in the program. A step that cannot be captured is a
-    :class:`CaptureError` that names the rank.
+    :class:`CaptureError`; who traces says of which rank.
     """
-    try:
-        with alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks), copied_by_ops():
-            return _trace(definition, rank, needed)
-    except CaptureError as error:
-        raise (error if rank is None else error.at_rank(rank)) from None
+    with alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks), copied_by_ops():
+        return _trace(definition, rank, needed)
 
 
 def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting]) -> RankTrace:

@@ -115,9 +115,9 @@ class Waits:
             result = any(_overlap(a, b) for a in (*touched, *written) for b in pending.writes)
             operand = any(_overlap(a, b) for a in written for b in pending.reads)
             if result or operand:
-                what = "is used" if result else "is overwritten"
+                what, use = ("a result", "used") if result else ("an operand", "overwritten")
                 yield WaitError(
-                    f"a {'result' if result else 'operand'} of {pending.op} {what} by {node.op} "
+                    f"{what} of {pending.op} is {use} by {node.op} "
                     f"before anybody waited for it{pending.line}",
                     op=pending.op,
                     frame=node.frame,

@@ -76,7 +76,7 @@ def _arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
         return positional + [(n, a, None, True) for n, a in kwargs.items() if n != "out"]
     found = []
     for i, argument in enumerate(known.arguments):
-        if argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write:
+        if argument.is_out:
             continue
         default = argument.default_value
         value = args[i] if i < len(args) else kwargs.get(argument.name, default)

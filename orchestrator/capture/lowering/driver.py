@@ -116,7 +116,7 @@ class Lowering:
             try:
                 self._step(node)
             except CaptureError as error:
-                error.op = error.op or node.op
+                error.op = node.op
                 self._poison(node, error)
                 if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
                     self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here

@@ -32,8 +32,9 @@ def _single(node: Node, op: str, i: int) -> Node:
     def at(item: Any) -> Any:
         return item[i] if isinstance(item, list | tuple) else item
 
-    given = {a.name: at(v) for a, v in zip(schema(node.op).arguments, node.args, strict=False)}
-    given |= {name: at(v) for name, v in node.kwargs.items()}
-    named = {name: given.pop(name) for name in ("alpha", "dtype") if name in given}
+    names = [a.name for a in schema(node.op).arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    # The dtype of a norm stands elsewhere among the arguments of one tensor; the result says it.
+    args = tuple(at(given[name]) for name in names if name in given and name != "dtype")
     written = (node.writes[i],) if node.writes else ()
-    return replace(node, op=op, args=tuple(given.values()), kwargs=named, outs=at(node.outs), writes=written)
+    return replace(node, op=op, args=args, kwargs={}, outs=at(node.outs), writes=written)

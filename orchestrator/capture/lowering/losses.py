@@ -77,7 +77,7 @@ def _nll_backward(
     counted, safe = _labels(c, target, weight, ignore_index)
     if reduction == _MEAN:
         grad = c.b.binary("divide", grad, total)
-    row = c.b.expand(grad, counted.shape) if grad.shape == () else grad
+    row = c.b.expand(grad, counted.shape)
     row = c.b.select(counted, row, c.b.like(0, row))
     row = c.b.reshape(row, (*counted.shape, 1))
     here = c.b.compare("EQ", c.b.iota(1, x.shape, safe.dtype), c.b.insert(safe, 1, x.shape[1]))

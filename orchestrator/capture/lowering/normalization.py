@@ -1,4 +1,4 @@
-"""Layer normalisation, root-mean-square normalisation and GELU, by their defining formulas."""
+"""Layer normalisation and GELU, by their defining formulas. PyTorch takes an RMS norm apart by itself."""
 
 from __future__ import annotations
 
@@ -85,42 +85,6 @@ def _parameter_gradients(
         c.b.convert(c.b.reduce(term, range(dims.start), "add"), x.dtype if p is None else p.dtype)
         for term, p in zip(terms, parameters, strict=True)
     ]
-
-
-@lowers("aten._fused_rms_norm")
-def _rms_norm(
-    c: Context, x: Value, normalized: Sequence[int], weight: Value | None, eps: float | None
-) -> tuple[Value, Value]:
-    """``x * rstd * weight`` with ``rstd = rsqrt(mean(x * x) + eps)``."""
-    if eps is None:
-        raise c.refuse("an epsilon that depends on the dtype; name it")
-    wide = c.b.convert(x, c.out[1].dtype)
-    rstd = _rsqrt(c, _mean(c, _times(c, wide, wide), _last(x, normalized)), eps)
-    out = _times(c, wide, rstd)
-    if weight is not None:
-        out = _times(c, out, c.b.convert(weight, out.dtype))
-    return c.b.convert(out, x.dtype), rstd
-
-
-@lowers("aten._fused_rms_norm_backward")
-def _rms_norm_backward(
-    c: Context,
-    grad: Value,
-    x: Value,
-    normalized: Sequence[int],
-    rstd: Value,
-    weight: Value | None,
-    mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    """``dx = rstd * (gw - n * mean(gw * n))`` with ``n = x * rstd`` and ``gw = g * weight``."""
-    dims = _last(x, normalized)
-    g = c.b.convert(grad, rstd.dtype)
-    normal = _times(c, c.b.convert(x, rstd.dtype), rstd)
-    gw = g if weight is None else _times(c, g, c.b.convert(weight, g.dtype))
-    inner = c.b.binary("subtract", gw, _times(c, normal, _mean(c, _times(c, gw, normal), dims)))
-    dx = c.b.convert(_times(c, rstd, inner), x.dtype)
-    (dw,) = _parameter_gradients(c, x, dims, [_times(c, g, normal)], [weight])
-    return tuple(g if wanted else None for g, wanted in zip((dx, dw), mask, strict=True))
 
 
 def _inner(c: Context, x: Value) -> Value:

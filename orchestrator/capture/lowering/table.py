@@ -63,7 +63,7 @@ def find(op: str) -> Rule | None:
     """The lowering of ``namespace.name.overload``; an in-place op is its functional form, written back."""
     base = op.rsplit(".", 1)[0]
     functional = base[:-1] if base.endswith("_") and not base.endswith("__") else base
-    return LOWERINGS.get(op) or LOWERINGS.get(base) or LOWERINGS.get(functional)
+    return LOWERINGS.get(op) or LOWERINGS.get(functional)
 
 
 @dataclass

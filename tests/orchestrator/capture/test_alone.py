@@ -114,6 +114,21 @@ def test_a_launched_rank_keeps_what_its_launcher_said(monkeypatch: Any) -> None:
         monkeypatch.setenv(name, value)
     with as_rank(3, 4):
         assert (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]) == ("1", "2")
+    for rank, size in ((2, 4), (3, 8)):  # another rank, or another job, has another place on its host
+        with as_rank(rank, size):
+            assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == (str(rank), str(rank))
+            assert os.environ["WORLD_SIZE"] == str(size)
+
+
+class Asking(nn.Module):
+    def forward(self, x: Tensor) -> str:
+        return str(dist.get_backend())
+
+
+def test_a_model_that_asks_for_the_backend_is_told_that_of_a_job() -> None:
+    """PyTorch calls it: who asks is the code that has the question, not what lies around it."""
+    with as_rank(0, 2):
+        assert Asking()(torch.zeros(1)) == "nccl"
 
 
 @pytest.mark.slow
@@ -201,3 +216,10 @@ def test_roles_are_declared() -> None:
     )
     assert plan.given == ("batch.x", "batch.y", "hyper.lr")
     assert plan.constants == ("buffers.scale",) and "buffers.calls" in plan.specification.outputs
+
+
+def test_a_file_reads_its_environment_as_bytes_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import os\nHOME = os.environb[b'PATH']\ndefinition = 3\n")
+    with pytest.raises(DefinitionError, match="`definition` is a int"):
+        load_definition(path)

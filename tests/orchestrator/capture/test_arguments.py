@@ -84,3 +84,34 @@ def test_a_lowering_uses_every_argument_that_it_takes(op: str) -> None:
             argument = instruction.argval
             used |= {argument} if isinstance(argument, str) else set(argument)
     assert taken <= used
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "value"),
+    [
+        ("aten._to_copy.default", "dtype", "f64"),
+        ("aten._to_copy.default", "layout", torch.strided),
+        ("aten._to_copy.default", "device", torch.device("cpu")),
+        ("aten._to_copy.default", "pin_memory", True),
+        ("aten._to_copy.default", "non_blocking", True),
+        ("aten._to_copy.default", "memory_format", torch.contiguous_format),
+    ],
+)
+def test_where_and_how_numbers_are_kept_is_nothing_that_a_lowering_has_to_know(
+    op: str, name: str, value: Any
+) -> None:
+    """A batch that is moved to pinned memory has the same numbers."""
+    assert bind(op, Rule(lambda c, x: x), ("x",), {name: value}) == {"x": "x"}
+
+
+def test_an_out_tensor_is_no_argument_but_where_the_result_goes() -> None:
+    rule = Rule(lambda c, x, y, *, alpha=1: x)
+    given = bind("aten.add.out", rule, ("x", "y"), {"out": "z"})
+    assert given == {"x": "x", "y": "y", "alpha": 1}
+
+
+def test_an_op_of_a_list_is_told_by_the_name_that_was_called(lowered, rule) -> None:
+    rule("aten.add", lambda c, x: x)
+    with pytest.raises(LoweringError, match=r"the argument other=1\.0 has no lowering") as caught:
+        lowered(lambda a: torch._foreach_add([a], 1.0)[0], x)
+    assert caught.value.op == "aten._foreach_add.Scalar"

@@ -1,5 +1,6 @@
 """``tv-capture``: outputs and exit codes."""
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,18 @@ from click.testing import CliRunner
 
 from certificates.plan.reading import load
 from certificates.plan.writing import dump, is_plan_file
-from orchestrator.capture.cli import main
+from orchestrator.capture import capture
+from orchestrator.capture.cli import _refuse, main
+from orchestrator.capture.errors import (
+    CaptureError,
+    DefinitionError,
+    DisagreementError,
+    StateError,
+    StepError,
+)
+from orchestrator.capture.running import Comparison
+from orchestrator.capture.running import run as really
+from tests.conftest import build_mlp
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
 SMALL = ["--set", "dim=4", "--set", "hidden=8", "--set", "rows=4"]
@@ -134,7 +146,8 @@ def test_an_interrupt_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("raise KeyboardInterrupt")
     result = run(file, "--out", tmp_path / "plan.json")
-    assert result.exit_code == 130 and result.output == "tv-capture: interrupted, nothing is written\n"
+    assert result.exit_code == 130 and result.stderr == "tv-capture: interrupted, nothing is written\n"
+    assert result.stdout == ""
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -165,3 +178,67 @@ definition = Definition(
             assert f"unsupported-op: no lowering for {op} {where}\n" in result.output
         assert "odd.py:6 in step: return" in result.output and "odd.py:7" not in result.output
     assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize("setting", ["2x=3", "x", "=3", "a b=3"])
+def test_a_setting_that_no_function_can_take_is_no_setting(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def definition(**settings): return 3")
+    result = run(file, "--list-unsupported", "--set", setting)
+    assert result.exit_code == 2 and f"'{setting}' is not KEY=VALUE" in result.stderr
+
+
+HINT = "(--traceback shows where in Python it was raised)"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "hint"),
+    [
+        (StepError("boom", traceback="Traceback: boom", frame=None, instead=None), 3, True),
+        (StepError("boom", traceback="Traceback: boom", frame=None, instead="another"), 3, False),
+        (StateError("a counter"), 3, False),
+        (DefinitionError("no mesh"), 5, False),
+        (DisagreementError("3 and 4"), 1, False),
+    ],
+)
+def test_the_code_says_what_kind_of_problem_and_the_hint_helps_with_unknown_ones(
+    capsys: pytest.CaptureFixture[str], error: CaptureError, code: int, hint: bool
+) -> None:
+    """A problem with advice needs no traceback; ``--traceback`` itself is not advised when it is given."""
+    for traceback in (False, True):
+        with pytest.raises(SystemExit) as caught:
+            _refuse(error, traceback, sys.stderr)
+        said = capsys.readouterr().err
+        assert caught.value.code == code and f"tv-capture: {error}" in said
+        assert (HINT in said) == (hint and not traceback)
+        assert ("Traceback: boom" in said) == (traceback and isinstance(error, StepError))
+
+
+def test_a_plan_is_compared_with_a_run_where_that_is_asked_for_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run takes processes and time, and what it found stands in the plan."""
+    plan, file, asked = build_mlp(), tmp_path / "mine.py", []
+    file.write_text("definition = 3")
+
+    def compared(plan: object, definition: object, **given: object) -> Comparison:
+        asked.append(given)
+        return Comparison(2, 4, 5, 10, "float64", 0.0)
+
+    monkeypatch.setattr("orchestrator.capture.userfile.load_definition", lambda file, given: None)
+    monkeypatch.setattr("orchestrator.capture.assemble.capture", lambda definition, **given: plan)
+    monkeypatch.setattr("orchestrator.capture.running.run", compared)
+    for words, given in (([], []), (["--run"], [{"steps": 3, "seed": 0}])):
+        out = tmp_path / "plan.json"
+        assert run(file, "--out", out, *words).exit_code == 0
+        assert asked == given and ("run" in load(out).provenance) == bool(words)
+    defaults = {name: p.default for name, p in inspect.signature(really).parameters.items()}
+    assert given == [{"steps": defaults["steps"], "seed": defaults["seed"]}]
+
+
+def test_the_command_traces_as_many_ranks_as_the_function() -> None:
+    """Of a large mesh; a plan from the one and a plan from the other are the same file."""
+    (option,) = [p for p in main.params if p.name == "most"]
+    page = (MODELS.parents[1] / "docs" / "capture.md").read_text()
+    assert option.default == inspect.signature(capture).parameters["most"].default
+    assert f"exceeds {option.default} ranks (`--most`)" in page

@@ -46,6 +46,11 @@ def talk(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
     dist.all_gather_into_tensor(sums, x.sum())
     handle = dist.all_reduce(late := x * 5, async_op=True)
     handle.wait()
+    half, odd = x.clone(), torch.empty(WIDE)
+    dist.all_reduce(half, dist.ReduceOp.PREMUL_SUM(0.5))
+    dist.reduce_scatter_tensor(odd, torch.cat([x, x * 2], 1))
+    result = dist.all_reduce(x * 7, async_op=True)
+    result.wait()
     said = [
         total,
         least,
@@ -60,6 +65,9 @@ def talk(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
         there,
         sums,
         late,
+        half,
+        odd,
+        result.result()[0],
     ]
     return {str(i): t for i, t in enumerate(said)}
 
@@ -82,6 +90,9 @@ def expected(rows: list[np.ndarray], rank: int) -> list[np.ndarray]:
         2 * rows[rank // 2 * 2 + 1],
         np.array([x.sum() for x in rows]),
         5 * total,
+        total / 2,
+        (sum(np.concatenate([x, x * 2], 1) for x in rows)).reshape(4, WIDE)[rank],
+        7 * total,
     ]
 
 
@@ -134,3 +145,16 @@ def test_only_the_part_of_a_buffer_that_is_under_way_has_to_be_waited_for(first:
     talked(lambda x, model: early(x, model, True))
     with pytest.raises(WaitError):
         talked(lambda x, model: early(x, model, False))
+
+
+def test_a_message_that_nobody_on_this_rank_reads_is_refused_all_the_same() -> None:
+    """Another rank may use it: what does not reach an output here is not for that reason of no concern."""
+
+    def sends(x: torch.Tensor, model: Any) -> Mapping[str, torch.Tensor]:
+        if dist.get_rank() == 0:
+            dist.send(x * 2, 1)
+        return {"x": x.clone()}
+
+    with pytest.raises(CaptureError, match="a send between two ranks has no place") as caught:
+        talked(sends)
+    assert caught.value.rank == 0

@@ -49,3 +49,18 @@ def test_other_complex_arithmetic_is_refused(lowered, op) -> None:
 
     with pytest.raises(CaptureError, match="complex"):
         lowered(step, x)
+
+
+def test_a_part_of_a_complex_tensor_is_that_part(agrees) -> None:
+    """Its place in memory is counted in pairs."""
+
+    def step(x, table):
+        z, w = torch.view_as_complex(x.reshape(2, 3, 4, 3, 2)), torch.view_as_complex(table)
+        return torch.view_as_real(z[1:, :, 2, 1:] * w[None, :, 1:])
+
+    agrees(step, x, table)
+
+
+def test_a_product_with_a_number_is_refused_as_such(lowered) -> None:
+    with pytest.raises(CaptureError, match="a product of a complex tensor and a number"):
+        lowered(lambda x: torch.view_as_real(torch.view_as_complex(x[..., :2].contiguous()) * 2.0), x)

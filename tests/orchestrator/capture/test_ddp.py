@@ -12,16 +12,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 
 from certificates.plan.plan import Plan
 from orchestrator.capture import Batch, Definition, capture
-from orchestrator.capture.errors import CaptureError, WaitError
+from orchestrator.capture.errors import CaptureError, GroupError, WaitError
+from orchestrator.capture.group import process_group
 from orchestrator.evaluating import interpreter
 
-pytestmark = pytest.mark.slow
 SMALL = 0.0003
 
 
@@ -108,6 +110,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_reducer_is_captured_as_it_runs(name: str) -> None:
     plan = capture(definition(**RIGHT[name]), jobs=2)
@@ -115,6 +118,7 @@ def test_the_reducer_is_captured_as_it_runs(name: str) -> None:
     assert any(op.name == "all_reduce" for op in plan.classes[0].program.ops)
 
 
+@pytest.mark.slow
 def test_wrappers_leave_the_names_of_the_model() -> None:
     def parallelize(model: Any, mesh: Any) -> nn.Module:
         model.a = DistributedDataParallel(model.a)
@@ -139,6 +143,7 @@ def accumulate(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor
     return {"loss": (first + last).detach()}
 
 
+@pytest.mark.slow
 def test_accumulation_without_synchronisation_in_between() -> None:
     assert differences(capture(definition(step=accumulate), jobs=2)) == []
 
@@ -148,10 +153,12 @@ def unsynchronised(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Te
         return train(model, optimizer, batch)
 
 
+@pytest.mark.slow
 def test_a_step_that_never_synchronises_is_another_step() -> None:
     assert differences(capture(definition(parallel_step=unsynchronised), jobs=2))
 
 
+@pytest.mark.slow
 def test_a_hook_that_does_not_wait_is_refused() -> None:
     def hasty(ddp: Any) -> None:
         def hook(state: Any, bucket: Any) -> Any:
@@ -166,6 +173,7 @@ def test_a_hook_that_does_not_wait_is_refused() -> None:
         capture(definition(hook=hasty), jobs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -176,3 +184,10 @@ def test_a_hook_that_does_not_wait_is_refused() -> None:
 def test_what_cannot_be_captured_is_named(options: Any, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         capture(definition(**options), jobs=1)
+
+
+def test_mixed_precision_of_ddp_is_refused_by_name() -> None:
+    with process_group(0, 2), FakeTensorMode():
+        DistributedDataParallel(nn.Linear(2, 2), mixed_precision=None)
+        with pytest.raises(GroupError, match=r"DistributedDataParallel\(mixed_precision=…\) cannot be"):
+            DistributedDataParallel(nn.Linear(2, 2), mixed_precision=_MixedPrecision())

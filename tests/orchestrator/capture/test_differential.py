@@ -16,7 +16,6 @@ COLLECTIVES = ("dist.", "_c10d_functional.", "_dtensor.")
 INSIDE_DTENSOR = {
     *(f"aten.{n}" for n in ("__and__", "__or__", "to", "contiguous", "reshape", "square")),
     *("complex.aten.resolve_conj", "complex.aten.conj_physical"),
-    *("aten._fused_rms_norm", "aten._fused_rms_norm_backward"),
 }
 FEW, MANY = 4, 100
 

@@ -9,12 +9,15 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from orchestrator.capture.errors import CaptureError
+from orchestrator.capture.ddp import built
+from orchestrator.capture.errors import CaptureError, GroupError
+from orchestrator.capture.group import process_group
+from orchestrator.capture.recorder import ReduceRef
 
-from .world import agrees_with_gloo, talked
-
-pytestmark = pytest.mark.slow
+from .world import agrees_with_gloo, recorded, talked
 
 
 def rooted(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
@@ -74,11 +77,13 @@ def sliced(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
     return {"wide": functional.all_gather_tensor(x, 1, model.mesh["tp"]) + 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("talk", [rooted, lists, sliced])
 def test_collectives_do_what_gloo_does(talk: Any, tmp_path: Path) -> None:
     agrees_with_gloo(talk, tmp_path)
 
 
+@pytest.mark.slow
 def test_lists_of_pieces_that_gloo_has_not(tmp_path: Path) -> None:
     """A sum handed out in pieces, and pieces that change hands, written with what gloo has."""
 
@@ -104,6 +109,7 @@ def refused(talk: Any, message: str, kind: type[CaptureError] = CaptureError) ->
         talked(talk)
 
 
+@pytest.mark.slow
 def test_a_broadcast_over_shards_is_in_the_plan() -> None:
     """It was taken for a view: the plan said that every rank keeps its own rows."""
 
@@ -116,6 +122,7 @@ def test_a_broadcast_over_shards_is_in_the_plan() -> None:
     assert [op.name for op in plan.classes[0].program.ops if "group" in op.attrs] == ["all_gather"]
 
 
+@pytest.mark.slow
 def test_rows_that_change_hands_are_in_a_form_that_stages_have() -> None:
     """An exchange along one dimension has no definition in a proof: rows are joined along another one."""
 
@@ -130,6 +137,7 @@ def test_rows_that_change_hands_are_in_a_form_that_stages_have() -> None:
         assert [(op.attrs["split_dim"], op.attrs["concat_dim"]) for op in moved] == [(0, 1)] * 2
 
 
+@pytest.mark.slow
 def test_what_reduce_leaves_on_other_ranks_is_undefined() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         x = x.clone()
@@ -139,6 +147,7 @@ def test_what_reduce_leaves_on_other_ranks_is_undefined() -> None:
     refused(talk, r"dist\.reduce left undefined on this rank.*rank")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("talk", "message"),
     [
@@ -163,6 +172,7 @@ def test_calls_without_a_place_are_refused_by_name(talk: Any, message: str) -> N
     refused(talk, message)
 
 
+@pytest.mark.slow
 def test_an_object_collective_is_refused_by_name() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         found: list[Any] = [None] * 4
@@ -172,6 +182,7 @@ def test_an_object_collective_is_refused_by_name() -> None:
     refused(talk, r"object")
 
 
+@pytest.mark.slow
 def test_a_raw_op_of_c10d_is_refused() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         y = x.clone()
@@ -181,6 +192,7 @@ def test_a_raw_op_of_c10d_is_refused() -> None:
     refused(talk, r"c10d\.broadcast_")
 
 
+@pytest.mark.slow
 def test_a_count_is_not_what_it_was_before_the_collective() -> None:
     """A fake tensor made by torch.tensor(3) remembers 3; the sum over the ranks is 12."""
 
@@ -192,6 +204,7 @@ def test_a_count_is_not_what_it_was_before_the_collective() -> None:
     refused(talk, r"count\.item\(\)|DataDependent")
 
 
+@pytest.mark.slow
 def test_a_number_from_outside_is_no_operand() -> None:
     outside = torch.tensor(3.0)
 
@@ -202,6 +215,7 @@ def test_a_number_from_outside_is_no_operand() -> None:
     refused(talk, "all_reduce on a real tensor")
 
 
+@pytest.mark.slow
 def test_communicators_over_the_same_ranks_are_told_apart(tmp_path: Path) -> None:
     """Ranks use two of them in different orders; in one merged order they would meet wrongly."""
 
@@ -219,6 +233,7 @@ def test_communicators_over_the_same_ranks_are_told_apart(tmp_path: Path) -> Non
     assert set(plan.groups) == {"dp_tp", "dp_tp.1"}
 
 
+@pytest.mark.slow
 def test_one_communicator_in_different_orders_is_what_runs(tmp_path: Path) -> None:
     """The sums mix up; the plan says so too."""
 
@@ -229,3 +244,52 @@ def test_one_communicator_in_different_orders_is_what_runs(tmp_path: Path) -> No
         return {"a": a, "b": b}
 
     agrees_with_gloo(talk, tmp_path)
+
+
+def test_a_collective_on_a_real_tensor_is_named_as_the_user_called_it() -> None:
+    """The group is called ``all_gather_single``, the user ``all_gather_into_tensor``."""
+    with process_group(0, 2):
+        for call, name in (
+            (lambda x: dist.all_gather_into_tensor(torch.empty(8), x), "all_gather_into_tensor"),
+            (lambda x: dist.all_reduce(x), "all_reduce"),
+        ):
+            with pytest.raises(GroupError, match=rf"torch\.distributed\.{name} on a real tensor"):
+                call(torch.zeros(4))
+
+
+def test_the_method_of_a_group_takes_a_tensor_and_a_plain_reduction() -> None:
+    """A call without options, which are a sum, ended in a TypeError."""
+
+    def act(x: torch.Tensor) -> None:
+        world: Any = dist.group.WORLD
+        world.allreduce(x).wait()
+        world.allreduce([x], dist.ReduceOp.MAX).wait()
+        world.allreduce(x, dist.ReduceOp.PREMUL_SUM(0.5)).wait()
+
+    calls = [node for node in recorded(act) if node.op == "dist.all_reduce"]
+    assert [(node.args[3], len(node.writes)) for node in calls] == [
+        (ReduceRef("SUM"), 1),
+        (ReduceRef("MAX"), 1),
+        (ReduceRef("PREMUL_SUM", 0.5), 1),
+    ]
+
+
+def test_a_barrier_is_recorded_with_and_without_ddp() -> None:
+    """Beside the integers that the Reducer keeps, a barrier has no tensor to be told by."""
+
+    def act(x: torch.Tensor) -> None:
+        dist.barrier()
+        assert not built()
+        DistributedDataParallel(nn.Linear(2, 2))
+        assert built()
+        dist.barrier()
+
+    assert [node.op for node in recorded(act)].count("dist.barrier") == 2
+
+
+def test_communicators_of_a_trace_before_do_not_count() -> None:
+    """The number of a communicator is the same on every rank, whatever its process traced before."""
+    for _ in range(2):
+        with process_group(0, 2):
+            world, again = dist.group.WORLD, dist.new_group()
+            assert [g.reference.ordinal for g in (world, again)] == [0, 1]

@@ -30,6 +30,7 @@ def test_linear(agrees, function) -> None:
         lambda a: a.sum(),
         lambda a: a.sum((0, 2), keepdim=True),
         lambda a: a.mean(-1, keepdim=True) + a.mean(),
+        lambda a: (a.mean(), a.mean(1)),
         lambda a: a.amax(1) + a.amin(1),
         lambda a: (a > 0).sum(),
         lambda a: torch.linalg.vector_norm(a, dim=(0, 1)).clamp(1.5, 2.0),
@@ -147,6 +148,7 @@ def test_rows_by_number_and_their_gradient(agrees) -> None:
         lambda a, i: a.clone().index_put_((a > 0,), torch.tensor(0.0, dtype=a.dtype)),
         lambda a, i: torch.zeros_like(a).index_put_((torch.arange(3), i), a[:, 0]),
         lambda a, i: torch.arange(2, 5) + i,
+        lambda a, i: torch.arange(1, 7, 2) + i,
         lambda a, i: torch.full_like(a, 3) + a.new_zeros(4) + torch.ones(4),
     ],
 )
@@ -181,7 +183,8 @@ def test_optimizer_ops(agrees) -> None:
     def step(p, g, v):
         p = p.clone().mul_(0.99)
         v = v.lerp(g, 0.1)
-        return p.addcdiv_(v, v.sqrt().add_(1e-8), value=-0.5), torch.addcmul(v, g, g, value=0.05)
+        scaled = torch.addcmul(v, g, g, value=0.05), torch.addcmul(v, g, g, value=2), torch.addcmul(v, g, g)
+        return p.addcdiv_(v, v.sqrt().add_(1e-8), value=-0.5), *scaled
 
     agrees(step, x, torch.randn_like(x), x.abs() + 4)
 
@@ -189,10 +192,13 @@ def test_optimizer_ops(agrees) -> None:
 def test_list_ops_are_ops_of_each_tensor(agrees) -> None:
     def step(a, b):
         a, b = a.clone(), b.clone()
-        norms = torch._foreach_norm([a, b])
+        norms = torch._foreach_norm([a, b], dtype=torch.float64)
         torch._foreach_mul_([a, b], norms[0] + norms[1])
         torch._foreach_add_([a, b], 1.5)
-        return [a, b, *torch._foreach_div([a, b], norms), *torch._foreach_sqrt(norms)]
+        both = torch._foreach_sub([a, b], [2 * a, 3 * b], alpha=2)
+        signs = [*torch._foreach_neg([a, b]), *torch._foreach_abs([a, b]), *torch._foreach_exp([a, b])]
+        torch._foreach_zero_(norms[1:])
+        return [a, b, *torch._foreach_div([a, b], norms[0]), *torch._foreach_sqrt(norms), *both, *signs]
 
     agrees(step, x, y)
 
@@ -246,6 +252,9 @@ def test_negative_indices_count_from_the_end_and_a_single_one_serves_all_rows(ag
         lambda i: (i - 2).masked_fill(~((i >= 2) & (i < 5)), 0),
         lambda i: (i - 2).clamp(min=0, max=2),
         lambda i: (i == 3).long(),
+        lambda i: torch.where(i <= 2, 0, i - 2),
+        lambda i: torch.where(i == 2, i - 2, 0),
+        lambda i: torch.where(i != 2, 0, i - 2),
     ],
 )
 def test_an_index_that_cannot_be_negative_is_not_wrapped(lowered, index) -> None:
@@ -263,6 +272,7 @@ def test_an_index_that_cannot_be_negative_is_not_wrapped(lowered, index) -> None
         lambda i: torch.where((i < 2) & (i >= 5), 0, i - 2),
         lambda i: torch.where(i < 2, i - 2, 0),
         lambda i: (i - 2).clamp(max=2),
+        lambda i: torch.where(i == 2, 0, i - 2),
     ],
 )
 def test_an_index_that_may_be_negative_is_wrapped(lowered, index) -> None:
@@ -282,9 +292,58 @@ def test_all_ops_without_lowering_are_named_at_once(lowered) -> None:
     assert caught.value.ops == ("aten.cumsum.default", "aten.lgamma.default")
 
 
+def test_of_two_ops_without_lowering_the_one_that_an_output_needs_is_named(lowered) -> None:
+    def step(a):
+        torch.cumsum(a, 0)
+        return torch.lgamma(a)
+
+    with pytest.raises(UnsupportedOpError) as caught:
+        lowered(step, x)
+    assert caught.value.ops == ("aten.lgamma.default",)
+
+
 def test_an_unsupported_op_that_no_output_needs_is_dropped(lowered) -> None:
     def step(a):
         torch.cumsum(a, 0)
         return a + 1
 
     assert [d.name for d in lowered(step, x).drafts] == ["constant", "add"]
+
+
+def test_copies_in_inference_mode_are_copies(agrees) -> None:
+    """There PyTorch takes no ``reshape``, ``to`` or ``contiguous`` apart: they come as they are called."""
+
+    def step(a):
+        with torch.inference_mode():
+            rows = a.t().reshape(2, 6)
+            return [rows.to(torch.float32).to(torch.float64), a.t().contiguous(), a.reshape(12), a.view(2, 6)]
+
+    agrees(step, x, tolerance=1e-6)
+
+
+REAL = torch.full((4,), 2.0, dtype=torch.float64)
+
+
+def test_a_view_of_a_tensor_of_one_value_that_was_made_outside_is_that_value(agrees) -> None:
+    """It is no view of anything that the trace has: its elements are literals."""
+    agrees(lambda a: a[:2, :2] * REAL.view(2, 2) + REAL.detach()[0], x)
+
+
+def strided(after) -> object:
+    """An op without a lowering writes every second element of a part; ``after`` says what is read then."""
+
+    def step(a):
+        a = a.clone()
+        a[1:6:2].lgamma_()
+        return after(a) + 0
+
+    return step
+
+
+def test_what_an_op_without_a_lowering_may_have_written_is_lost_and_no_more(lowered) -> None:
+    row = torch.randn(10, dtype=torch.float64)
+    for after in (lambda a: a[6:], lambda a: a[:1]):
+        lowered(strided(after), row)
+    for after in (lambda a: a[1:2], lambda a: a[5:6], lambda a: a):
+        with pytest.raises(UnsupportedOpError, match="lgamma"):
+            lowered(strided(after), row)

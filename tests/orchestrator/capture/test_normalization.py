@@ -52,6 +52,10 @@ def test_gradients_of_an_rms_norm_with_frozen_operands(agrees, wanted) -> None:
     agrees(run, x, w, g)
 
 
+def test_rms_norm_without_a_weight(agrees) -> None:
+    agrees(gradients(lambda x: F.rms_norm(x, (4,), eps=1e-5)), x, g)
+
+
 def test_rms_norm(agrees) -> None:
     agrees(gradients(lambda x, w: F.rms_norm(x, (4,), w, 1e-5)), x, w, g)
 

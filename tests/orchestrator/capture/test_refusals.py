@@ -23,7 +23,7 @@ from orchestrator.capture.checks import check
 from orchestrator.capture.definition import Bucket
 from orchestrator.capture.errors import UnsupportedOpError, gathered
 from orchestrator.capture.processes import survey
-from orchestrator.capture.refusals import OPS, REFUSALS, documented
+from orchestrator.capture.refusals import OPS, REFUSALS, documented, guarded, instead_of, refused
 
 SEVERAL = torch.arange(16.0).reshape(4, 4)
 COMPILED = torch.compile(lambda y: y.square().mean())
@@ -593,3 +593,33 @@ def test_names_that_no_trace_knows_are_told_with_the_right_ones() -> None:
     assert "layouts names 'wieght'" in text and "write instead: weight" in text
     assert "buckets names 'params.flat', which no rank has" in text
     assert "holds 'params.w'" in text and "write instead: params.weight" in text
+
+
+@pytest.mark.parametrize("method", ["scale", "step", "unscale_"])
+def test_every_method_of_a_scaler_that_decides_by_values_is_refused(method: str) -> None:
+    """A step may call one of them only: without CUDA the scaler would do nothing, and say nothing."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    given = torch.ones(()) if method == "scale" else optimizer
+    with guarded():
+        with pytest.raises(Exception) as caught:
+            getattr(torch.amp.GradScaler("cuda"), method)(given)
+        assert refused(caught.value).message.startswith("GradScaler skips a step")
+        getattr(torch.amp.GradScaler("cuda", enabled=False), method)(given)
+
+
+@pytest.mark.parametrize(
+    ("op", "instead"),
+    [
+        *(
+            (f"aten.{n}.default", "the mask or noise as an entry")
+            for n in ("multinomial", "log_normal_", "rand_like")
+        ),
+        *(
+            (f"aten.{n}.default", "the order or the chosen rows")
+            for n in ("sort", "topk", "kthvalue", "mode")
+        ),
+        *((f"aten.{n}.default", "the formula in ops") for n in ("lgamma", "tril", "sorted")),
+    ],
+)
+def test_advice_for_an_op_without_lowering_is_that_of_its_kind(op: str, instead: str) -> None:
+    assert instead_of(op).startswith(instead)

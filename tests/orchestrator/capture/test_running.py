@@ -15,12 +15,14 @@ import torch.distributed as dist
 from click.testing import CliRunner
 from torch import nn
 
+from certificates.plan.functions import inline
 from certificates.plan.plan import Mesh, Plan
 from certificates.plan.reading import load
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.cli import main
 from orchestrator.capture.errors import DisagreementError, RunError
-from orchestrator.capture.running import Comparison, _Judge, affordable, run, with_run
+from orchestrator.capture.running import Comparison, _Judge, affordable, compare, run, with_run
+from orchestrator.evaluating import interpreter
 from tests.conftest import build_mlp
 
 FILE = """
@@ -250,6 +252,61 @@ def test_what_is_missing_left_or_of_another_shape_is_a_disagreement(
 
 
 def test_a_run_adds_to_the_provenance_and_takes_nothing_away() -> None:
-    plan = build_mlp()
-    added = with_run(plan, Comparison(2, 4, 0, 10, "float64", 0.0)).provenance
+    plan = dataclasses.replace(build_mlp(), provenance={"file": "mine.py"})
+    compared = Comparison(2, 4, 0, 10, "float64", 0.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        compared.largest = 1.0  # type: ignore[misc]
+    added = with_run(plan, compared).provenance
     assert {**added} == {**plan.provenance, "run": added["run"], "run_shims": added["run_shims"]}
+
+
+class Interpreted:
+    """Workers whose real steps are the plan's own, from a rank on those of other numbers."""
+
+    def __init__(self, plan: Plan, wrong: int | None = -1) -> None:
+        self.plan, self.wrong = plan, wrong
+        self.held: dict[int | None, dict[str, Any]] = {}
+        self.batches: list[Any] = []
+
+    def open(self, what: object, wide: bool, seed: int) -> None:
+        pass
+
+    def ask(self, method: str, given: Any) -> dict[int | None, Any]:
+        if method == "warm_up":
+            rng = np.random.default_rng(1)
+            whole = interpreter.random_inputs(self.plan, rng)
+            per_rank = interpreter.scatter_inputs(self.plan, whole, rng)
+            found = {None: whole, **dict(enumerate(per_rank))}
+            return {r: {n: v for n, v in found[r].items() if not n.startswith("batch.")} for r in given}
+        if method == "set":
+            self.held = {r: dict(inputs) for r, inputs in given.items()}
+            return {}
+        self.batches.append(given[None])
+        self.held = {r: self.held[r] | inputs for r, inputs in given.items()}
+        ranks = range(self.plan.mesh.ranks)
+        outputs = {None: interpreter.run_specification(self.plan, self.held[None])}
+        outputs |= dict(enumerate(interpreter.run_plan(self.plan, [self.held[r] for r in ranks])))
+        for rank, found in outputs.items():
+            self.held[rank] |= {n: v for n, v in found.items() if n in self.held[rank]}
+        return {
+            r: {n: v + (r == self.wrong) for n, v in (self.held[r] | found).items() if n[:6] != "batch."}
+            for r, found in outputs.items()
+        }
+
+
+def test_every_step_of_a_comparison_has_a_batch_of_its_own() -> None:
+    """A step that reads the batch of the step before it would agree on one that stays."""
+    plan, workers = inline(build_mlp()), Interpreted(inline(build_mlp()))
+    compared = compare(plan, workers, None, steps=3, seed=0)  # type: ignore[arg-type]
+    assert compared.steps == 3 and compared.largest < 1e-9
+    first, second, third = ([np.asarray(v) for v in batch.values()] for batch in workers.batches)
+    for one, other in ((first, second), (second, third), (first, third)):
+        assert any((a != b).any() for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("wrong", "where"), [(None, "single device"), (2, "rank 2")])
+def test_a_difference_is_told_of_the_device_that_has_it(wrong: int | None, where: str) -> None:
+    plan = inline(build_mlp())
+    with pytest.raises(DisagreementError) as caught:
+        compare(plan, Interpreted(plan, wrong), None, steps=2, seed=0)  # type: ignore[arg-type]
+    assert where in str(caught.value) and (caught.value.rank, caught.value.single) == (wrong, wrong is None)

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
-from orchestrator.capture.shims import copied_by_ops
+from orchestrator.capture.shims import copied_by_ops, symbolic_hyperparameters
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 
@@ -92,3 +92,14 @@ def test_the_value_of_a_copied_constant_is_forgotten() -> None:
         with pytest.raises(DataDependentOutputException):
             copied.item()
     assert copied is again
+
+
+def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor() -> None:
+    """Fused and list forms are other ops, of which the plan would have to say something else."""
+    weight = torch.zeros(2, requires_grad=True)
+    for options in ({"foreach": True}, {"fused": True}):
+        optimizer = torch.optim.AdamW([weight], lr=0.1, **options)
+        symbolic_hyperparameters(optimizer)
+        (group,) = optimizer.param_groups
+        assert (group["foreach"], group["fused"], group["capturable"]) == (False, False, True)
+        assert isinstance(group["lr"], torch.Tensor)

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel, parallelize_module
 
 from orchestrator.capture import Batch, CaptureError, Definition
+from orchestrator.capture.shims import symbolic_hyperparameters
+from orchestrator.capture.states import kind, states_of
 from orchestrator.capture.tracing import trace
 
 
@@ -112,3 +115,42 @@ def test_partial_gradients_that_a_step_reads_are_refused() -> None:
     made = definition(build=build, parallelize=sequence_parallel, step=unzeroed)
     with pytest.raises(CaptureError, match=r"placement P\(sum\) of a state tensor .*grads\.0\.weight"):
         trace(made, 0)
+
+
+def named(optimizer_of: Any) -> list[str]:
+    """Names of the states of a small model and its optimizer."""
+    with FakeTensorMode():
+        model = nn.Linear(2, 2)
+        optimizer = optimizer_of(model)
+        symbolic_hyperparameters(optimizer)
+        made = definition()
+        return list(states_of(made, model, optimizer, parallel=False))
+
+
+def test_the_learning_rate_of_every_group_has_a_name() -> None:
+    """As the plan format has it: the first is ``hyper.lr``, further ones have numbers."""
+
+    def grouped(model: Any) -> Any:
+        return torch.optim.AdamW([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.1}])
+
+    assert [n for n in named(grouped) if kind(n) == "hyper"] == ["hyper.lr", "hyper.lr.1"]
+
+
+def with_state(owner: Any) -> Any:
+    def made(model: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.state[owner] = {"decay": torch.zeros(())}
+        return optimizer
+
+    return made
+
+
+def test_state_that_an_optimizer_keeps_for_all_parameters_is_a_state() -> None:
+    """It stands under a key that is no parameter, and is carried from step to step like the others."""
+    found = named(with_state("average"))
+    assert "opt.average.decay" in found and {kind(n) for n in found} == {"params", "opt"}
+
+
+def test_state_of_a_tensor_that_is_no_parameter_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"keeps opt\.decay for a tensor of shape \[3\] that is no param"):
+        named(with_state(torch.zeros(3)))

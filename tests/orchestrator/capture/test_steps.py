@@ -15,6 +15,10 @@ from torch import Tensor, nn
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
 from orchestrator.capture.errors import CaptureError, ClosureError, StateError
+from orchestrator.capture.memory import Geometry
+from orchestrator.capture.recorder import GroupRef, Node, Recorder, ReduceRef, TensorRef
+from orchestrator.capture.states import Snapshot
+from orchestrator.capture.steps import Recorded, _Matching, same
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 
@@ -277,3 +281,98 @@ def test_a_batch_is_new_in_every_step() -> None:
         return step
 
     refused(definition(step=remembering([])), ClosureError, "no parameter, buffer, batch input")
+
+
+def test_a_state_that_comes_late_is_refused_though_the_step_before_had_none() -> None:
+    def late(calls: list[int]) -> Callable[..., dict[str, Tensor]]:
+        def step(model: Any, optimizer: Any, batch: Results) -> dict[str, Tensor]:
+            calls.append(1)
+            if len(calls) == 3:
+                optimizer.state[model.weight]["late"] = torch.zeros(())
+            return plain_step(model, optimizer, batch)
+
+        return step
+
+    refused(definition(step=late([])), StateError, r"exists only after a step.*opt\.late\.weight")
+
+
+# --- are two recorded steps one program? -------------------------------------------------------------------
+
+
+def summed(storage: int, work: int, reduction: str = "SUM", writes: int | None = None) -> Node:
+    """A recorded collective on a tensor of its own."""
+    geometry = Geometry.contiguous((4,))
+    ref, out = (TensorRef(s, "f32", geometry) for s in (storage, storage if writes is None else writes))
+    arguments = ([out], [ref], GroupRef((0, 1)), ReduceRef(reduction))
+    return Node("dist.all_reduce", arguments, {"work": work}, None, (out,), None)
+
+
+def waited_for(work: int) -> Node:
+    return Node("dist.wait", (work,), {}, None, (), None)
+
+
+def scaled(storage: int, factor: object) -> Node:
+    ref = TensorRef(storage, "f32", Geometry.contiguous((4,)))
+    return Node("aten.mul_.Tensor", (ref, factor), {}, ref, (ref,), None)
+
+
+def alike(first: list[Node], second: list[Node]) -> bool:
+    matching = _Matching()
+    return all(map(matching.nodes, first, second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([summed(1, 5), waited_for(5)], [summed(7, 9), waited_for(9)]),
+        ([summed(1, 5), summed(2, 6), scaled(1, 2.0)], [summed(2, 8), summed(1, 3), scaled(2, 2.0)]),
+        ([scaled(1, 2.0), scaled(1, 2.0)], [scaled(3, 2.0), scaled(3, 2.0)]),
+        ([scaled(1, {"a": 1})], [scaled(3, {"a": 1})]),
+    ],
+)
+def test_steps_that_differ_in_storages_and_works_only_are_one_program(first: Any, second: Any) -> None:
+    assert alike(first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([summed(1, 5)], [summed(1, 5, "MAX")]),
+        ([summed(1, 5), summed(2, 6), waited_for(5)], [summed(1, 5), summed(2, 6), waited_for(6)]),
+        ([summed(1, 5), summed(2, 6)], [summed(1, 5), summed(1, 6)]),
+        ([summed(1, 5), summed(1, 6)], [summed(1, 5), summed(2, 6)]),
+        ([summed(1, 5, writes=2)], [summed(1, 5)]),
+        ([scaled(1, 2.0)], [scaled(1, 3.0)]),
+        ([scaled(1, 1)], [scaled(1, True)]),
+        ([scaled(1, {"a": 1})], [scaled(1, [1])]),
+        ([scaled(1, {"a": 1})], [scaled(1, {"b": 1})]),
+        ([scaled(1, 2.0)], [waited_for(3)]),
+    ],
+)
+def test_steps_that_differ_in_anything_else_are_two(first: Any, second: Any) -> None:
+    """Such as in the collective that is waited for, or in two tensors that are one."""
+    assert not alike(first, second)
+
+
+def test_two_steps_are_the_same_in_states_batch_ops_and_results() -> None:
+    """In all of them: one that is alike does not make up for another."""
+    row, column = (TensorRef(1, "f32", Geometry.contiguous(size)) for size in ((1, 4), (4, 1)))
+
+    def step(factor: float = 2.0, batch: TensorRef = row, result: TensorRef = row) -> Recorded:
+        recorder = Recorder([scaled(1, factor)])
+        return Recorded(recorder, Snapshot({}), Snapshot({}), {"x": batch}, {"loss": result})
+
+    assert same(step(), step()) and same(step(batch=column), step(batch=column))
+    for other in (step(3.0), step(batch=column), step(result=column)):
+        assert not same(step(), other)
+
+
+def test_a_tensor_from_outside_is_told_by_its_type() -> None:
+    """It has no name in a plan."""
+    stash: list[Tensor] = []
+
+    def step(model: Any, optimizer: Any, batch: Results) -> dict[str, Tensor]:
+        stash.append(batch["x"] * 2)
+        return plain_step(model, optimizer, {"x": stash[-2] if stash[1:] else stash[-1], "y": batch["y"]})
+
+    refused(definition(step=step), ClosureError, r"\(tensor f32\[4,3\]")

@@ -99,7 +99,26 @@ def swallowed(model: Any, _: Any) -> None:
         model.weight.untyped_storage().fill_(0)
 
 
-@pytest.mark.parametrize("more", [decayed_in_memory, copied_in_memory, one_byte, swallowed])
+def one_number(model: Any, _: Any) -> None:
+    model.weight.storage()[0] = 1.0
+
+
+def copied_as_numbers(model: Any, _: Any) -> None:
+    model.weight.storage().copy_(model.weight.detach().clone().storage())
+
+
+def filled_with_a_number(model: Any, _: Any) -> None:
+    model.weight.storage().fill_(0.0)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize(
+    "more",
+    [
+        *(decayed_in_memory, copied_in_memory, one_byte, swallowed),
+        *(one_number, copied_as_numbers, filled_with_a_number),
+    ],
+)
 def test_a_raw_write_to_a_storage_is_refused(more: Any) -> None:
     refused(definition(after(more)), r"writes to a storage behind the tensors[\s\S]*" + HERE + more.__name__)
 
@@ -108,10 +127,32 @@ def through_dlpack(model: Any, _: Any) -> None:
     torch.utils.dlpack.to_dlpack(model.weight.detach())
 
 
-@pytest.mark.parametrize("more", [through_ctypes, through_dlpack])
+def of_its_storage(model: Any, _: Any) -> None:
+    model.weight.storage().data_ptr()
+
+
+def of_its_bytes(model: Any, _: Any) -> None:
+    model.weight.untyped_storage().data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("more", [through_ctypes, through_dlpack, of_its_storage, of_its_bytes])
 def test_the_address_of_a_tensor_is_refused(more: Any) -> None:
     """In a trace all addresses are 0: weights told apart by them would all be the same."""
     refused(definition(after(more)), r"asks for the memory of a tensor[\s\S]*" + HERE + more.__name__)
+
+
+class Addressed(nn.Linear):
+    """Its forward pass is called by PyTorch, and asks for an address."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data_ptr()
+        return super().forward(x)
+
+
+def test_an_address_that_the_model_itself_asks_for_is_refused() -> None:
+    made = definition(build=lambda: Addressed(3, 3))
+    refused(made, r"asks for the memory of a tensor[\s\S]*" + HERE + "forward")
 
 
 # --- other threads ----------------------------------------------------------------------------------------

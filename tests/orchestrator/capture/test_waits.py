@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.capture.errors import WaitError
+from orchestrator.capture.waits import Waits
 
-from .world import talked
-
-pytestmark = pytest.mark.slow
+from .world import recorded, talked
 
 
 def late(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
@@ -68,6 +67,7 @@ def gathered(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
     return {"y": x + 1}  # used here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("talk", [late, never, through_a_view, operand, another, raw, gathered])
 def test_a_use_before_the_wait_names_both_lines(talk: Any) -> None:
     with pytest.raises(WaitError) as caught:
@@ -76,6 +76,7 @@ def test_a_use_before_the_wait_names_both_lines(talk: Any) -> None:
     assert "# started here" in said and "# used here" in said
 
 
+@pytest.mark.slow
 def test_a_state_that_is_under_way_at_the_end_is_refused() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         with torch.no_grad():
@@ -91,6 +92,7 @@ def polled(work: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wait",
     [
@@ -115,6 +117,7 @@ def test_every_way_to_wait_counts(wait: Any) -> None:
     assert "all_reduce" in names
 
 
+@pytest.mark.slow
 def test_waiting_for_the_work_is_not_waiting_for_its_callback() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         x, y = x.clone(), x * 2
@@ -127,6 +130,7 @@ def test_waiting_for_the_work_is_not_waiting_for_its_callback() -> None:
         talked(talk)
 
 
+@pytest.mark.slow
 def test_a_coalesced_batch_is_waited_for_as_a_whole() -> None:
     def talk(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
         a, b = x.clone(), x * 2
@@ -139,3 +143,121 @@ def test_a_coalesced_batch_is_waited_for_as_a_whole() -> None:
 
     with pytest.raises(WaitError):
         talked(talk)
+
+
+def early(act: Any) -> list[str]:
+    """What is said of the uses that come too early."""
+    waits = Waits()
+    return [error.message for node in recorded(act) for error in waits.see(node)]
+
+
+def functional(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops._c10d_functional.all_reduce(x, "sum", dist.group.WORLD.group_name)  # type: ignore[no-any-return]
+
+
+def waits_for_a_functional_one(x: torch.Tensor) -> None:
+    torch.ops._c10d_functional.wait_tensor(functional(x)).add_(1)
+
+
+def waits_for_a_callback(x: torch.Tensor) -> None:
+    dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0].mul_(2)).wait()
+    x.add_(1)
+
+
+def waits_for_a_batch(x: torch.Tensor) -> None:
+    y = x * 2
+    with dist._coalescing_manager(async_ops=True) as batch:
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    batch.wait()
+    x.add_(y)
+
+
+def waits_for_a_batch_of_broadcasts(x: torch.Tensor) -> None:
+    """These are not joined to one call by PyTorch: the group has to remember them."""
+    y = x * 2
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as batch:
+        dist.broadcast(x, 0)
+        dist.broadcast(y, 0)
+    batch.wait()
+    x.add_(y)
+
+
+def uses_the_other_half(x: torch.Tensor) -> None:
+    busy, idle = x.chunk(2)
+    dist.all_reduce(busy, async_op=True)
+    idle.add_(1)
+
+
+def uses_nothing_of_it(x: torch.Tensor) -> None:
+    dist.all_reduce(x, async_op=True)
+    x[:0].add_(1)
+    torch.ops.aten._unsafe_view(x, (2, 2))  # as matrix products name their result anew
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        waits_for_a_functional_one,
+        waits_for_a_callback,
+        waits_for_a_batch,
+        waits_for_a_batch_of_broadcasts,
+        uses_the_other_half,
+        uses_nothing_of_it,
+    ],
+)
+def test_a_use_after_the_wait_or_of_other_elements_is_none_too_early(act: Any) -> None:
+    assert early(act) == []
+
+
+def uses_a_result(x: torch.Tensor) -> None:
+    dist.all_reduce(x, async_op=True)
+    x * 2
+
+
+def overwrites_an_operand(x: torch.Tensor) -> None:
+    dist.all_gather_into_tensor(torch.empty(8), x, async_op=True)
+    x.zero_()
+
+
+def uses_a_result_of_a_batch(x: torch.Tensor) -> None:
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True):
+        dist.broadcast(x, 0)
+    x * 2
+
+
+def waits_for_nothing_by_giving_a_callback(x: torch.Tensor) -> None:
+    y = x * 2
+    dist.all_reduce(x, async_op=True).get_future().then(lambda f: y.add_(1))
+    x * 3
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (uses_a_result, "a result of dist.all_reduce is used by aten.mul.Tensor"),
+        (overwrites_an_operand, "an operand of dist.all_gather_single is overwritten by aten.zero_.default"),
+        (uses_a_result_of_a_batch, "a result of dist.broadcast is used by aten.mul.Tensor"),
+        (waits_for_nothing_by_giving_a_callback, "a result of dist.all_reduce is used by aten.mul.Tensor"),
+    ],
+)
+def test_a_use_that_comes_too_early_is_told_by_both_ops(act: Any, message: str) -> None:
+    """A callback is run when the work is done; that it was given does not say that it has run."""
+    (said,) = early(act)
+    assert said.startswith(f"{message} before anybody waited for it, started at ")
+
+
+def test_what_a_callback_inside_a_callback_writes_is_under_way_like_the_rest() -> None:
+    def act(x: torch.Tensor) -> None:
+        y, z = x * 2, x * 3
+
+        def outer(f: Any) -> Any:
+            return dist.all_reduce(y, async_op=True).get_future().then(lambda g: z.add_(1)).wait()
+
+        future = dist.all_reduce(x, async_op=True).get_future().then(outer)
+        z + 1
+        future.wait()
+        z + 2
+
+    (said,) = early(act)
+    assert said.startswith("a result of a callback is used by aten.add.Tensor")

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from certificates.plan.plan import Plan
 from orchestrator.capture import Batch, Definition, capture
+from orchestrator.capture.group import process_group
+from orchestrator.capture.recorder import Node, Recorder, recording
 from orchestrator.evaluating import interpreter
 
 #: Elements of the one output, which is padded: the specification must have an output of this shape.
@@ -60,6 +63,14 @@ def talking(talk: Talk, *, rows: int = 8, mesh: Mapping[str, int] | None = None)
         batch={"x": Batch((rows, 3), shard=dict.fromkeys(mesh, 0))},
         layouts={"w": {}},
     )
+
+
+def recorded(act: Callable[[torch.Tensor], object], *, size: int = 2) -> list[Node]:
+    """The nodes of what rank 0 of a world does with four numbers, recorded in this process."""
+    recorder = Recorder()
+    with process_group(0, size), FakeTensorMode(), recording(recorder):
+        act(torch.zeros(4))
+    return recorder.nodes
 
 
 def talked(talk: Talk, **options: Any) -> Plan:
