@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from certificates.plan.plan import Plan
 from checker import solvers as replay
 from checker.cli import main, read_policy, witnesses
 from checker.errors import Malformed
 from checker.kernel import _SEAL, Output, Verified
 from checker.language.proof import AlgebraStage, Case, Law, Lemma, Proof
 from checker.reading.plan import read_plan
+from checker.reading.proof import read_proof
 from checker.refuting.witness import Replay
-from checker.report.verdict import final_line, folded, provenance, rounded, trusted_base
+from checker.report.verdict import final_line, folded, laws_used, provenance, rounded, trusted_base
+from orchestrator.emit import emit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z
@@ -426,3 +429,13 @@ def test_laws_are_counted_as_the_records_use_them() -> None:
         "trusted: laws that this bundle does not use: lattice, recip",
         "trusted: functions without a meaning but these laws: fexp (in 2 files)",
     ]
+
+
+def test_a_bundle_tells_the_laws_that_the_checker_counts(mlp: Plan, tmp_path: Path) -> None:
+    """report.txt counts them in the bytes of the proof, tv-check in its records."""
+    emit(mlp, tmp_path / "b", solve=False)
+    laws = laws_used(read_proof((tmp_path / "b/proof.json").read_bytes()))
+    lines = (tmp_path / "b/report.txt").read_text().splitlines()
+    at = lines.index("Laws used")
+    assert laws["ring"] > 1
+    assert lines[at + 1 : lines.index("", at)] == [f"  {law} {n} times" for law, n in sorted(laws.items())]
