@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from checker.errors import Malformed
+from checker.language.proof import AlgebraStage
 from checker.reading.proof import read_manifest, read_proof, read_ref
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -159,6 +160,21 @@ def test_sums_have_two_terms_or_more() -> None:
         else:
             with pytest.raises(Malformed, match="a list of 3"):
                 read_proof(dump(proof))
+
+
+@pytest.mark.parametrize("count", [64, 65])
+def test_a_piece_has_at_most_64_classes(count: int) -> None:
+    """Each class multiplies the strides before it: without the cap a short line makes numbers without end."""
+    proof = copy.deepcopy(row_parallel().proof)
+    at("stages.0.trees.2.1.2", [[0, ["j"] * count]])(proof)
+    if count == 64:
+        stage = read_proof(dump(proof)).stages[0]
+        assert isinstance(stage, AlgebraStage)
+        ((_, classes, strides),) = stage.trees[2][1][2]
+        assert len(classes) == 64 and strides == tuple(8**k for k in reversed(range(64)))
+    else:
+        with pytest.raises(Malformed, match="a piece of more than 64 classes"):
+            read_proof(dump(proof))
 
 
 def test_references() -> None:

@@ -104,3 +104,14 @@ def test_a_line_names_the_op_its_domain_and_both_sides() -> None:
 def test_a_declared_range_shows_an_index(bounds: Any, shown: bool) -> None:
     taken = op("%9", "gather", ["x", "i"], "f32[4]", axis=0, batch_dims=0)
     assert (unshown(taken, ranges={"i": bounds} if bounds else None) == []) == shown
+
+
+@pytest.mark.parametrize("deep", [59, 60])
+def test_a_sign_is_looked_for_so_far_only(deep: int) -> None:
+    """The walk is recursive: a chain without end would end it in a traceback, not in a line."""
+    moves = [op(f"%{k + 1}", "transpose", [f"%{k}"], "f32[4]", perm=[0]) for k in range(deep)]
+    ops = [unary("exponential", "x", "%0"), *moves, unary("log", f"%{deep}", "%99")]
+    whole = program([["x", "f32[4]"]], ops, [["y", "%99"]])
+    plan = plan_of([], whole, [{"name": "c0", "box": {}, "program": whole}], [], [])
+    assert bool(Domains(read_plan(dump(plan))).unshown()) == (deep == 60)
+    assert told(loads(dump(plan))) == [], "passes over the programs have no such limit"

@@ -177,6 +177,9 @@ def test_your_own_plan(tmp_path: Path) -> None:
     code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
     assert (code, lines) == (1, ["INVALID: obligation 1 (members) fails: the bundle's plan is not the plan "
                                  "you gave"])  # fmt: skip
+    (tmp_path / "plan.json").write_bytes(b'{"format": "trainverify-plan"}')
+    code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
+    assert code == 5 and lines[0].startswith("MALFORMED: plan: "), "no plan: the bundle is not to blame"
 
 
 def test_policies(tmp_path: Path) -> None:

@@ -300,6 +300,24 @@ def test_pieces_are_found_by_their_positions() -> None:
             at(wrong)
 
 
+def test_a_coordinate_of_size_one_is_spread() -> None:
+    """Its only position is read, cut as a point; cut as a class of one it would have another name."""
+    spec = program([SCALAR, ["x", "f32[1]"]], [op("%0", "broadcast_in_dim", ["x"], "f32[4]", dims=[0])], [])
+
+    def stage(tree: Any) -> Algebra:
+        return one_case(
+            [definition("s:%0", [0, 0])],
+            spec=spec,
+            trees={"s:x": [tree], "s:%0": WHOLE},
+            classes=(("i", 4, 1), ("k", 1, 1)),
+        )
+
+    (case,) = stage([[0, []]]).cases
+    assert case.defs == {Element(Tensor("s", "%0"), ((0, 0),)): Element(Tensor("s", "x"), ((0,),))}
+    with refuses(8, "s:x and s:%0 are cut differently"):
+        stage([[0, ["k"]]])
+
+
 def test_many_places_of_one_class_are_divided() -> None:
     """Two variables in sixteen places: as many ways as a search could try, 2 ** 16, and one division."""
     tree: list[Any] = [[[0, ["j"] * 16]]]
