@@ -140,7 +140,7 @@ def emit(
         {o.file: o.text for o in proof.obligations},
         verdicts,
         solving.status,
-        report(plan, canonical, verdicts, solving.status, len(proof.obligations)),
+        report(plan, canonical, verdicts, solving.status, len(proof.obligations), proof.document),
         refutation.witness if refutation else None,
     )
     with run.progress.phase("write"):

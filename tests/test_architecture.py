@@ -115,21 +115,6 @@ UNTESTED = {
     "orchestrator/relating/siblings",
     "orchestrator/spanning/expansion",
     "orchestrator/staging/algebra",
-    "checker/errors",
-    "checker/language/affine",
-    "checker/language/plan",
-    "checker/language/proof",
-    "checker/language/regroup",
-    "checker/reading/bundle",
-    "checker/reading/proof",
-    "checker/reading/strict",
-    "checker/refuting/inline",
-    "checker/rules/infinite",
-    "checker/rules/model",
-    "checker/rules/normalise",
-    "checker/rules/terms",
-    "checker/rules/widths",
-    "checker/solvers",
 }
 
 

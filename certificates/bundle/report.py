@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from certificates.bundle.bundle import OutputVerdict, Status
@@ -9,6 +11,7 @@ from certificates.bundle.bundle import OutputVerdict, Status
 from ..plan.plan import Plan, Relation, states
 from ..words import clean, count, folded
 from .claims import claim, open_elements
+from .domains import unshown
 
 CONDITIONS = (
     "the initial state satisfies the input relation",
@@ -26,7 +29,9 @@ OUTSIDE = (
 )
 
 
-def report(plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: Status, files: int) -> str:
+def report(
+    plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: Status, files: int, proof: bytes
+) -> str:
     """The whole text, ASCII, with a newline at its end; ``digest`` is the plan's."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.axes.items()) or "one rank"
     solved = {
@@ -55,6 +60,10 @@ def report(plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: S
         *(f"  {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())),
         *(f"  {condition}" for condition in CONDITIONS),
         "",
+        "Laws used",
+        *([f"  {law} {count(n, 'time')}" for law, n in sorted(laws_used(proof).items())] or ["  none"]),
+        "",
+        *_domains(plan),
         "Outside the claim",
         *(f"  {item}" for item in OUTSIDE),
         "",
@@ -62,6 +71,19 @@ def report(plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: S
         *_origin(plan),
     ]
     return "".join(clean(line) + "\n" for line in lines)
+
+
+def laws_used(proof: bytes) -> Counter[str]:
+    """How often the records of a ``proof.json`` use each law.
+
+    Canonical JSON writes a schema in one way, and in a text quotes have backslashes.
+    """
+    return Counter(found.decode() for found in re.findall(rb'"schema":"([a-z]+)"', proof))
+
+
+def _domains(plan: Plan) -> list[str]:
+    found = folded([f"  {line}" for line in unshown(plan)])
+    return ["Not shown to stay in its domain, where the claim says nothing", *found, ""] if found else []
 
 
 def summary(verdicts: Sequence[OutputVerdict]) -> str:

@@ -29,8 +29,9 @@ class Row:
     """``operands`` is their number, ``None`` for one or more; ``terms`` has (layout, algebra) by variant.
 
     ``sorts`` are those of operands and result where all have one type. ``sign`` tells if results are never
-    negative: ``always``, or ``kept`` if no operand has a negative element on any rank. An op without terms
-    moves data, sums, or joins ranks; the writers have a rule for each.
+    negative: ``always``, or ``kept`` if no operand has a negative element on any rank. ``defined`` is the
+    domain of a partial function, outside of which values mean nothing: reports name what may leave it. An op
+    without terms moves data, sums, or joins ranks; the writers have a rule for each.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Row:
     sorts: tuple[Sort, ...] = ()
     terms: Mapping[str, tuple[Term, Term]] = field(default_factory=dict)
     sign: Literal["", "always", "kept"] = ""
+    defined: str = ""
     elementwise: bool = False
     collective: bool = False
 
@@ -54,10 +56,12 @@ def _pointwise(
     layout: Term,
     algebra: Term | None = None,
     sign: Literal["", "always", "kept"] = "",
+    defined: str = "",
 ) -> Row:
     """An elementwise op of one type; the algebra has the layout's term unless it says another one."""
     count = sum(letter in set(_leaves(layout)) for letter in _LETTERS)
-    return Row(name, count, {}, sorts, {"": (layout, algebra or layout)}, sign, elementwise=True)
+    terms = {"": (layout, algebra or layout)}
+    return Row(name, count, {}, sorts, terms, sign, defined, elementwise=True)
 
 
 def _leaves(term: Term) -> Iterator[str]:
@@ -98,18 +102,18 @@ ROWS = (
     _pointwise("subtract", _NUMBER, ("-", "a", "b")),
     _pointwise("negate", _NUMBER, ("-", "a")),
     _pointwise("multiply", _NUMBER, ("mul", "a", "b"), sign="kept"),
-    _pointwise("divide", _REAL, ("mul", "a", ("recip", "b"))),
+    _pointwise("divide", _REAL, ("mul", "a", ("recip", "b")), defined="b is not 0"),
     _pointwise("exponential", _REAL, ("fexp", "a"), sign="always"),
-    _pointwise("log", _REAL, ("flog", "a")),
-    _pointwise("sqrt", _REAL, ("fsqrt", "a"), sign="always"),
-    _pointwise("rsqrt", _REAL, ("frsqrt", "a")),
+    _pointwise("log", _REAL, ("flog", "a"), defined="a > 0"),
+    _pointwise("sqrt", _REAL, ("fsqrt", "a"), sign="always", defined="a >= 0"),
+    _pointwise("rsqrt", _REAL, ("frsqrt", "a"), defined="a > 0"),
     _pointwise("sine", _REAL, ("fsin", "a")),
     _pointwise("cosine", _REAL, ("fcos", "a")),
     _pointwise("tanh", _REAL, ("ftanh", "a")),
     _pointwise("logistic", _REAL, ("flogistic", "a"), sign="always"),
     _pointwise("erf", _REAL, ("ferf", "a")),
     _pointwise("abs", _NUMBER, ("fabs", "a"), sign="always"),
-    _pointwise("power", _REAL, ("fpow", "a", "b")),
+    _pointwise("power", _REAL, ("fpow", "a", "b"), defined="a > 0"),
     _pointwise("maximum", _NUMBER, ("ite", (">=", "a", "b"), "a", "b"), ("max2", "a", "b"), sign="kept"),
     _pointwise("minimum", _NUMBER, ("ite", ("<=", "a", "b"), "a", "b"), ("min2", "a", "b"), sign="kept"),
     _pointwise("and", _TRUTH, ("and", "a", "b"), ("mul", "a", "b")),
@@ -130,7 +134,7 @@ ROWS = (
     Row("concatenate", None, {"dim": "int"}, sign="kept"),
     Row("dot_general", 2, _DOT, sign="kept"),
     Row("reduce", attrs={"dims": "ints", "kind": ("add", "max", "min", "and", "or")}, sign="kept"),
-    Row("gather", 2, {"axis": "int", "batch_dims": "int"}),
+    Row("gather", 2, {"axis": "int", "batch_dims": "int"}, defined="b is an index of a"),
     _collective("all_reduce", kind=("add", "max", "min")),
     _collective("all_gather", dim="int"),
     _collective("reduce_scatter", kind=("add",), dim="int"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -541,3 +542,35 @@ def forged(bundle: Bundle) -> Bundle:
                 return bundle
     bundle.files = files or bundle.files
     return bundle
+
+
+def at(path: str, value: Any) -> Callable[[Any], None]:
+    """Assigns at a path of keys; a function gets the old value."""
+
+    def change(top: Any) -> None:
+        *keys, last = [int(k) if k.isdigit() else k for k in path.split(".")]
+        for key in keys:
+            top = top[key]
+        top[last] = value(copy.deepcopy(top[last])) if callable(value) else value
+
+    return change
+
+
+def plus(extra: Any) -> Callable[[Any], Any]:
+    return lambda old: old | extra if isinstance(old, dict) else [*old, extra]
+
+
+def fact(lhs: Any, rhs: Any, symbols: list[Any], left: list[Any], right: list[Any], coef: str = "1") -> Any:
+    return {
+        "lhs": lhs,
+        "rhs": rhs,
+        "coef": coef,
+        "symbols": symbols,
+        "lhs_index": left,
+        "rhs_index": right,
+        "by": None,
+    }
+
+
+def definition(ref: Any, *coords: list[int]) -> dict[str, Any]:
+    return {"k": "def", "e": [ref, list(coords)]}

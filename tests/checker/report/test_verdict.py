@@ -1,11 +1,9 @@
-"""What `tv-check` prints, and how solvers are run: without a solver wherever answers can be given."""
+"""What `tv-check` prints, without a solver: answers are given."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from certificates.plan.plan import Plan
 from checker import solvers as replay
 from checker.cli import main, read_policy, witnesses
 from checker.errors import Malformed
 from checker.kernel import _SEAL, Output, Verified
 from checker.language.proof import AlgebraStage, Case, Law, Lemma, Proof
 from checker.reading.plan import read_plan
+from checker.reading.proof import read_proof
 from checker.refuting.witness import Replay
-from checker.report.verdict import final_line, folded, provenance, rounded, trusted_base
+from checker.report.verdict import final_line, folded, laws_used, provenance, rounded, trusted_base
+from orchestrator.emit import emit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z
@@ -176,6 +177,9 @@ def test_your_own_plan(tmp_path: Path) -> None:
     code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
     assert (code, lines) == (1, ["INVALID: obligation 1 (members) fails: the bundle's plan is not the plan "
                                  "you gave"])  # fmt: skip
+    (tmp_path / "plan.json").write_bytes(b'{"format": "trainverify-plan"}')
+    code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
+    assert code == 5 and lines[0].startswith("MALFORMED: plan: "), "no plan: the bundle is not to blame"
 
 
 def test_policies(tmp_path: Path) -> None:
@@ -303,104 +307,6 @@ def test_what_a_witness_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert witnesses(plan, {"witness.json": dump(item)}, claimed) == {0: f"the witness {want}"}
 
 
-# Solvers ----------------------------------------------------------------------------------------------------
-
-
-def script(folder: Path, body: str) -> str:
-    path = folder / "solver.py"
-    path.write_text(body)
-    return f"{sys.executable} -S -E {path} {{file}}"
-
-
-def test_a_program_is_run_once_per_file(tmp_path: Path) -> None:
-    """What it prints is the answer, in one line, cut; unsat counts with exit code 0 only."""
-    texts = ["unsat", "sat", ""]
-    command = script(tmp_path, "import sys; t = open(sys.argv[1]).read(); print(t); sys.exit(t == 'sat')")
-    assert replay._singly(command, texts) == ["unsat", "sat", ""]
-    assert replay._singly(script(tmp_path, "print('unsat'); raise SystemExit(3)"), texts[:1]) == [
-        "exit code 3"
-    ]
-    assert replay._singly(script(tmp_path, "print('a\\n' * 300)"), texts[:1]) == [("a " * 300)[:200]]
-    (failed,) = replay._singly("/no/such/solver {file}", texts[:1])
-    assert failed == "cannot start: No such file or directory"
-
-
-def test_a_program_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(*_: Any, **options: Any) -> None:
-        raise subprocess.TimeoutExpired("solver", options["timeout"])
-
-    monkeypatch.setattr(subprocess, "run", late)
-    assert replay._singly("solver {file}", ["a", "b"]) == ["no answer in time"] * 2
-
-
-LOOP = """import sys
-for line in sys.stdin:
-    name = line.strip()[1:-1]
-    if name == "x": sys.exit(1)
-    if name == "p": print("answer unsa", end=""); sys.exit(0)
-    print("answer " + name if name != "j" else "unsat", flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    "names,want",
-    [
-        ("", []),
-        ("ab", ["a", "b"]),
-        ("axb", ["a", "crash", "b"]),
-        ("xx", ["crash", "crash"]),
-        ("ap", ["a", "crash"]),
-        ("pa", ["crash", "a"]),
-        ("jb", ["crash", "b"]),
-    ],
-)
-def test_one_child_answers_many_texts(names: str, want: list[str]) -> None:
-    """After a crash, a half line or a line that is no answer, a new child goes on with the next file."""
-    words = [sys.executable, "-S", "-E", "-c", LOOP]
-    assert replay._batch(words, list(names)) == want
-
-
-def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file has no answer, the next one does, and nobody waits for it."""
-    monkeypatch.setattr(replay, "SECONDS", 0.3)
-    loop = LOOP.replace('if name == "x": sys.exit(1)', 'if name == "x": time.sleep(30)')
-    words = [sys.executable, "-S", "-E", "-c", "import time\n" + loop]
-    start = time.monotonic()
-    assert replay._batch(words, ["x", "b"])[0] == "no answer in time"
-    assert time.monotonic() - start < 10
-
-
-def test_files_are_given_out() -> None:
-    """Every solver answers every file, whatever the number of jobs; it sees these texts."""
-    files = {f"{n:04}": str(n).encode() for n in range(1, 6)}
-
-    def read(texts: list[str]) -> list[str]:
-        return list(texts)
-
-    for jobs in (1, 2, 9):
-        found = replay.replay(files, {"a": read, "b": read}, jobs)
-        assert found == {s: {n: t.decode() for n, t in files.items()} for s in "ab"}
-
-
-def test_which_solvers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "RUNNERS", {"json": "", "nothing": "", "prog": ""})
-    monkeypatch.setattr("shutil.which", lambda name: "/bin/prog" if name == "prog" else None)
-    assert list(replay.solvers(())) == ["json", "prog"]
-    assert list(replay.solvers(["/x/prog {file}", "other -a {file}", "other -b {file}", ""])) == [
-        "json", "prog", "/x/prog {file}", "other", "other -b {file}", "?"]  # fmt: skip
-
-
-def test_files_of_answers() -> None:
-    good = "0001 unsat\n  1234567\tsat  \n"
-    assert replay.read_answers(good, "f") == {"0001": "unsat", "1234567": "sat"}
-    assert replay.read_answers("", "f") == {}
-    for wrong in ("001 unsat", "12345678 sat", "0001 UNSAT", "0001", "0001 unsat x", "\n"):
-        with pytest.raises(Malformed, match=r"f: .* is no line of the form 'NNNN answer'"):
-            replay.read_answers(wrong, "f")
-    with pytest.raises(Malformed, match="f: a second answer for 0001"):
-        replay.read_answers("0001 unsat\n0001 sat\n", "f")
-
-
 def test_many_lines_that_differ_in_numbers_only_are_folded() -> None:
     """A plan of 126 layers has thousands of outputs; one without a proof is still named."""
     many = [f"  PROVED  w.{k}" for k in range(200)]
@@ -426,3 +332,13 @@ def test_laws_are_counted_as_the_records_use_them() -> None:
         "trusted: laws that this bundle does not use: lattice, recip",
         "trusted: functions without a meaning but these laws: fexp (in 2 files)",
     ]
+
+
+def test_a_bundle_tells_the_laws_that_the_checker_counts(mlp: Plan, tmp_path: Path) -> None:
+    """report.txt counts them in the bytes of the proof, tv-check in its records."""
+    emit(mlp, tmp_path / "b", solve=False)
+    laws = laws_used(read_proof((tmp_path / "b/proof.json").read_bytes()))
+    lines = (tmp_path / "b/report.txt").read_text().splitlines()
+    at = lines.index("Laws used")
+    assert laws["ring"] > 1
+    assert lines[at + 1 : lines.index("", at)] == [f"  {law} {n} times" for law, n in sorted(laws.items())]

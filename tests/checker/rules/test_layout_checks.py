@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from checker.errors import Rejected
-from checker.language.affine import Affine, evident, row_major
+from checker.language.affine import Affine
 from checker.language.proof import (
     BoundPart,
     BoundSymbol,
@@ -25,7 +25,6 @@ from checker.language.proof import (
     Reduced,
     Tensor,
 )
-from checker.language.regroup import reshape_parts
 from checker.reading.plan import read_plan
 from checker.rules.layout import Layout
 from checker.rules.model import Model
@@ -493,19 +492,6 @@ def test_a_resolved_part_stays_in_range() -> None:
         stage(Def(c0("%4"), at, (A0, B0, Affine(1), j.shift(-4))))
 
 
-def test_who_takes_part_in_a_sum() -> None:
-    """A class without the collective is no member of its reduced tensor."""
-    reduce = op("%0", "all_reduce", ["x"], "f32[3]", group="b", kind="add", seq=0)
-    programs = [program([["x", "f32[3]"]], ops, []) for ops in ([reduce], [])]
-    boxes = [{"a": [i, i + 1], "b": [0, 3]} for i in range(2)]
-    plan = read_plan(dump(plan_of([["a", 2], ["b", 3]], program([["g", "f32[]"]], [], []), [
-        {"name": f"c{i}", "box": boxes[i], "program": p} for i, p in enumerate(programs)],
-        [], [], {"b": {"axes": ["b"], "ranks": [[0, 1, 2], [3, 4, 5]]}})))  # fmt: skip
-    model = Model(plan)
-    ref = model.reduced_of(plan.classes["c0"].program.ops[0], c0("%0"))
-    assert ref == Reduced("add", ("b",), (c0("x"),))
-
-
 def test_how_tensors_are_called_in_comments() -> None:
     model = Model(PLAN)
     both = Reduced("add", ("a", "b"), (c0("x"), Tensor("c1", "x")))
@@ -519,18 +505,6 @@ def test_how_tensors_are_called_in_comments() -> None:
     assert alone.describe(Element(c0("%0"), ((0, 1, 2),))) == (
         "c0:%0 negate f32[2] model.py:12 forward at [p0:1.2]"
     )
-
-
-def test_literals_are_read() -> None:
-    model = Model(PLAN)
-    assert model.read(Tensor("#b", "true"), ()) == "true" and model.read(Tensor("#b", "false"), ()) == "false"
-    assert model.read(Tensor("#f", "-1/2"), ()) == "(- (/ 1.0 2.0))"
-    assert model.read(Tensor("#i", "-3"), ()) == "(- 3)"
-    infinite = program([], [op("%0", "constant", [], "f32[]", value="inf"),
-                            op("%1", "constant", [], "f32[]", value="-inf")], [])  # fmt: skip
-    plan = Model(read_plan(dump(plan_of([], infinite, [{"name": "c0", "box": {}, "program": infinite}], [],
-                                        []))))  # fmt: skip
-    assert [plan.read(c0(v), ()) for v in ("%0", "%1")] == ["pos_inf", "neg_inf"]
 
 
 def test_a_part_has_symbols_of_its_own() -> None:
@@ -566,51 +540,3 @@ def test_a_part_has_symbols_of_its_own() -> None:
     for wrong in ((Q[0], Q[0]), (Q[1], Q[1])):
         with refuses(6, "introduced twice|neither resolved nor fresh"):
             cut(*wrong)
-
-
-# Forms ------------------------------------------------------------------------------------------------------
-
-
-def test_forms_are_substituted_and_bounded() -> None:
-    """Against all values of their symbols."""
-    ranges = {"x": (-2, 3), "y": (1, 4)}
-    points = [{"x": x, "y": y} for x in range(-2, 3) for y in range(1, 4)]
-
-    def at(form: Affine, point: dict[str, int]) -> int:
-        return form.const + sum(c * point[s] for s, c in form.terms)
-
-    for const, a, b in ((0, 1, 0), (5, 2, -3), (-7, -1, 1), (4, 0, 0)):
-        form = Affine.total([(1, Affine(const)), (a, X), (b, Y)])
-        assert [at(form, p) for p in points] == [const + a * p["x"] + b * p["y"] for p in points]
-        values = [at(form, p) for p in points]
-        assert form.interval(ranges) == (min(values), max(values))
-        assert form.interval({"x": None, "y": None}) == (
-            (form.const, form.const) if not form.terms else (-float("inf"), float("inf"))
-        )
-        moved = form.substitute({"x": Affine.total([(2, Y), (1, Affine(3))]), "y": X})
-        assert [at(moved, p) for p in points] == [const + a * (2 * p["y"] + 3) + b * p["x"] for p in points]
-        assert evident(form, min(values), max(values) + 1, ranges) and evident(form, None, None, ranges)
-        assert not evident(form, min(values) + 1, None, ranges)
-        assert not evident(form, None, max(values), ranges)
-    assert row_major([X, Y, Affine(1)], [9, 3, 5]) == Affine(1, (("x", 15), ("y", 5)))
-
-
-@pytest.mark.parametrize(
-    "result,operand,parts",
-    [
-        ([4, 6], [24], [([0, 1], [0])]),
-        ([2, 3, 5], [6, 5], [([0, 1], [0]), ([2], [1])]),
-        ([4, 1, 6], [4, 6], [([0, 1], [0]), ([2], [1])]),
-        ([1, 4, 6], [4, 6], [([0, 1], [0]), ([2], [1])]),
-        ([4, 6], [1, 4, 6, 1], [([0], [0, 1]), ([1], [2, 3])]),
-        ([], [], []),
-        ([1, 1], [], [([0, 1], [])]),
-        ([], [1], [([], [0])]),
-        ([2, 6], [4, 3], [([0, 1], [0, 1])]),
-        ([8, 3], [2, 4, 3], [([0], [0, 1]), ([1], [2])]),
-        ([6, 4, 5], [2, 12, 5], [([0, 1], [0, 1]), ([2], [2])]),
-        ([2, 1, 3, 2, 5], [6, 1, 2, 1, 5, 1], [([0, 1, 2], [0, 1]), ([3], [2, 3]), ([4], [4, 5])]),
-    ],
-)
-def test_parts_of_a_reshape(result: list[int], operand: list[int], parts: Any) -> None:
-    assert reshape_parts(result, operand) == parts

@@ -214,3 +214,42 @@ def test_a_mask_that_is_given_to_a_function() -> None:
 def test_only_what_is_open_asks_for_a_cut(yes: bool, no: bool, on: set[str]) -> None:
     """Cuts that tell nothing use up the work, and a mask that was decidable is printed as assumed."""
     assert masks.truth(yes, no, frozenset(["i"])).on == on
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "want"),
+    [(1, 3, (1, 1)), (-3, -1, (1, 1)), (0, 0, (0, 0)), (-2, 3, (0, 1)), (0, 3, (0, 1))],
+)
+def test_a_number_is_true_unless_it_is_zero(low: int, high: int, want: tuple[int, int]) -> None:
+    """A mask made of counts: above zero, below zero, or not known, as where zero lies between."""
+    plan = read_plan(
+        dump(
+            plan_of(
+                [],
+                program([["n", "i64[4]"]], [op("%0", "convert", ["n"], "i1[4]")], []),
+                [{"name": "c0", "box": {}, "program": program([], [], [])}],
+                [],
+                [],
+            )
+        )
+    )
+    found = masks.cell(plan.spec.ops[0], [masks.Seen(False, low, high, frozenset({0}))])
+    assert found is not None and (found.low, found.high) == want
+    assert found.on == (frozenset() if want[0] == want[1] else {0})
+
+
+@pytest.mark.parametrize("x", [True, False, None])
+@pytest.mark.parametrize("y", [True, False, None])
+def test_a_sum_is_finite_if_both_are_known_to_be(x: bool | None, y: bool | None) -> None:
+    """Taken for finite while one may be infinite, a row masked completely would need no assumption."""
+    want = True if x or y else None if x is None or y is None else False
+    assert masks.either(masks.Seen(x, 0, 0), masks.Seen(y, 0, 0)) is want
+
+
+def test_a_reshape_reads_what_holds_its_first_and_last_element() -> None:
+    """One row too far, and the mask of another row decides."""
+    both = frozenset({0, 1})
+    assert masks.regrouped((2, 3), (6,), {0: (0, 1), 1: (0, 3)}) == {0: ((0, 3), both)}
+    assert masks.regrouped((2, 3), (6,), {0: (1, 2), 1: (1, 2)}) == {0: ((4, 5), both)}
+    assert masks.regrouped((6,), (2, 3), {0: (3, 5)}) == {0: ((1, 2), {0}), 1: ((0, 2), {0})}
+    assert masks.regrouped((6,), (2, 3), {0: (2, 4)}) == {0: ((0, 2), {0}), 1: ((0, 3), {0})}

@@ -1,0 +1,79 @@
+"""SMT-LIB texts of terms, and of a whole obligation, byte for byte."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from checker.language.affine import Affine
+from checker.language.proof import Tensor
+from checker.rules.terms import file_text, guarded, integer, literal, nary, plain, range_guard, scaled, within
+
+A, B = Affine.symbol("a"), Affine.symbol("b")
+
+
+@pytest.mark.parametrize(
+    ("value", "sort", "text"),
+    [
+        ("0", "Real", "0.0"),
+        ("3", "Real", "3.0"),
+        ("-3", "Real", "(- 3.0)"),
+        ("1/3", "Real", "(/ 1.0 3.0)"),
+        ("-2/3", "Real", "(- (/ 2.0 3.0))"),
+        ("3", "Int", "3"),
+        ("-3", "Int", "(- 3)"),
+    ],
+)
+def test_literals(value: str, sort: str, text: str) -> None:
+    assert literal(Fraction(value), sort) == text
+
+
+def test_what_is_evident_is_not_asked() -> None:
+    """A guard that lacked a bound would let a definition speak of elements that do not exist."""
+    ranges = {"a": (0, 4), "b": (-1, 3)}
+    assert range_guard([A], [(0, 4)], ranges) == []
+    assert range_guard([A], [(1, 3)], ranges) == [("<=", "1", A), ("<", A, "3")]
+    assert range_guard([A, B], [(0, 3), (0, 3)], ranges) == [("<", A, "3"), ("<=", "0", B)]
+    assert within(-2, B, 5) == ("and", ("<=", "(- 2)", B), ("<", B, "5")) and integer(0) == "0"
+
+
+def test_one_part_needs_no_operator() -> None:
+    assert nary("+", ["x"]) == "x" and nary("+", ["x", "y"]) == ("+", "x", "y")
+    assert guarded([], "x") == "x" and guarded(["p"], "x") == ("=>", "p", "x")
+    assert guarded(["p", "q"], "x") == ("=>", ("and", "p", "q"), "x")
+    assert scaled(Fraction(1), "x", "Real") == "x" and scaled(Fraction(-2), "x", "Int") == ("*", "(- 2)", "x")
+
+
+def test_a_file_declares_what_occurs_in_its_order() -> None:
+    """Symbols in the stage's order, tensors by first occurrence, functions in the documented order."""
+    x, y = Tensor("s", "x"), Tensor("s", "y")
+    form = Affine.total([(1, A), (-2, B), (1, Affine(-5))])
+    body = ("=", ("mul", ("fexp", (y, form)), (x, A)), "0.0")
+    text = file_text(
+        "QF_UFLIRA", "a title", "unsat", ["unused", "b", "a"], [("def.1", body), ("goal", ("not", body))],
+        lambda t: f"(Int) Real {t.value}", lambda t: f"told {t}",
+    )  # fmt: skip
+    assert text.decode().split("\n")[1:] == [
+        "(set-logic QF_UFLIRA)",
+        "(set-info :source |TrainVerify|)",
+        '(set-info :license "https://creativecommons.org/licenses/by/4.0/")',
+        '(set-info :category "industrial")',
+        "(set-info :status unsat)",
+        "; a title",
+        "(declare-fun b () Int)",
+        "(declare-fun a () Int)",
+        "; t0 = told s:y",
+        "(declare-fun t0 (Int) Real y)",
+        "; t1 = told s:x",
+        "(declare-fun t1 (Int) Real x)",
+        "(declare-fun mul (Real Real) Real)",
+        "(declare-fun fexp (Real) Real)",
+        "(assert (! (= (mul (fexp (t0 (+ (* (- 2) b) a (- 5)))) (t1 a)) 0.0) :named def.1))",
+        "(assert (! (not (= (mul (fexp (t0 (+ (* (- 2) b) a (- 5)))) (t1 a)) 0.0)) :named goal))",
+        "(check-sat)",
+        "(exit)",
+        "",
+    ]
+    assert b"\n; " not in plain(text)
+    assert plain(text + b"\n; more") == plain(text) != plain(text + b"\nmore")
