@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EvaluationError
-from .arrays import BINARY, COMPARE
+from .arrays import BINARY, COMPARE, FOLD
 from .forms import MAX_CUTS, Form, TooFine, combine, threshold
 
 Array = NDArray[Any]
@@ -115,8 +115,8 @@ def coalesced(grid: Grid) -> Grid:
     at = 0
     for var, cuts in grid.axes:
         moved = np.moveaxis(data, at, 0)
-        change = (moved[1:] != moved[:-1]).reshape(len(cuts) - 2, -1).any(axis=1)
-        if change.all():
+        change = (moved[1:] != moved[:-1]).any(axis=tuple(range(1, moved.ndim)))
+        if change.size and change.all():
             axes.append((var, cuts))
             at += 1
             continue
@@ -206,8 +206,8 @@ def contract(kind: str, grids: list[Grid], sizes: Sequence[int], outer: int) -> 
     if kind != "add":
         data = refined(grids[0], axes)
         summed = tuple(d for d, (v, _) in enumerate(axes) if v >= outer)
-        fold: Any = {"max": np.max, "min": np.min, "and": np.all, "or": np.any}[kind]
-        return Grid(tuple(a for a in axes if a[0] < outer), np.asarray(fold(data, axis=summed)))
+        kept = tuple(a for a in axes if a[0] < outer)
+        return Grid(kept, np.asarray(FOLD[kind].reduce(data, axis=summed)))
     present = {v for v, _ in axes}
     factor = math.prod(n for v, n in enumerate(sizes) if v >= outer and v not in present)
     terms: list[Any] = []

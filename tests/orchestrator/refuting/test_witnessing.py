@@ -1,0 +1,53 @@
+"""Only what the checker replays is a refutation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from certificates.plan.plan import Plan
+from orchestrator.refuting import witnessing
+from orchestrator.refuting.search import Witness, search
+from orchestrator.refuting.witnessing import refute, replayed
+
+
+@pytest.fixture(scope="module")
+def wrong(uneven: Plan) -> Plan:
+    """All rows are claimed to be twice what they are."""
+    return replace(uneven, outputs=(replace(uneven.outputs[0], coef=Fraction(2)),))
+
+
+def test_a_wrong_plan_is_refuted_with_the_place_and_the_op(wrong: Plan) -> None:
+    found = refute(wrong, [(0, 0), (0, 1)], 60)
+    assert found is not None and found.output == 0
+    assert "; look at " in found.reason or found.reason.endswith("; no op stands out")
+    assert set(found.witness) >= {"inputs", "output", "piece", "symbols"}
+
+
+def test_a_witness_that_shows_nothing_is_no_refutation(uneven: Plan, wrong: Plan) -> None:
+    """Floating point may see a difference where there is none: the checker's intervals decide."""
+    witness = search(wrong)
+    assert witness is not None and replayed(wrong, witness) is not None
+    assert replayed(uneven, witness) is None
+
+
+def test_the_search_goes_on_where_the_checker_sees_nothing(
+    wrong: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Witness] = []
+
+    def deaf(_plan: Plan, witness: Witness) -> str | None:
+        asked.append(witness)
+        return "seen" if len(asked) == 3 else None
+
+    monkeypatch.setattr(witnessing, "replayed", deaf)
+    found = refute(wrong, [(0, 0)], 60)
+    assert len(asked) == 3 and found is not None and found.reason.startswith("seen; ")
+
+
+def test_without_time_or_facts_nothing_is_looked_for(wrong: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witnessing, "search", lambda *_, **__: pytest.fail("searched"))
+    assert refute(wrong, [(0, 0)], 0) is None
+    assert refute(wrong, [], 60) is None
