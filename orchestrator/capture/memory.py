@@ -348,8 +348,7 @@ def _put(b: Builder, whole: Value, region: Value, starts: Sequence[int]) -> Valu
     for dim, (start, size, total) in enumerate(zip(starts, region.shape, whole.shape, strict=True)):
         if size < total:
             inner = b.narrow(whole, dim, start, size)
-            rest = [0 if d == dim else s for d, s in enumerate(starts)]
-            parts = [_put(b, inner, region, rest)]
+            parts = [_put(b, inner, region, starts)]  # along `dim` it is as long as the region now
             if start:
                 parts.insert(0, b.narrow(whole, dim, 0, start))
             if start + size < total:

@@ -104,6 +104,18 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Any:
     return replace
 
 
+def test_ops_are_numbered_in_order_and_equal_ones_are_one() -> None:
+    """Integers that differ in the trace of one rank may be fitted to one form; a trace also has gaps."""
+    kinds = [("%3", "multiply", "params.w"), ("%5", "multiply", "params.w"), ("%8", "add", "%5")]
+    drafts = tuple(Draft(out, name, (x, "batch.x"), F, (), None) for out, name, x in kinds)
+    made = assemble.rank_program(RankProgram({**STATES, "batch.x": F}, drafts, {"y": "%5", "z": "%8"}, ()))
+    assert [(op.out, op.name, op.ins) for op in made.ops] == [
+        ("%0", "multiply", ("params.w", "batch.x")),
+        ("%1", "add", ("%0", "batch.x")),
+    ]
+    assert made.outputs == {"y": "%0", "z": "%1"}
+
+
 def test_inputs_that_no_program_changes_are_given_or_constant(traces: Any) -> None:
     traces()
     plan = assemble.capture(definition(), jobs=1)
