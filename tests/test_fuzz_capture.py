@@ -59,6 +59,23 @@ def test_an_op_that_capture_forgets_is_noticed_and_shrunk(lost: str, monkeypatch
     raise AssertionError("60 programs noticed nothing")
 
 
+def test_what_rounding_decides_is_no_disagreement() -> None:
+    # a row of this attention over ones and zeros is 1, or the number after it, by the order of a sum
+    inputs = (("f", (4, 3)), ("f", (4,)), ("f", (2, 3, 4)), ("i", (2, 2)), ("b", (4, 3)))
+    statements = (
+        "a0 = x4.double()",
+        "a1 = F.scaled_dot_product_attention(*[a0[None, None]] * 3)",
+        "a2 = torch.where(a1 > a0, a1, -1)",
+    )
+    outcome = functions.check(functions.Function(1105858, inputs, statements))
+    assert (outcome.kind, outcome.rules) == ("agrees", ("no difference: rounding decides a comparison",))
+
+
+def test_a_variable_may_get_another_shape() -> None:
+    outcome = functions.check(functions.Function(0, (("f", (1, 4)),), ("a0 = x0 * 2", "x0 = x0[None]")))
+    assert (outcome.kind, outcome.outputs, outcome.rules) == ("agrees", 2, ())
+
+
 def test_a_saved_program_is_a_file_that_says_what_differs(capsys: Any) -> None:
     function = functions.write(3)
     exec(compile(function.source(), "saved.py", "exec"), {"__name__": "__main__"})

@@ -31,6 +31,7 @@ from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
+from .outputs import differences
 from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .shims import SHIMS
@@ -109,6 +110,11 @@ def capture(
         raise gathered(problems)
     assert found[0].program is not None
     fitted = grid.classes()
+    problems = differences(
+        found[0].program, [(f"c{i}", f.program) for i, f in enumerate(fitted)], definition.buckets
+    )
+    if problems:
+        raise gathered(problems).at(definition.frame)
     sources = _Sources(root or Path.cwd())
     spec = _program(found[0].program, sources)
     numbering = _Numbering()
@@ -118,15 +124,6 @@ def capture(
     )
     classes = tuple(split_classes(classes, mesh, definition.buckets))
     used = sorted({key for f in fitted for key in f.program.groups})
-    for cls in classes:
-        extra = sorted(set(cls.program.outputs) - set(spec.outputs) - set(definition.buckets))
-        if extra:
-            raise gathered(_surplus(name) for name in extra).at(definition.frame)
-        missing = sorted(n for n in set(spec.outputs) - set(cls.program.outputs) if n in cls.program.inputs)
-        if missing:
-            raise LayoutError(
-                f"the single-device step changes a state that class {cls.name} does not", tensor=missing[0]
-            ).at(definition.frame)
     boxes = [f.box for f in fitted]
     related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
     try:
@@ -190,16 +187,6 @@ def obstacles(definition: Definition, jobs: int | None = None) -> CaptureError |
 
 def _cores() -> int:
     return min(4, os.cpu_count() or 1)
-
-
-def _surplus(name: str) -> CaptureError:
-    if name.partition(".")[0] in ("params", "grads", "buffers", "opt"):
-        return LayoutError("ranks change a state that the single-device step does not have", tensor=name)
-    return DefinitionError(
-        "ranks return an output that the single-device step does not have",
-        tensor=name,
-        instead="the same names from step and parallel_step",
-    )
 
 
 def _each(makers: Iterable[Callable[[], Relation]]) -> list[Relation]:

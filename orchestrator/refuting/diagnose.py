@@ -5,6 +5,8 @@ specification, up to a factor made of mesh sizes, either as they are or summed o
 axes. Right plans hold tensors without counterpart too (a local maximum, a partial denominator), but their
 effect disappears again before the outputs. So the suspects are the ops without counterpart from which a
 chain of such ops leads to the wrong output, and the first of these whose operands are in order is named.
+Tensors of less than all shards have counterparts as well. So if that op rests on a collective after which
+the ranks hold less than they gave (a broadcast over shards: :mod:`.narrowing`), the collective is named.
 This is a guess for people; the refutation does not rest on it.
 """
 
@@ -24,6 +26,7 @@ from certificates.plan.types import TensorType
 from ..errors import EvaluationError
 from ..evaluating.forms import Form, Split
 from ..evaluating.network import Expansion, Node
+from .narrowing import Narrowing
 from .scenarios import Scenario
 from .search import Witness
 
@@ -61,7 +64,8 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
         values.mixed = True
         found = _first_lost(values, rank, ops, output) or found
     if found is not None:
-        return Suspect(rank, expansion.class_of(rank), _scaled_term(values, rank, ops, found))
+        lost = Narrowing.of(plan, witness.inputs, witness.junk, contents).before(rank, found.out)
+        return Suspect(rank, expansion.class_of(rank), lost or _scaled_term(values, rank, ops, found))
     # every tensor has a counterpart: two outputs were exchanged, or a right tensor is not the right one
     return Suspect(rank, expansion.class_of(rank), ops[output]) if output in ops else None
 
@@ -163,20 +167,24 @@ class _Values:
         return None
 
     def _keys(self, node: int, factor: float = 1.0, limit: int = 1 << 20) -> set[int] | None:
-        """Distinct values to nine digits, zero left out; ``None`` if the tensor cannot be evaluated."""
-        shape = self._expansion.network.nodes[node].shape
-        identity: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
-        try:
-            parts = self._scenario.evaluator.parts([(node, identity)], shape)
-        except (EvaluationError, Split):
-            return None
-        found: set[int] = set()
-        for _, _, (grid,) in parts:
-            numbers = np.unique(grid.data.astype(np.float64))
-            mantissa, exponent = np.frexp(numbers[np.isfinite(numbers) & (numbers != 0)] * factor)
-            keys = np.round(mantissa * (1 << 30)).astype(np.int64) + (exponent.astype(np.int64) << 40)
-            found.update(keys[:: max(1, len(keys) // limit)].tolist())
-        return found
+        return contents(self._scenario, node, factor, limit)
+
+
+def contents(scenario: Scenario, node: int, factor: float = 1.0, limit: int = 1 << 20) -> set[int] | None:
+    """Distinct values to nine digits, zero left out; ``None`` if the tensor cannot be evaluated."""
+    shape = scenario.network.nodes[node].shape
+    identity: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
+    try:
+        parts = scenario.evaluator.parts([(node, identity)], shape)
+    except (EvaluationError, Split):
+        return None
+    found: set[int] = set()
+    for _, _, (grid,) in parts:
+        numbers = np.unique(grid.data.astype(np.float64))
+        mantissa, exponent = np.frexp(numbers[np.isfinite(numbers) & (numbers != 0)] * factor)
+        keys = np.round(mantissa * (1 << 30)).astype(np.int64) + (exponent.astype(np.int64) << 40)
+        found.update(keys[:: max(1, len(keys) // limit)].tolist())
+    return found
 
 
 def _shared(sets: Iterable[set[int]]) -> bool:
