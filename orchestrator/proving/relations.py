@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
-from certificates.plan.affine import Affine
 from certificates.plan.calls import Site
 from certificates.plan.plan import Plan
 from certificates.plan.sites import CallSite, bodies, sites
@@ -20,8 +18,8 @@ from ..relating.literals import Folder
 from ..relating.masked import DeepMatcher
 from ..relating.matching import Matcher
 from ..relating.nested_sums import Nested
+from ..relating.positions import Positions
 from ..relating.roots import Roots
-from ..relating.solving_facts import make_fact
 from ..spanning.spans import Spans
 from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
@@ -52,7 +50,8 @@ class Relations:
         self.nested = Nested(self.knowledge)
         self.masked = DeepMatcher(self.knowledge, proves)
         self.matcher = Matcher(self.knowledge, self.masked.propose)
-        self.folder = Folder(self.knowledge)
+        self.positions = Positions(self.knowledge)
+        self.folder = Folder(self.knowledge, self.positions.bounds)
         self.roots = Roots(self.knowledge, nonnegative)
         self.landmarks = Landmarks(self.knowledge)
         self.spans = Spans(self.knowledge)
@@ -64,9 +63,11 @@ class Relations:
     def relate(self) -> None:
         """Guess a relation for every tensor of the plan, in execution order."""
         self.knowledge.declare_inputs()
-        self._relate_iotas()
+        self.positions.declare()
         self.landmarks.declare()
-        self.matcher.index_specification(lambda ref: self.folder.fold(ref) or self.roots.relate(ref))
+        self.matcher.index_specification(
+            lambda ref: self.folder.fold(ref) or self.positions.relate(ref) or self.roots.relate(ref)
+        )
         called = sites(self.plan)
         for segment in segments(self.plan):
             if isinstance(segment, tuple):
@@ -108,6 +109,7 @@ class Relations:
         return (
             ref in self.knowledge.by_lhs
             or self.folder.fold(ref)
+            or self.positions.relate(ref)
             or self.matcher.relate(ref)
             or self.roots.relate(ref)
             or self.landmarks.relate(ref)
@@ -128,29 +130,6 @@ class Relations:
         for number in lemma.conclusions:
             for fact in renamed(lemma.statements[number], names):
                 self.knowledge.add(fact, FromCall(binding, number))
-
-    def _relate_iotas(self) -> None:
-        """Positions along a dimension of one size are one vector: the specification's first such iota, at
-        0 elsewhere.
-        """
-        first: dict[tuple[str, int], str] = {}
-        for ref, op in self.model.ops.items():
-            if op.name != "iota":
-                continue
-            dim = op.integer("dim")
-            key = (op.type.sort, op.type.shape[dim])
-            if ref.startswith("s:"):
-                first.setdefault(key, ref)
-            target = first.get(key)
-            if target is None or (target == ref and len(op.type.shape) == 1):
-                continue
-            cell = self.knowledge.full_index(ref)
-            index = [cell.at[s] for s in cell.ranges]
-            here = index[len(self.model.tensors.mesh_axes(ref)) + dim]
-            other = self.model.ops[target]
-            there = [here if d == other.integer("dim") else Affine() for d in range(len(other.type.shape))]
-            fact = make_fact(self.model, cell, ref, index, target, there, Fraction(1))
-            self.knowledge.add(fact, LayoutRecipe(frozenset((ref, target))))
 
     def claims(self) -> list[list[int]]:
         """Claimed facts of every output relation, as fact numbers."""

@@ -8,11 +8,11 @@ is a fact with a stage.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.plan.affine import Affine
+from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
 from certificates.plan.types import format_rational
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
@@ -26,6 +26,7 @@ from .recipes import AlgebraRecipe, Instance, Use
 from .solving_facts import make_fact, solve
 
 Literal = Fraction | bool
+Bounds = Callable[[Reading, Mapping[str, Range]], tuple[Fraction, Fraction] | None]
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class View:
 class Folder:
     """Finds literal tensors and hops, one op at a time in execution order."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.k, self.model = knowledge, knowledge.model
+    def __init__(self, knowledge: Knowledge, bounds: Bounds = lambda _reading, _ranges: None) -> None:
+        """``bounds`` says of an element that was read between which values it lies, if that is known."""
+        self.k, self.model, self.bounds = knowledge, knowledge.model, bounds
 
     def fold(self, ref: str) -> bool:
         """Record what is known of an op because of literals; whether anything was."""
@@ -97,8 +99,6 @@ class Folder:
             box = boxes[split_ref(member)[0]].box
             total += value * math.prod(box[a][1] - box[a][0] for a in ref.axes)
             readings.append(reading)
-        if not total:
-            return []  # padding: what moves it speaks of it
         left = tuple(whole.at.values())
         number = literal_ref(self.model.tensors.type(ref.of[0]).sort, total)
         fact = make_fact(self.model, whole, ref, left, number, (), Fraction(1))
@@ -161,7 +161,7 @@ class Folder:
             except Unrelated:
                 readings.append(None)
         values = [self._value(r) for r in readings]
-        literal = self._literal(op, pattern, values, readings)
+        literal = self._literal(op, pattern, values, readings, cell.ranges)
         position, coef = (0, Fraction(1)) if _sums_one(op, pattern) else self._passed(op, values)
         used = tuple(
             r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
@@ -175,10 +175,15 @@ class Folder:
         return {"true": True, "false": False}.get(value) if isinstance(value, str) else None
 
     def _literal(
-        self, op: Op, pattern: Access, values: Sequence[Literal | None], readings: Sequence[Reading | None]
+        self,
+        op: Op,
+        pattern: Access,
+        values: Sequence[Literal | None],
+        readings: Sequence[Reading | None],
+        ranges: Mapping[str, Range],
     ) -> Literal | None:
         if op.name == "compare":
-            return self._compare(op, values, readings)
+            return self._compare(op, values, readings, ranges)
         if op.name in ("and", "or") and any(v is (op.name == "or") for v in values):
             return op.name == "or"
         factors = {"multiply": values, "divide": values[:1]}.get(op.name, ())
@@ -191,8 +196,8 @@ class Folder:
             case "reduce":
                 count = math.prod(n for _, n in pattern.summed)
                 return a * count if pattern.kind == "add" and isinstance(a, Fraction) else None
-            case "convert" if op.type.sort != "Bool":
-                return Fraction(a) if a is not None else None
+            case "convert":
+                return None if a is None else bool(a) if op.type.sort == "Bool" else Fraction(a)
             case "and" | "or":
                 return bool(a and b) if op.name == "and" else bool(a or b)
             case "not":
@@ -213,13 +218,21 @@ class Folder:
                 return None
 
     def _compare(
-        self, op: Op, values: Sequence[Literal | None], readings: Sequence[Reading | None]
+        self,
+        op: Op,
+        values: Sequence[Literal | None],
+        readings: Sequence[Reading | None],
+        ranges: Mapping[str, Range],
     ) -> Literal | None:
-        """Decided by two numbers, or by the declared range of an integer input against a number."""
+        """Decided by two numbers, or by the range of a position or of a declared input against another."""
         bounds = []
         for value, reading in zip(values, readings, strict=True):
             if isinstance(value, Fraction):
                 bounds.append((value, value))
+                continue
+            between = self.bounds(reading, ranges) if reading else None
+            if between is not None:
+                bounds.append(between)
                 continue
             name = split_ref(reading.target)[1] if reading and isinstance(reading.target, str) else ""
             span = self.model.plan.ranges.get(name)

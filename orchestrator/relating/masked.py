@@ -160,7 +160,8 @@ class DeepMatcher:
                 cone.reads.append(target)
                 return
             if target is not None:
-                ref, at = target
+                self._open(*target, ranges, cone, first=True, stop=stop)
+                return
         if len(cone.opened) > MAX_CONE:
             raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
         cone.opened.add(ref)

@@ -1,0 +1,85 @@
+"""Integers that are affine in their own index and the rank."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.placements import Shard
+from orchestrator.proving.engine import Engine
+from orchestrator.relating.ledger import Reading
+from orchestrator.relating.positions import Positions
+from orchestrator.solving.cores import Cores
+
+from ..plans import pair
+
+
+def related(rows: str) -> list[str]:
+    """Facts about the place of each row of a rank, written as ``rows`` says; the batch has 8 rows."""
+
+    def places(b: ProgramBuilder) -> Value:
+        own = b.iota("i64[4]", 0)
+
+        def splat(times: int, more: int = 0) -> Value:
+            return b.constant(b.axis_index("tp").scale(times) + more, "i64[4]")
+
+        return {
+            "after the rank's": lambda: own + splat(4),
+            "before it": lambda: splat(4) + own,
+            "from the end": lambda: splat(4, 3) - own,
+            "every other": lambda: own * b.constant(2, "i64[4]") + splat(1),
+            "beyond the batch": lambda: own + splat(5),
+            "below zero": lambda: own - splat(4),
+            "squares": lambda: own * own,
+        }[rows]()
+
+    def spec(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[8]")
+        b.output("y", x * b.convert(b.iota("i64[8]", 0), "f32"))
+
+    def plan(b: ProgramBuilder) -> None:
+        b.output("y", b.input("x", "f32[4]") * b.convert(places(b), "f32"))
+
+    engine = Engine(pair({"tp": 2}, spec, plan, {"x": {"tp": Shard(0)}}, {}), Cores())
+    engine.relate()
+    known, ops = engine.knowledge, engine.plan.classes[0].program.ops
+    place = next(op.ins[0] for op in ops if op.name == "convert")
+    numbers = known.by_lhs.get(f"c0:{place}", [])
+    for number in numbers:
+        engine.prove(number)
+    return [str(known.facts[n]).partition(" = ")[2].partition(" for ")[0] for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [
+        ("after the rank's", "4*tp + z0"),
+        ("before it", "4*tp + z0"),
+        ("from the end", "4*tp - z0 + 3"),
+        ("every other", "tp + 2*z0"),
+    ],
+)
+def test_places_of_rows_are_the_specifications_and_have_a_proof(rows: str, place: str) -> None:
+    (found,) = related(rows)
+    assert found == f"s:%0[{place}]"
+
+
+@pytest.mark.parametrize("rows", ["beyond the batch", "below zero", "squares"])
+def test_what_is_no_place_in_the_specification_stays_open(rows: str) -> None:
+    assert related(rows) == []
+
+
+def test_a_position_lies_between_its_ends() -> None:
+    """Against ``-100``, say, it is never equal: the number of valid labels is then a count of rows."""
+
+    def write(b: ProgramBuilder) -> None:
+        b.output("y", b.convert(b.iota("i64[8]", 0), "f32") + b.input("x", "f32[8]"))
+
+    engine = Engine(pair({}, write, write, {"x": {}}, {}), Cores())
+    whole = engine.knowledge.full_index("s:%0")
+    positions, at = Positions(engine.knowledge), tuple(whole.at.values())
+    assert positions.bounds(Reading(Fraction(1), "s:%0", at), whole.ranges) == (0, 7)
+    assert positions.bounds(Reading(Fraction(-2), "s:%0", at), whole.ranges) == (-14, 0)
+    assert positions.bounds(Reading(Fraction(1), "s:x", at), whole.ranges) is None

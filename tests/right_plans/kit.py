@@ -1,0 +1,31 @@
+"""What the right plans share: meshes, placements and programs that differ by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.placements import Replicate, Shard
+from certificates.plan.plan import Plan
+
+from ..orchestrator.plans import Layout, Write
+
+#: The right plan, or the wrong one.
+Twins = Callable[[bool], Plan]
+TP, GRID = {"tp": 2}, {"dp": 2, "tp": 2}
+ROWS, COLUMNS, WHOLE = {"tp": Shard(0)}, {"tp": Shard(1)}, {"tp": Replicate()}
+
+
+def by_rank(
+    specification: Write, write: Callable[[ProgramBuilder, int], None], inputs: Layout, outputs: Layout
+) -> Plan:
+    """The two ranks of ``tp`` run programs of their own."""
+    spec, classes = ProgramBuilder(), {}
+    specification(spec)
+    for rank in range(2):
+        b = ProgramBuilder(TP, box={"tp": (rank, rank + 1)})
+        write(b, rank)
+        classes[f"c{rank}"] = ({"tp": (rank, rank + 1)}, b.build())
+    return build_plan(
+        name="by-rank", mesh=TP, specification=spec.build(), classes=classes, inputs=inputs, outputs=outputs
+    )
