@@ -89,7 +89,6 @@ UNTESTED = {
     "orchestrator/capture/lowering/ranges",
     "orchestrator/capture/lowering/reductions",
     "orchestrator/capture/lowering/table",
-    "orchestrator/proving/lemmas",
     "orchestrator/refuting/scenarios",
     "orchestrator/refuting/stage_values",
     "orchestrator/relating/candidates",
