@@ -89,8 +89,6 @@ UNTESTED = {
     "orchestrator/capture/lowering/ranges",
     "orchestrator/capture/lowering/reductions",
     "orchestrator/capture/lowering/table",
-    "orchestrator/refuting/scenarios",
-    "orchestrator/refuting/stage_values",
     "orchestrator/relating/candidates",
     "orchestrator/relating/landmarks",
     "orchestrator/relating/masked",
