@@ -89,14 +89,6 @@ UNTESTED = {
     "orchestrator/capture/lowering/ranges",
     "orchestrator/capture/lowering/reductions",
     "orchestrator/capture/lowering/table",
-    "orchestrator/relating/candidates",
-    "orchestrator/relating/landmarks",
-    "orchestrator/relating/masked",
-    "orchestrator/relating/matching",
-    "orchestrator/relating/partial_sums",
-    "orchestrator/relating/siblings",
-    "orchestrator/spanning/expansion",
-    "orchestrator/staging/algebra",
 }
 
 
