@@ -89,16 +89,6 @@ UNTESTED = {
     "orchestrator/capture/lowering/ranges",
     "orchestrator/capture/lowering/reductions",
     "orchestrator/capture/lowering/table",
-    "orchestrator/refuting/scenarios",
-    "orchestrator/refuting/stage_values",
-    "orchestrator/relating/candidates",
-    "orchestrator/relating/landmarks",
-    "orchestrator/relating/masked",
-    "orchestrator/relating/matching",
-    "orchestrator/relating/partial_sums",
-    "orchestrator/relating/siblings",
-    "orchestrator/spanning/expansion",
-    "orchestrator/staging/algebra",
 }
 
 
