@@ -54,7 +54,7 @@ def confirmed_lines(examined: Examined, answers: dict[str, dict[str, str]]) -> l
         f"{sum(a == 'unsat' for a in given.values())} of {total} obligations confirmed by {name}"
         for name, given in answers.items()
     ]
-    algebra = sum(b"QF_UFLRA" in text for text in examined.files.values())
+    algebra = len(examined.algebra)
     return [
         *lines,
         f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
