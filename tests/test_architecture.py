@@ -58,7 +58,7 @@ ROWS = {
         "spanning": "certificates smtlib_emit cells relating staging",
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
-        "emit": "certificates errors progress proving refuting relating solving",
+        "emit": "certificates children errors progress proving refuting relating solving",
         "cli": "certificates children emit errors progress",
         # A front end asks a prover nothing itself: its command hands one in.
         "capture": "certificates smtlib_emit cells errors evaluating outlining",
@@ -71,9 +71,10 @@ ROWS = {
         "reading": "errors language",
         "rules": "errors language",
         "kernel": "errors language rules",
-        "report": "kernel language rules",
+        "report": "kernel language reading refuting rules",
         "refuting": "errors language reading rules",
-        "cli": "errors kernel language reading refuting report rules solvers",
+        "reporting": "errors kernel language reading refuting report",
+        "cli": "errors kernel reading refuting report reporting rules solvers",
     },
 }
 #: A folder counts as one.
