@@ -20,6 +20,7 @@ CONDITIONS = (
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
+SAME_RUN = "ranks that communicate are then in the same run (no schedule is claimed)"
 OUTSIDE = (
     "floating-point rounding: numbers are reals and unbounded integers",
     "values of roots, logarithms and quotients outside their domain: functions are total",
@@ -33,7 +34,8 @@ def report(
     plan: Plan, digest: str, verdicts: Sequence[OutputVerdict], status: Status, files: int, proof: bytes
 ) -> str:
     """The whole text, ASCII, with a newline at its end; ``digest`` is the plan's."""
-    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.axes.items()) or "one rank"
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.space.items()) or "one rank"
+    mesh += "".join(f", time {axis} {plan.mesh.axes[axis]}" for axis in plan.mesh.time)
     solved = {
         "unsat": "each refuted by z3 and by cvc5",
         "unknown": "not solved yet: run.sh runs a solver over them, tv-check --answers takes its output",
@@ -58,6 +60,7 @@ def report(
         *_roles(plan),
         "Assumptions",
         *(f"  {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())),
+        *([f"  {SAME_RUN}"] if plan.mesh.time else []),
         *(f"  {condition}" for condition in CONDITIONS),
         "",
         "Laws used",

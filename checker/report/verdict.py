@@ -30,6 +30,7 @@ CONDITIONS = (
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
+SAME_RUN = "ranks that communicate are then in the same run (no schedule is claimed)"
 OUTSIDE = (
     "floating-point rounding (numbers are reals and unbounded integers)",
     "values of ops outside their domain (functions are total here; see the domains that are not shown)",
@@ -85,8 +86,8 @@ def report(
 ) -> list[str]:
     """The verdict in words."""
     plan = examined.plan
-    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
-    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
+    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh if a not in plan.time) or "one rank"
+    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}", *time_lines(plan)]
     lines += folded(
         [
             f"  {o.verdict:8}{claim(plan, r)}{': ' + o.reason if o.reason else ''}"
@@ -117,6 +118,14 @@ def report(
         lines.append("claim: the step is an INVARIANT of the run: outputs agree after any number of steps if")
         lines += [f"  {condition}" for condition in CONDITIONS]
     return lines
+
+
+def time_lines(plan: Plan) -> list[str]:
+    """What time axes mean, and what is then assumed of communication, as no schedule is claimed."""
+    said = [
+        f"every rank runs its program {n} times, once for each {a}" for a, n in plan.mesh if a in plan.time
+    ]
+    return [*said, f"assumption: {SAME_RUN}"] if said else []
 
 
 def provenance(plan: Plan) -> list[str]:
