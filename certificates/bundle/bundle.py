@@ -20,7 +20,7 @@ from ..plan.writing import dumps
 from ..proof.reading import proof_from_json, verdicts_from_json
 from .about import read_about
 
-FORMAT, VERSION = "trainverify-bundle", 1
+FORMAT, VERSION = "trainverify-bundle", 2
 GENERATOR = "trainverify 0.1.0"
 MANIFEST = "manifest.json"
 REPORTS = ("report.txt", "report.html")
@@ -193,8 +193,8 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a bundle, or a ``FormatError``."""
     raw = parse_json(read_bytes(folder / MANIFEST))
     keys = {"format", "version", "generator", "status", "members", "verdicts"}
-    if not isinstance(raw, dict) or set(raw) != keys or raw["version"] != VERSION:
-        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version {VERSION}")
+    if not isinstance(raw, dict) or set(raw) != keys or raw["version"] not in (1, VERSION):
+        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version 1 or {VERSION}")
     members, generator = raw["members"], raw["generator"]
     listed = isinstance(members, dict) and all(isinstance(v, str) for v in members.values())
     if not listed or not isinstance(generator, str):

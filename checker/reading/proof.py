@@ -97,12 +97,13 @@ def read_manifest(data: bytes) -> Manifest:
         verdicts=array,
         status=one_of(("unsat", "unknown"), "unknown status"),
     )
-    need(top["version"] == 1, "manifest: unknown version")
+    need(top["version"] in (1, 2), "manifest: unknown version")
     verdicts = [
         record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
         for v in top["verdicts"]
     ]
     return Manifest(
+        top["version"],
         top["generator"],
         top["status"],
         top["members"],

@@ -60,7 +60,7 @@ def test_files_are_numbered_in_order_of_first_use() -> None:
 @pytest.mark.parametrize(
     "change,line,expected,found",
     [
-        (lambda t: t.replace("QF_UFLRA", "QF_UFLIRA"), 2, "(set-logic QF_UFLRA)", "(set-logic QF_UFLIRA)"),
+        (lambda t: t.replace("QF_UFLRA", "ALL"), 2, "(set-logic QF_UFLRA)", "(set-logic ALL)"),
         (lambda t: t + "\n", 32, "", ""),
         (lambda t: t.removesuffix("(exit)\n"), 31, "(exit)", ""),
         (lambda t: t.replace("(check-sat)\n(exit)\n", ""), 30, "(check-sat)", ""),
@@ -78,6 +78,19 @@ def test_the_first_line_that_differs_is_named(change: Any, line: int, expected: 
     assert caught.value.detail == (
         f"obligations/0001.smt2, line {line}: expected {expected!r}, found {found!r}"
     )
+
+
+def test_bundles_of_version_1_are_checked_with_the_logics_that_they_have() -> None:
+    """Whoever has a certificate of the first version can still check it; its texts are what they were."""
+    bundle = shards()
+    bundle.version = 1
+    with refuses(12, r"0001.smt2, line 2: expected '.set-logic QF_UFLIRA.', found '.set-logic ALL.'"):
+        bundle.examine()
+    bundle.files = {n: t.replace("set-logic ALL", "set-logic QF_UFLIRA") for n, t in bundle.files.items()}
+    assert conclude(bundle).outputs[0].verdict == "PROVED"
+    bundle.version = 2
+    with refuses(12, "line 2: expected '.set-logic ALL.', found '.set-logic QF_UFLIRA.'"):
+        bundle.examine()
 
 
 def test_cases_share_a_file_that_agrees_but_for_comments() -> None:

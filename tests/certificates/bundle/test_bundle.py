@@ -164,7 +164,7 @@ def test_a_changed_member_is_noticed(bundle: Bundle, tmp_path: Path) -> None:
         ({"members": {"../plan.json": "0"}}, "outside"),
         ({"members": {"plan.json": 1}}, "digests"),
         ({"members": {}}, "does not list plan.json"),
-        ({"version": 2}, "version 1"),
+        ({"version": 3}, "version 1"),
         ({"verdicts": [{"spec": "a", "plan": "a", "verdict": "FINE", "reason": ""}]}, "a verdict is"),
     ],
 )
