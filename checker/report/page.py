@@ -51,8 +51,8 @@ UNTRACED = ("interpolated_ranks", "traced_ranks")
 def page(found: Findings) -> str:
     """The whole file."""
     sections = [
-        ("claim", "What this says", _claim(found)),
         ("difference", "Where it differs", _differences(found)),
+        ("claim", "What this says", _claim(found)),
         ("assumed", "What was assumed", _assumed(found)),
         ("uncovered", "What was not covered", _uncovered(found)),
         ("again", "Who can check this again, and how", _again(found)),
