@@ -56,7 +56,7 @@ class Job:
 
     def drop(self) -> None:
         """A step that is not recorded."""
-        with watching(), BOOK:  # a recorder asks the book itself
+        with watching(files=False), BOOK:  # a recorder asks the book itself
             self.step(self.batch())
 
     def record(self, before: Snapshot) -> Recorded:
