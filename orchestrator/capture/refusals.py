@@ -44,11 +44,11 @@ OF_BATCHES = (
 )
 
 
-class _Compiled(Exception):
+class Compiled(Exception):
     """Compiled code is called while a step is traced."""
 
 
-class _Scaling(Exception):
+class Scaling(Exception):
     """An enabled GradScaler is used while a step is traced."""
 
 
@@ -90,13 +90,13 @@ def _inside(file: str, *functions: str) -> Callable[[BaseException, Places], boo
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "a compiled module or function (`torch.compile`)",
-        _of(_Compiled),
+        _of(Compiled),
         "the step calls code that torch.compile has compiled; what that runs, the compiler decides",
         "the eager module or function: build without torch.compile (model._orig_mod is the module inside)",
     ),
     Refusal(
         "`GradScaler`",
-        lambda e, p: isinstance(e, _Scaling) or _inside("torch/amp/grad_scaler.py")(e, p),
+        lambda e, p: isinstance(e, Scaling) or _inside("torch/amp/grad_scaler.py")(e, p),
         "GradScaler skips a step if it finds an infinity: the step depends on values, which a trace has not",
         "the step without a scaler, in bfloat16 or float32; or loss.backward() and optimizer.step() directly",
     ),
@@ -370,14 +370,14 @@ def guarded() -> Iterator[None]:
 
     def callback(given: Any) -> Any:
         if given not in (None, False):
-            raise _Compiled
+            raise Compiled
         return original(given)
 
     def scaling(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(self, "wanted", self.is_enabled()):
-                raise _Scaling
+                raise Scaling
             return method(self, *args, **kwargs)
 
         return call
