@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -22,6 +24,9 @@ Term = Any
 """A letter, a number, or (operator, term, …) with + - * recip exp log logistic tanh."""
 POSITIVE, REAL, NEVER_NEGATIVE = ("P", "Q", "R"), ("x", "y", "z"), ("N",)
 SAMPLES = 4
+DIGITS = 300
+#: Arguments nearer to zero than this may be zero that was rounded.
+TINY: dict[type, Any] = {float: 1e-9, Decimal: Decimal(10) ** -250}
 
 
 @dataclass
@@ -88,12 +93,13 @@ def quotient(quotients: Quotients, t: Term) -> Quotient:
     return quotients.apply("exponential" if t[0] == "exp" else t[0], *parts)
 
 
-def value(t: Term, at: dict[str, float]) -> float:
-    """In floating point; functions are total, with values of no meaning outside their domain."""
+def value(t: Term, at: Mapping[str, Any]) -> Any:
+    """In the numbers that ``at`` has; functions are total, with values of no meaning outside their domain."""
+    number = type(at["P"])
     if isinstance(t, str):
         return at[t]
     if isinstance(t, int):
-        return float(t)
+        return number(t)
     v = [value(x, at) for x in t[1:]]
     match t[0]:
         case "+":
@@ -102,15 +108,16 @@ def value(t: Term, at: dict[str, float]) -> float:
             return v[0] - v[1] if len(v) == 2 else -v[0]
         case "*":
             return v[0] * v[1]
-        case "recip" | "log" | "exp" | "logistic" if 0 < abs(v[0]) < 1e-9 or abs(v[0]) > 300:
+        case _ if 0 < abs(v[0]) < TINY[number] or abs(v[0]) > 300:
             raise ValueError("rounded, or not")
         case "recip":
-            return 1 / v[0] if v[0] else 11.0
-        case "log" if v[0] <= 0:
-            return 5.0 + v[0]
-        case "logistic":
-            return 1 / (1 + math.exp(-v[0]))
-    return float(getattr(math, t[0])(v[0]))
+            return 1 / v[0] if v[0] else number(11)
+        case "log":
+            return (math.log(v[0]) if number is float else v[0].ln()) if v[0] > 0 else 5 + v[0]
+    e = math.exp if number is float else Decimal.exp
+    if t[0] == "exp":
+        return e(v[0])
+    return 1 / (1 + e(-v[0])) if t[0] == "logistic" else 1 - 2 / (1 + e(2 * v[0]))
 
 
 class Random:
@@ -226,18 +233,22 @@ def _emitter(signs: Signs, left: Term, right: Term) -> bool:
 
 
 def _close(left: Term, right: Term, sample: random.Random) -> bool | None:
-    """Whether both are one number in all samples that have one; ``None`` if none has."""
+    """Whether both are one number in all samples that have one; ``None`` if none has.
+
+    What differs in floating point is asked again with many digits.
+    """
     seen: bool | None = None
     for k in range(SAMPLES):
         at = {n: sample.uniform(0.3, 2) for n in POSITIVE} | {n: sample.uniform(-1, 1) for n in REAL}
         at |= dict.fromkeys(NEVER_NEGATIVE, 0.0 if k % 2 else 0.7)
         try:
             u, v = value(left, at), value(right, at)
+            if abs(u - v) > 1e-6 * (1 + abs(u) + abs(v)):
+                with localcontext(prec=DIGITS):
+                    u, v = (value(t, {n: Decimal(x) for n, x in at.items()}) for t in (left, right))
         except (OverflowError, ValueError, ZeroDivisionError):
             continue
-        if not (math.isfinite(u) and math.isfinite(v)) or max(abs(u), abs(v)) > 1e8:
-            continue
-        if abs(u - v) > 1e-6 * (1 + abs(u) + abs(v)):
+        if abs(u - v) > 1e-6 * (1 + float(abs(u)) + float(abs(v))):
             return False
         seen = True
     return seen
