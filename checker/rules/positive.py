@@ -89,6 +89,6 @@ def members(ref: Ref) -> tuple[Tensor, ...]:
 
 
 def read(model: Model, tensor: Tensor, op: Op) -> list[Tensor]:
-    """The operands, of all ranks that meet in a collective."""
-    meets = model.plan.rendezvous[op.attrs["seq"]] if "seq" in op.attrs else {tensor.space: op}
+    """The operands, of all ranks that meet in a collective or a message."""
+    meets = model.plan.meets(op) if "seq" in op.attrs else {tensor.space: op}
     return [Tensor(space, o) for space, met in meets.items() for o in met.operands]
