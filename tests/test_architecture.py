@@ -81,15 +81,6 @@ LEVELS = 8
 #: Modules that no test module is named after: tests of other modules reach them. The list only gets shorter.
 UNTESTED = {
     "orchestrator/capture/environment",
-    "orchestrator/capture/lowering/creation",
-    "orchestrator/capture/lowering/driver",
-    "orchestrator/capture/lowering/foreach",
-    "orchestrator/capture/lowering/indexing",
-    "orchestrator/capture/lowering/linear",
-    "orchestrator/capture/lowering/optimizer",
-    "orchestrator/capture/lowering/ranges",
-    "orchestrator/capture/lowering/reductions",
-    "orchestrator/capture/lowering/table",
     "orchestrator/capture/output",
     "orchestrator/capture/tracing",
     "orchestrator/capture/userfile",
