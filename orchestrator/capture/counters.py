@@ -185,7 +185,9 @@ def _part(path: str, value: object, inner: str) -> object:
 
 def _position(value: object) -> object:
     """What a container, an array, a cache, an iterator or a source of random numbers can count with."""
-    if isinstance(value, list | set | deque | dict | UserDict | UserList):
+    if isinstance(value, dict):
+        return dict.__len__(value)
+    if isinstance(value, list | set | deque | UserDict | UserList):
         return len(value)
     if isinstance(value, np.ndarray | bytearray | array):
         held = np.asarray(value)
@@ -207,7 +209,11 @@ def _position(value: object) -> object:
 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     """What an object holds: its contents, and the attributes of one of the user's classes."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
+        # What it holds: a lazy dictionary would import or compute all that it can give.
+        if dict.__len__(value) <= _LARGE:
+            yield from ((f"{path}[{key!r}]", item) for key, item in dict.items(value))
+    elif isinstance(value, Mapping):
         if len(value) <= _LARGE:
             yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, list | tuple | deque | UserList):

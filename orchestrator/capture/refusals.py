@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from .errors import CaptureError, Frame, StepError
+from .missing import OPS
 from .recorder import is_users
 
 #: File and function of every frame between the user's code and where an exception was raised.
@@ -35,12 +36,6 @@ OUTSIDE = (
     "batch, what an optimizer keeps in self.state[parameter], or compute it in the step; a gradient "
     "of an earlier "
     "step needs zero_grad() before backward()"
-)
-#: Instead of what normalises over a batch.
-OF_BATCHES = (
-    "LayerNorm, GroupNorm or RMSNorm; or the formula: mean and variance of x over the batch, "
-    "all-reduced if the batch "
-    "is sharded, and buffers for the running ones"
 )
 
 
@@ -256,53 +251,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "shapes that fit: a rank is given the batch of Definition.batch divided over the axes of its `shard`",
     ),
 )
-
-
-@dataclass(frozen=True)
-class MissingOp:
-    """A row for ops without a lowering: what they are, and what to write instead."""
-
-    what: str
-    ops: tuple[str, ...]
-    instead: str
-
-
-#: By the name of the op alone; ``rand`` stands for ``rand_like`` and ``rand_`` too.
-OPS: tuple[MissingOp, ...] = (
-    MissingOp(
-        "random numbers (dropout, `rand`, `normal_`, …)",
-        (
-            *("bernoulli", "native_dropout", "rand", "randn", "randint", "randperm", "normal", "uniform"),
-            *("multinomial", "exponential", "geometric", "cauchy", "log_normal", "random", "rrelu"),
-        ),
-        "the mask or noise as an entry of the batch, sharded as it is drawn; or model.eval() and p=0",
-    ),
-    MissingOp(
-        "sorting and selection (`sort`, `topk`, `argsort`, `kthvalue`, `median`)",
-        ("sort", "topk", "argsort", "kthvalue", "median", "mode"),
-        "the order or the chosen rows as an integer entry of the batch, with bounds",
-    ),
-    MissingOp(
-        "the largest entry by number (`argmax`, `argmin`), as in an accuracy",
-        ("argmax", "argmin"),
-        "an accuracy outside of the step, from logits that it returns; or the number as an integer "
-        "entry of the batch",
-    ),
-    MissingOp(
-        "normalisation over a batch (`BatchNorm`, `SyncBatchNorm`)",
-        ("native_batch_norm", "batch_norm", "cudnn_batch_norm"),
-        OF_BATCHES,
-    ),
-)
-
-_OTHER = "the formula in ops that have a lowering (orchestrator/capture/lowering/)"
-
-
-def instead_of(op: str) -> str:
-    """What to write instead of an op without a lowering, from its recorded name."""
-    name = op.split(".")[1] if "." in op else op
-    row = next((r for r in OPS if any(name == op or name.startswith(f"{op}_") for op in r.ops)), None)
-    return _OTHER if row is None else row.instead
 
 
 def frame_of(error: BaseException) -> Frame | None:

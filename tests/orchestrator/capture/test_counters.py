@@ -142,6 +142,32 @@ def test_containers_are_followed_to_a_depth(depth: int, seen: bool) -> None:
     assert (counted(before, numbers(reads, made, optimizer)) is not None) == seen
 
 
+class Lazy(dict[str, Any]):
+    """A dictionary that would import what it can give, as a registry of models does."""
+
+    def items(self) -> Any:
+        raise ImportError("a model that needs another library")
+
+    def __len__(self) -> int:
+        raise ImportError("a model that needs another library")
+
+
+def test_a_lazy_dictionary_counts_by_what_it_holds() -> None:
+    held = Lazy(calls=0)
+
+    def reads() -> Any:
+        return held
+
+    made, optimizer = model()
+    before = dict(numbers(reads, made, optimizer))
+    held["calls"] = 1
+    assert counted(before, numbers(reads, made, optimizer)) is not None
+    before = dict(numbers(reads, made, optimizer))
+    held["more"] = None
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "the position of held" in error.message
+
+
 def test_the_line_that_changes_a_number_is_found() -> None:
     """The line of the definition says nothing to somebody who has to find `n += 1` in a large project."""
     made, optimizer = model()
