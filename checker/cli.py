@@ -18,11 +18,10 @@ from .reading.plan import read_plan
 from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
 from .refuting.witnesses import witnesses
+from .report.details import details
 from .report.render import NOT_COMPARED, SAME
 from .report.verdict import final_line, report, shown
-from .report.verdict import trusted_base as trusted
 from .reporting import compare
-from .rules.roles import states
 from .solvers import read_answers, replay, solvers
 
 
@@ -140,18 +139,7 @@ def check(
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
     lines = report(examined, verified, answers, proof, SAME if compared else NOT_COMPARED)
+    told = details(examined, verified, answers, proof, bool(refuted)) | {"policy": vars(policy)}
     if base:
-        lines = trusted(plan, proof, examined.files.values(), list(answers), bool(refuted)) + lines
-    outputs = [vars(o) for o in verified.outputs]
-    return (
-        code,
-        [*lines, last],
-        {
-            "outputs": outputs,
-            "digest": plan.digest,
-            "invariant": not verified.invariant,
-            "states": states(plan),
-            "given": list(plan.given),
-            "constants": list(plan.constants),
-        },
-    )
+        lines = [f"trusted: {line}" for line in told["trusted_base"]] + lines
+    return code, [*lines, last], told

@@ -20,7 +20,7 @@ MAY = {
     "refuting": ("errors", "language", "reading", "rules"),
     "report": ("language", "reading", "rules", "kernel", "refuting"),
     "reporting": ("errors", "language", "reading", "kernel", "refuting", "report"),
-    "cli": ("errors", "reading", "rules", "kernel", "solvers", "refuting", "report", "reporting"),
+    "cli": ("errors", "reading", "kernel", "solvers", "refuting", "report", "reporting"),
 }
 
 
