@@ -76,7 +76,8 @@ ROWS = {
         "report": "kernel language reading refuting rules",
         "refuting": "errors language reading rules",
         "reporting": "errors kernel language reading refuting report",
-        "cli": "errors kernel reading refuting report reporting solvers",
+        "run": "errors language reading rules",
+        "cli": "errors kernel reading refuting report reporting run solvers",
     },
 }
 #: A folder counts as one.
