@@ -6,6 +6,7 @@ evaluator, which shares nothing with this checker. A reader runs it and sees the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -149,6 +150,14 @@ def model(name):
     return value(-1, name)
 
 
+def sent(seq, forms, rank):
+    """What a message brings: the value of the rank that the forms name."""
+    source = 0
+    for form, (_, size) in zip(forms, MESH):
+        source = source * size + at(form, place(rank))
+    return value(source, MEETS[seq][owner(source)])
+
+
 def collective(name, a, rank, shape):
     line = next(line for line in GROUPS[a["group"]] if rank in line)
     parts = [value(r, MEETS[a["seq"]][owner(r)]) for r in line]
@@ -177,7 +186,11 @@ def value(rank, name):
 def run_until(rank, name):
     for result, op, operands, shape, sort, a in PROGRAMS["s" if rank < 0 else owner(rank)]:
         if (rank, result) not in MADE:
-            if "seq" in a:
+            if op == "recv":
+                out = sent(a["seq"], a["from"], rank)
+            elif op == "send":
+                out = value(rank, operands[0])
+            elif "seq" in a:
                 out = collective(op, a, rank, shape)
             else:
                 x = [value(rank, o) for o in operands]
@@ -211,8 +224,8 @@ def script(flat: Plan, fact: Fact, witness: dict[str, Any], symbols: dict[str, i
     data: dict[str, object] = {
         "MESH": list(flat.mesh),
         "BOXES": {c: flat.box(c) for c in flat.classes},
-        "GROUPS": {n: [list(r) for r in flat.groups[n].ranks] for n in sorted(cone.groups)},
-        "MEETS": {s: {c: op.operands[0] for c, op in flat.rendezvous[s].items()} for s in sorted(cone.meets)},
+        "GROUPS": {n: [list(r) for r in flat.lines(flat.groups[n])] for n in sorted(cone.groups)},
+        "MEETS": {s: {c: op.operands[0] for c, op in ops.items()} for s, ops in sorted(cone.meets.items())},
         "JUNK": float(Fraction(str(witness["junk"]))),
         "INPUTS": {
             n: (list(t.shape), t.sort, witness["inputs"][n]["cuts"], witness["inputs"][n]["values"])
@@ -253,7 +266,7 @@ class _Cone:
         self.plan = plan
         self.seen: set[tuple[str, str]] = set()
         self.groups: set[str] = set()
-        self.meets: set[int] = set()
+        self.meets: dict[int, Mapping[str, Op]] = {}
 
     def need(self, space: str, value: str) -> None:
         stack = [(space, value)]
@@ -266,10 +279,10 @@ class _Cone:
             if op is None:
                 if here[0] != "s":
                     stack += [("s", r.spec) for r in self.plan.inputs if r.plan == here[1]]
-            elif op.name in COLLECTIVES:
-                self.groups.add(op.attrs["group"])
-                self.meets.add(op.attrs["seq"])
-                stack += [(c, met.operands[0]) for c, met in self.plan.rendezvous[op.attrs["seq"]].items()]
+            elif op.name in COLLECTIVES or op.name == "recv":
+                self.groups |= {op.attrs["group"]} if op.name in COLLECTIVES else set()
+                met = self.meets[op.attrs["seq"]] = self.plan.meets(op)
+                stack += [(c, end.operands[0]) for c, end in met.items()]
             else:
                 stack += [(here[0], operand) for operand in op.operands]
 

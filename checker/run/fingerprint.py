@@ -29,7 +29,7 @@ def read_record(data: bytes, what: str) -> dict[str, Any]:
 
 def compare(plan: Plan, records: Mapping[str, bytes]) -> list[str]:
     """What the records say, in words; `Foreign` names the rank whose record is missing or of another plan."""
-    ranks, found = prod(n for _, n in plan.mesh), dict[int, str]()
+    ranks, found = prod(n for a, n in plan.mesh if a not in plan.time), dict[int, str]()
     for name, data in sorted(records.items()):
         item = read_record(data, name)
         if item["plan"] != plan.digest:

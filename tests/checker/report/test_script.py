@@ -20,6 +20,7 @@ from checker.report import script as module
 from checker.report.findings import Findings
 from checker.report.script import script
 from checker.rules.relations import relation_facts
+from tests.pipeline_plans import REFUTED, pipeline
 
 
 def numbers(text: str, folder: Path) -> list[float]:
@@ -61,6 +62,19 @@ def test_right_plans_have_equal_numbers(any_plan: Plan, tmp_path: Path) -> None:
         assert made is not None
         left, right = numbers(made, tmp_path)
         assert left == pytest.approx(right)
+
+
+def test_messages_and_runs_are_evaluated(tmp_path: Path) -> None:
+    """Both sides of a right pipeline agree, those of one whose gradient is overwritten do not."""
+    wrong = "gradient overwritten instead of summed"
+    for bug, good in (("", True), (wrong, False)):
+        plan = inline(read_plan(dumps(pipeline(bug=bug))))
+        relation = next(r for r in plan.outputs if r.plan == REFUTED[wrong])
+        fact = relation_facts(plan, relation, "outputs")[0]
+        made = script(plan, fact, block(plan, Fraction(1, 2)), {s: lo for s, lo, _ in fact.symbols})
+        assert made is not None
+        left, right = numbers(made, tmp_path)
+        assert (left == pytest.approx(right)) is good
 
 
 def test_a_plan_that_is_too_large_has_no_script(wrong: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
