@@ -35,6 +35,7 @@ ROWS = {
         "bundle": "canonical errors plan proof words",
         "authoring": "errors plan",
         "showing": "plan proof words",
+        "attesting": "canonical errors",
         "cli": "canonical errors plan proof showing words",
     },
     "smtlib_emit": {
@@ -60,6 +61,7 @@ ROWS = {
         "refuting": "certificates children errors evaluating relating",
         "emit": "certificates children errors progress proving refuting relating solving",
         "cli": "certificates children emit errors progress",
+        "attesting": "certificates children",
         # A front end asks a prover nothing itself: its command hands one in.
         "capture": "certificates smtlib_emit cells errors evaluating outlining",
         "capture/cli": "certificates emit",
@@ -74,7 +76,8 @@ ROWS = {
         "report": "kernel language reading refuting rules",
         "refuting": "errors language reading rules",
         "reporting": "errors kernel language reading refuting report",
-        "cli": "errors kernel reading refuting report reporting rules solvers",
+        "run": "errors language reading rules",
+        "cli": "errors kernel reading refuting report reporting run solvers",
     },
 }
 #: A folder counts as one.

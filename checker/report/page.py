@@ -271,7 +271,7 @@ def _mesh(plan: Plan) -> Iterator[str]:
     used = collectives(plan)
     if not used:
         return
-    yield '<h3>Process groups</h3><div class="scroll"><table><thead><tr><th '
+    yield '<h3>Process groups</h3><div class="scroll"><table class="fixed"><thead><tr><th '
     yield 'scope="col">Group</th><th scope="col">'
     yield 'Axes</th><th scope="col" class="n2">Groups × ranks</th><th scope="col">First group</th>'
     yield '<th scope="col">Collectives of a rank</th></tr></thead><tbody>'

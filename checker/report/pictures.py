@@ -36,7 +36,7 @@ def mesh_svg(plan: Plan) -> str:
 
     Further axes are panels. One fibre of each of the last two axes is outlined.
     """
-    axes = list(plan.mesh) or [("rank", 1)]
+    axes = [axis for axis in plan.mesh if axis[0] not in plan.time] or [("rank", 1)]
     cuts = {a: sorted({e for c in plan.classes for e in plan.box(c)[a]}) for a, _ in plan.mesh}
     across, down = axes[-1], axes[-2] if len(axes) > 1 else ("", 1)
     columns, rows = (positions(n, cuts.get(a, [])) for a, n in (across, down))
@@ -74,7 +74,7 @@ def mesh_svg(plan: Plan) -> str:
                 (
                     n
                     for n, c in enumerate(classes)
-                    if all(lo <= at[a] < hi for a, (lo, hi) in plan.box(c).items())
+                    if all(lo <= at[a] < hi for a, (lo, hi) in plan.box(c).items() if a in at)
                 ),
                 0,
             )
