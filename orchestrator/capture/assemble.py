@@ -31,6 +31,7 @@ from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
+from .meetings import unmet
 from .outputs import differences
 from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
@@ -51,6 +52,11 @@ class _Sources:
     def __init__(self, root: Path) -> None:
         self._roots = (root.resolve(), Path(sysconfig.get_path("purelib")).resolve())
         self._index: dict[str, int] = {}
+        self._paths: list[str] = []
+
+    def frame(self, loc: Loc | None) -> Frame | None:
+        """The line as it was recorded, with the path of its file."""
+        return None if loc is None else (self._paths[loc.source], loc.line, loc.function)
 
     def loc(self, frame: Frame | None) -> Loc | None:
         if frame is None:
@@ -58,6 +64,7 @@ class _Sources:
         path = Path(frame[0]).resolve()
         root = next((r for r in self._roots if path.is_relative_to(r)), path.parent)
         name = str(path.relative_to(root))
+        self._paths += [frame[0]] if name not in self._index else []
         return Loc(self._index.setdefault(name, len(self._index)), frame[1], frame[2])
 
     @property
@@ -144,6 +151,9 @@ def capture(
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
+    problems = unmet(plan, sources.frame)
+    if problems:
+        raise gathered(problems)
     try:
         check_plan(plan)
     except FormatError as error:
