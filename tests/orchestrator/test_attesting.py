@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("securesystemslib")
 
 from bench.documents import environment
+from certificates.attesting.statement import subject
 from certificates.plan.plan import Plan
 from orchestrator.attesting import main
 from orchestrator.emit import emit
@@ -58,6 +59,11 @@ def attest(*words: object) -> Result:
     return CliRunner().invoke(main, [str(w) for w in words])
 
 
+def seal(bundle: Path) -> Path:
+    """The file that lists the digests of all others."""
+    return bundle / str(subject(bundle)["name"])
+
+
 def run(commands: str, folder: Path, variables: dict[str, str]) -> str:
     done = subprocess.run(
         ["sh", "-e", "-c", commands], cwd=folder, env=variables, capture_output=True, text=True, check=False
@@ -73,7 +79,7 @@ def test_the_document_signs_and_verifies_and_openssl_alone_does_too(bundle: Path
     assert "SIGNED: VALID: all 5 outputs" in said and re.search(r"solvers: z3 \d+\..*, cvc5 \d", said)
     bare = {"PATH": os.defpath}
     assert "Verified Successfully" in run(block("openssl"), folder, bare)
-    assert run(block("subject"), folder, bare) == "manifest.json: OK\n"
+    assert run(block("subject"), folder, bare) == f"{seal(bundle).name}: OK\n"
     statement = json.loads((folder / "statement.json").read_bytes())
     assert len(statement["predicate"]["claim"]["outputs"]) == 5
     run(block("timestamp query") + AUTHORITY, folder, bare)
@@ -122,10 +128,10 @@ def test_an_envelope_speaks_of_one_whole_bundle(bundle: Path) -> None:
     again = attest("sign", bundle, "--summary", "--key", private, "--out", folder / "e")
     assert again.exit_code == 2 and "exists and is not overwritten" in again.output
     assert attest("verify", bundle, folder / "e", "--key", public).output.startswith("PASSED: as ")
-    (bundle / "about.json").write_text('{"who":"another team"}\n')
+    (about,) = bundle.rglob("about.json")
+    about.write_text('{"who":"another team"}\n')
     result = attest("verify", bundle, folder / "e", "--key", public)
     assert result.exit_code == 5 and "about.json" in result.output
-    manifest = (bundle / "manifest.json").read_text()
-    (bundle / "manifest.json").write_text(manifest.replace('"status":"unsat"', '"status":"unknown"'))
+    seal(bundle).write_bytes(seal(bundle).read_bytes() + b"\n")
     result = attest("verify", bundle, folder / "e", "--key", public)
     assert result.exit_code == 1 and "speaks of another bundle" in result.output
