@@ -15,7 +15,7 @@ from checker.rules.acyclic import check_acyclic
 from checker.rules.timing import check_time
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from samples import Bundle, at, dump, forged, op, piece, refuses, staged, z
+from samples import Bundle, at, dump, forged, op, piece, refuses, relation, staged, z
 
 RUN = {"mb": 2, "z0": 1}
 
@@ -138,6 +138,19 @@ def test_programs_of_one_rank_agree_on_its_tensors() -> None:
 def test_programs_of_one_rank_that_hold_different_tensors(path: str, value: Any) -> None:
     bundle = two_programs()
     at(path, value)(bundle.plan)
+    with refuses(20, "two programs of one rank have different tensors", "x of classes c0 and c2"):
+        check_time(read_plan(dump(bundle.plan)))
+
+
+def test_what_is_said_of_another_tensor_is_no_excuse() -> None:
+    """Rows of x differ between c0 and c2; of v, on another rank, a relation says both."""
+    bundle = two_programs()
+    halves = [{"z0": 1}, {"z0": 1, "": 2}]
+    bundle.plan["inputs"][0]["pieces"] = [
+        piece(c, [2], [z(0)], [form]) for c, form in zip(("c0", "c2"), halves, strict=True)
+    ]
+    bundle.plan["classes"][1]["program"]["inputs"] = [["v", "f32[4]"]]
+    bundle.plan["inputs"].append(relation("x", "v", *(piece("c1", [2], [z(0)], [form]) for form in halves)))
     with refuses(20, "two programs of one rank have different tensors", "x of classes c0 and c2"):
         check_time(read_plan(dump(bundle.plan)))
 
