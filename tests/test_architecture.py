@@ -35,7 +35,7 @@ ROWS = {
         "bundle": "canonical errors plan proof words",
         "authoring": "errors plan",
         "showing": "plan proof words",
-        "cli": "canonical errors plan proof showing words",
+        "cli": "bundle canonical errors plan proof showing words",
     },
     "smtlib_emit": {
         "errors": "",
@@ -58,7 +58,8 @@ ROWS = {
         "spanning": "certificates smtlib_emit cells relating staging",
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
-        "emit": "certificates errors progress proving refuting relating solving",
+        "standalone": "",
+        "emit": "certificates errors progress proving refuting relating solving standalone",
         "cli": "certificates children emit errors progress",
         # A front end asks a prover nothing itself: its command hands one in.
         "capture": "certificates smtlib_emit cells errors evaluating outlining",

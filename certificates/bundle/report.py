@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from certificates.bundle.bundle import OutputVerdict, Status
+from certificates.bundle.bundle import OutputVerdict, Status, summary
 
 from ..plan.plan import Plan, Relation, states
 from ..words import clean, count, folded
@@ -84,19 +84,6 @@ def laws_used(proof: bytes) -> Counter[str]:
 def _domains(plan: Plan) -> list[str]:
     found = folded([f"  {line}" for line in unshown(plan)])
     return ["Not shown to stay in its domain, where the claim says nothing", *found, ""] if found else []
-
-
-def summary(verdicts: Sequence[OutputVerdict]) -> str:
-    """The verdict in one line. Nothing claimed is no success."""
-    words = [v.verdict for v in verdicts]
-    total = len(words)
-    if "REFUTED" in words:
-        differ = f"{words.count('REFUTED')} of {total} outputs differ on a concrete input"
-        return f"REFUTED: {differ}; {words.count('PROVED')} proved"
-    if "UNKNOWN" in words or not words:
-        without = f"{words.count('UNKNOWN')} of {total} outputs without a verdict"
-        return f"UNKNOWN: {without}; {words.count('PROVED')} proved"
-    return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
 
 
 def _verdict(plan: Plan, verdict: OutputVerdict, number: int) -> str:

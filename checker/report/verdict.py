@@ -81,9 +81,13 @@ def laws_used(proof: Proof) -> Counter[str]:
 
 
 def report(
-    examined: Examined, verified: Verified, answers: dict[str, dict[str, str]], proof: Proof
+    examined: Examined,
+    verified: Verified,
+    answers: dict[str, dict[str, str]],
+    proof: Proof,
+    sources: Sequence[str] = (),
 ) -> list[str]:
-    """The verdict in words."""
+    """The verdict in words; `sources` say who is trusted for which answers."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
     lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
@@ -93,7 +97,7 @@ def report(
             for o, r in zip(verified.outputs, plan.outputs, strict=True)
         ]
     )
-    lines += confirmed_lines(examined, answers)
+    lines += [*confirmed_lines(examined, answers), *sources]
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     laws = laws_used(proof)
     lines.append(

@@ -156,7 +156,7 @@ def proved(left: Term, right: Term, sizes: Sizes) -> bool:
         write(bundle, Path(scratch, "bundle"))
         members = read_bundle(Path(scratch, "bundle"))
     kernel.examine(
-        read_manifest(members["manifest.json"]),
+        read_manifest(members),
         read_plan(members["plan.json"]),
         read_proof(members["proof.json"]),
         members,
