@@ -412,10 +412,10 @@ def conclude(
             )
     if examined.never and not refuted:
         raise examined.never
-    return Verified(tuple(outputs), _invariant(examined.plan, outputs), _SEAL)
+    return Verified(tuple(outputs), invariant(examined.plan, outputs), _SEAL)
 
 
-def _invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
+def invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
     """Why the claim is not the inductive invariant of a whole run; empty if it is (DESIGN section 1)."""
     reasons = [f"{o.plan} is not proved" for o in outputs if o.verdict != "PROVED"]
     reasons += [] if plan.outputs else ["nothing is claimed"]

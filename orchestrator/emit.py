@@ -16,6 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from certificates.bundle.about import checked_about
 from certificates.bundle.bundle import (
     CHECKER,
     Bundle,
@@ -26,7 +27,6 @@ from certificates.bundle.bundle import (
     summary,
     write,
 )
-from certificates.bundle.report import report
 from certificates.canonical import digest
 from certificates.plan.calls import Site
 from certificates.plan.functions import inline
@@ -34,6 +34,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
 from certificates.words import clean
 
+from .children import write_reports
 from .errors import NoAnswer, SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
@@ -123,6 +124,7 @@ def emit(
     progress: Progress | None = None,
     answers: Path | str | None = None,
     core_solver: str | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> Emission:
     """Write the bundle of ``plan`` to the folder ``out``, or to an archive ``X.tar``.
 
@@ -130,6 +132,7 @@ def emit(
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
+    ``about`` is what is said of the run (``certificates.bundle.about``); it stands apart from what is proved.
     """
     out = Path(os.path.abspath(out))
     check_replaceable(out)
@@ -145,7 +148,6 @@ def emit(
     refutation = run.refute(witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
     canonical = digest(dumps(plan))
-    words = report(plan, canonical, verdicts, solving.status, len(proof.obligations), proof.document)
     bundle = Bundle(
         plan,
         proof.document,
@@ -153,12 +155,12 @@ def emit(
         verdicts,
         solving.status,
         refutation.witness if refutation else None,
-        reports={"report.txt": words.encode("ascii")},
+        checked_about(about) if about else None,
         solvers=solving.solvers,
         companions={CHECKER: standalone(), "LICENSE": licence()},
     )
     with run.progress.phase("write"):
-        write(bundle, out)  # reports that the checker writes are its third argument
+        write(bundle, out, write_reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()

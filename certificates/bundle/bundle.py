@@ -22,6 +22,7 @@ from ..plan.schema import PUBLISHED
 from ..plan.writing import dumps
 from ..proof.reading import proof_from_json, verdicts_from_json
 from ..words import clean
+from .about import read_about
 from .archive import is_archive, read_files, tar_bytes
 from .bag import PAYLOAD, TAGS, listed, opened, sealed
 from .listing import obligations_tsv
@@ -58,6 +59,19 @@ class OutputVerdict:
 
     def to_json(self) -> dict[str, str]:
         return {"spec": self.spec, "plan": self.plan, "verdict": self.verdict, "reason": self.reason}
+
+
+def summary(verdicts: Sequence[OutputVerdict]) -> str:
+    """The verdict in one line. Nothing claimed is no success."""
+    words = [v.verdict for v in verdicts]
+    total = len(words)
+    if "REFUTED" in words:
+        differ = f"{words.count('REFUTED')} of {total} outputs differ on a concrete input"
+        return f"REFUTED: {differ}; {words.count('PROVED')} proved"
+    if "UNKNOWN" in words or not words:
+        without = f"{words.count('UNKNOWN')} of {total} outputs without a verdict"
+        return f"UNKNOWN: {without}; {words.count('PROVED')} proved"
+    return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
 
 
 @dataclass(frozen=True)
@@ -139,19 +153,6 @@ class Bundle:
         ]
         info = [("Bag-Software-Agent", GENERATOR), ("External-Description", summary(self.verdicts)), *said]
         return sealed(self.members(), info)
-
-
-def summary(verdicts: Sequence[OutputVerdict]) -> str:
-    """The verdict in one line. Nothing claimed is no success."""
-    words = [v.verdict for v in verdicts]
-    total = len(words)
-    if "REFUTED" in words:
-        differ = f"{words.count('REFUTED')} of {total} outputs differ on a concrete input"
-        return f"REFUTED: {differ}; {words.count('PROVED')} proved"
-    if "UNKNOWN" in words or not words:
-        without = f"{words.count('UNKNOWN')} of {total} outputs without a verdict"
-        return f"UNKNOWN: {without}; {words.count('PROVED')} proved"
-    return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
 
 
 def _obligation(number: str) -> str:
@@ -302,7 +303,7 @@ def read(path: Path) -> Bundle:
         manifest.verdicts,
         manifest.status,
         _object(data, "witness.json"),
-        _about(data),
+        read_about(data["about.json"]) if "about.json" in data else None,
         {n: d for n, d in data.items() if n in REPORTS},
         manifest.solvers,
         {n: d for n, d in data.items() if n in COMPANIONS},
@@ -314,8 +315,3 @@ def _object(data: Mapping[str, bytes], name: str) -> dict[str, object] | None:
     if value is not None and not isinstance(value, dict):
         raise FormatError(f"{name} must be an object")
     return value
-
-
-def _about(data: Mapping[str, bytes]) -> dict[str, str] | None:
-    about = _object(data, "about.json")
-    return None if about is None else {name: str(text) for name, text in about.items()}

