@@ -86,7 +86,7 @@ def solve(solver: str, words: Sequence[str], file: Path, limit: float) -> Answer
 
 def answers(bundle: Path, solvers: Mapping[str, Sequence[str]], jobs: int, limit: float) -> Iterator[Answer]:
     """All answers, solver by solver, in the order of the files."""
-    files = sorted((bundle / "obligations").glob("*.smt2"))
+    files = sorted(bundle.glob("obligations/*.smt2")) or sorted(bundle.glob("data/obligations/*.smt2"))
     if not files:
         raise SystemExit(f"{bundle} has no obligations")
     with ThreadPoolExecutor(jobs) as pool:

@@ -10,10 +10,11 @@ import click
 from certificates.errors import FormatError
 from certificates.showing.proof_text import bundle_text, stage_text
 
-from .canonical import parse_json, read_bytes
+from .bundle.archive import is_archive, read_member
+from .canonical import parse_json
 from .plan.functions import body_plan
 from .plan.plan import Plan
-from .plan.reading import load
+from .plan.reading import load, loads
 from .proof.reading import proof_from_json, verdicts_from_json
 from .proof.stages import Proof
 from .showing.plan_text import (
@@ -49,7 +50,7 @@ def main(
     functions: tuple[str, ...],
     stages: tuple[str, ...],
 ) -> None:
-    """Show the plan file or the bundle (a folder) PATH.
+    """Show the plan file or the bundle (a folder or an archive) PATH.
 
     Of a plan: mesh, groups, rank classes, relations and programs. Of a bundle: claimed verdicts and stages;
     tv-check says whether they hold. Options select parts and may be combined and repeated. --op takes a value
@@ -77,9 +78,10 @@ def _sections(
 ) -> list[list[str]]:
     """What the options select, or a whole plan, or the overview of a bundle."""
     proof: Proof | None = None
-    plan = load(path / "plan.json" if path.is_dir() else path)
-    if path.is_dir():
-        proof = proof_from_json(parse_json(read_bytes(path / "proof.json")))
+    bundle = path.is_dir() or is_archive(path)
+    plan = loads(read_member(path, "plan.json")) if bundle else load(path)
+    if bundle:
+        proof = proof_from_json(parse_json(read_member(path, "proof.json")))
     sections: list[list[str]] = []
     if relations:
         sections += [header_text(plan), relations_text(plan)]
@@ -104,7 +106,7 @@ def _sections(
         return sections
     if proof is None:
         return [plan_text(plan)]
-    verdicts = verdicts_from_json(parse_json(read_bytes(path / "manifest.json")))
+    verdicts = verdicts_from_json(parse_json(read_member(path, "manifest.json")))
     return [header_text(plan), *bundle_text(proof, verdicts)]
 
 

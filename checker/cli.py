@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import click
 
 from . import kernel
-from .errors import CheckerError, Rejected, SolverMissing, Undecided, need
+from .errors import CheckerError, Malformed, Rejected, SolverMissing, Undecided, need
 from .reading.bundle import read_bundle, read_file, read_plan_file
 from .reading.plan import read_plan
 from .reading.proof import read_manifest, read_proof
@@ -23,7 +25,7 @@ from .report.render import NOT_COMPARED, SAME
 from .report.verdict import final_line, report, shown
 from .reporting import compare
 from .run.tie import tied
-from .solvers import read_answers, replay, solvers
+from .solvers import Offline, independent, joined, obligations_digest, read_answers, replay, solvers
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,29 @@ def read_policy(path: Path) -> Policy:
     return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), *flags)
 
 
+UNNAMED = "a solver that is not named"
+
+
+def read_offline(path: Path, files: Mapping[str, bytes]) -> Offline:
+    """A file of answers, which must be about these obligations. All files that name no solver are of one."""
+    found = read_answers(read_file(path, str(path)).decode("utf-8", "replace"), path.name)
+    if found.obligations not in ("", obligations_digest(files)):
+        raise Malformed(f"{path.name}: these answers are about the obligations of another bundle")
+    return found._replace(solver=independent(found.solver) if found.solver else UNNAMED)
+
+
+def itself() -> list[str]:
+    """What a checker that is one file says of itself: it may have come with the bundle."""
+    program = Path(__file__).parents[1]
+    if not program.is_file():
+        return []
+    digest = sha256(program.read_bytes()).hexdigest()
+    return [
+        f"this checker: {program.name}, SHA-256 {digest}. If it came with the bundle, compare this with the "
+        "release of TrainVerify, or get the checker from there: whoever made the bundle could have changed it"
+    ]
+
+
 @click.command(name="tv-check")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
@@ -59,7 +84,7 @@ def read_policy(path: Path) -> Policy:
     "answer_files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Offline results, lines 'NNNN answer'; each file counts as one solver.",
+    help="Answers of a solver that ran elsewhere, as the bundle's run.sh writes them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 256), help="Solver processes at a time.")
@@ -129,7 +154,7 @@ def check(
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
     policy = read_policy(policy_path) if policy_path else Policy()
     data = read_bundle(bundle)
-    manifest = read_manifest(data["manifest.json"])
+    manifest = read_manifest(data)
     plan = read_plan(data["plan.json"])
     given = read_plan_file(plan_path) if plan_path else data["plan.json"]
     if given != data["plan.json"]:
@@ -144,18 +169,28 @@ def check(
     compared = policy.reports and compare(examined, proof, data, replayed)
     refuted = {output: shown(replay) for output, replay in replayed.items()}
     chosen = solvers(commands)
-    answers = {
-        f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"), p.name)
-        for p in answer_files
-    }
-    if len(chosen) + len(answers) < policy.confirmations:
-        there = ", ".join([*chosen, *answers]) or "none"
-        raise SolverMissing(f"{policy.confirmations} solvers must confirm, there is {there}")
-    answers |= replay(examined.files, chosen, jobs)
+    offline = {p.name: read_offline(p, examined.files) for p in answer_files}
+    sources = [(independent(name), name) for name in chosen] + [(f.solver, n) for n, f in offline.items()]
+    there = list(dict.fromkeys(solver for solver, _ in sources))
+    if examined.files and len(there) < policy.confirmations:
+        raise SolverMissing(
+            f"{policy.confirmations} solvers must confirm, there is {', '.join(there) or 'none'}"
+        )
+    told = [(f.solver, f.answers) for f in offline.values()]
+    told += [(independent(name), given) for name, given in replay(examined.files, chosen, jobs).items()]
+    answers = joined([(solver, {}) for solver in there] + told)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
-    lines = report(examined, verified, answers, proof, SAME if compared else NOT_COMPARED)
-    told = details(examined, verified, answers, proof, bool(refuted)) | {"policy": vars(policy)}
+    who = [f"trusted for the answers of {independent(name)}: {name}, which ran here" for name in chosen]
+    who += [
+        f"trusted for the answers of {f.solver}: whoever made {name}{f' (of {f.version})' * bool(f.version)}"
+        for name, f in offline.items()
+    ]
+    who.append(f"bundle {manifest.members[manifest.root]}, the SHA-256 of {manifest.root}")
+    note = SAME if compared else NOT_COMPARED
+    lines = report(examined, verified, answers, proof, note, [*who, *itself()])
+    detail = details(examined, verified, answers, proof, bool(refuted))
+    detail |= {"policy": vars(policy), "bundle": manifest.members[manifest.root]}
     if base:
-        lines = [f"trusted: {line}" for line in told["trusted_base"]] + lines
-    return code, [*lines, *notes, last], told
+        lines = [f"trusted: {line}" for line in detail["trusted_base"]] + lines
+    return code, [*lines, *notes, last], detail

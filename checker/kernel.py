@@ -124,7 +124,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
-    for name in sorted(members.keys() - manifest.members.keys() - {"manifest.json"}):
+    for name in sorted(members.keys() - manifest.members.keys()):
         raise Rejected(1, f"{name} is not listed in the manifest")
     check_messages(plan)
     check_time(plan)

@@ -24,7 +24,7 @@ from .report.render import render, unreadable
 def read(data: Mapping[str, bytes]) -> Findings:
     """What a bundle claims, as far as its records show; a `CheckerError` where it does not hold."""
     plan, proof = read_plan(data["plan.json"]), read_proof(data["proof.json"])
-    found = kernel.examine(read_manifest(data["manifest.json"]), plan, proof, data)
+    found = kernel.examine(read_manifest(data), plan, proof, data)
     return find(found, proof, data, witnesses(plan, data, found.claimed))
 
 

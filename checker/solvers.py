@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import Malformed, need
 
@@ -150,13 +152,59 @@ def replay(files: Mapping[str, bytes], chosen: Mapping[str, Solver], jobs: int) 
     return answers
 
 
-def read_answers(text: str, what: str) -> Answers:
-    """Lines `NNNN answer`, as the bundle's run.sh prints them."""
+# Answers that were given elsewhere --------------------------------------------------------------------------
+
+
+class Offline(NamedTuple):
+    """What a file of answers says: of which solver and of which obligations (their digest) it is, as it says
+    itself; all empty in a file that is only lines."""
+
+    solver: str
+    version: str
+    obligations: str
+    answers: Answers
+
+
+HEAD = re.compile(r"# (solver|version|obligations) ([ -~]{1,200})")
+
+
+def read_answers(text: str, what: str) -> Offline:
+    """Lines `NNNN answer` after lines about them, as the bundle's run.sh writes them."""
     answers: Answers = {}
+    head: dict[str, str] = {}
     for line in text.splitlines():
+        told = HEAD.fullmatch(line.strip())
         found = re.fullmatch(r"([0-9]{4,7})\s+([a-z]+)", line.strip())
-        if found is None:
+        if told:
+            need(head.setdefault(told[1], told[2]) == told[2], f"{what}: says twice which {told[1]}")
+        elif found:
+            need(found[1] not in answers, f"{what}: a second answer for {found[1]}")
+            answers[found[1]] = found[2]
+        elif line.strip() != "# trainverify answers 1":
             raise Malformed(f"{what}: {line[:60]!r} is no line of the form 'NNNN answer'")
-        need(found[1] not in answers, f"{what}: a second answer for {found[1]}")
-        answers[found[1]] = found[2]
-    return answers
+    need(len(head) in (0, 3), f"{what}: says not all of solver, version and obligations")
+    return Offline(head.get("solver", ""), head.get("version", ""), head.get("obligations", ""), answers)
+
+
+def obligations_digest(files: Mapping[str, bytes]) -> str:
+    """What files of answers name: SHA-256 of the lines about obligations in the bag's manifest, made from the
+    texts that the kernel generated."""
+    lines = [f"{sha256(files[n]).hexdigest()}  data/obligations/{n}.smt2\n" for n in sorted(files)]
+    return sha256("".join(lines).encode()).hexdigest()
+
+
+def independent(name: str) -> str:
+    """The solver behind the name of a command: another version or path of one solver is no other solver."""
+    found = re.match(r"[a-z]+[0-9]*", Path((name.split() or [name])[0]).name.lower())
+    return found[0] if found else name
+
+
+def joined(sources: Iterable[tuple[str, Answers]]) -> dict[str, Answers]:
+    """A solver's answers from all that tell of it; where they differ, both stand, and that is no `unsat`."""
+    out: dict[str, Answers] = {}
+    for solver, answers in sources:
+        mine = out.setdefault(solver, {})
+        for file, answer in answers.items():
+            said = mine.setdefault(file, answer)
+            mine[file] = said if said == answer else f"{said} and {answer}"
+    return out

@@ -27,7 +27,7 @@ from certificates.words import folded, one_line
 
 from .children import run_checker
 from .emit import emit
-from .errors import SolverMissing
+from .errors import NoAnswer, SolverMissing
 from .progress import Progress
 
 _Main = Callable[..., None]
@@ -77,7 +77,9 @@ class _Stop(Exception):
 
 @click.command(name="tv-emit")
 @_common
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The bundle: a folder.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The bundle: a folder, or an archive X.tar."
+)
 @click.option("--no-solve", is_flag=True, help="Write all obligations, solve none; no solver is needed.")
 @click.option(
     "--answers", type=click.Path(path_type=Path, dir_okay=False),
@@ -175,6 +177,8 @@ def _guarded() -> Iterator[None]:
         raise _Stop(5, f"MALFORMED: {one_line(error)}") from error
     except SolverMissing as error:
         raise _Stop(4, f"SOLVER MISSING: {one_line(error)}") from error
+    except NoAnswer as error:
+        raise _Stop(3, f"UNKNOWN: {one_line(error)}; no bundle is written") from error
     except (NotABundle, OSError) as error:
         raise click.UsageError(str(error)) from error
     except KeyboardInterrupt:

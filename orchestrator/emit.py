@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from certificates.bundle.about import checked_about
-from certificates.bundle.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, summary, write
+from certificates.bundle.bundle import (
+    CHECKER,
+    Bundle,
+    OutputVerdict,
+    Status,
+    Word,
+    check_replaceable,
+    summary,
+    write,
+)
 from certificates.canonical import digest
 from certificates.plan.calls import Site
 from certificates.plan.functions import inline
@@ -26,7 +35,7 @@ from certificates.plan.writing import dumps
 from certificates.words import clean
 
 from .children import write_reports
-from .errors import SolverMissing, Unproved
+from .errors import NoAnswer, SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
 from .proving.engine import Engine, Judge, Plausibility, anything
@@ -36,6 +45,7 @@ from .relating.hints import Hints
 from .solving.confirming import confirm
 from .solving.journal import Journal
 from .solving.premises import AllPremises, CoreFinder
+from .standalone import licence, standalone
 
 if TYPE_CHECKING:
     from .refuting.witnessing import Refutation
@@ -116,8 +126,9 @@ def emit(
     core_solver: str | None = None,
     about: Mapping[str, str] | None = None,
 ) -> Emission:
-    """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`.
+    """Write the bundle of ``plan`` to the folder ``out``, or to an archive ``X.tar``.
 
+    Raises ``NotABundle``, :class:`SolverMissing`, :class:`NoAnswer`.
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
@@ -145,6 +156,8 @@ def emit(
         solving.status,
         refutation.witness if refutation else None,
         checked_about(about) if about else None,
+        solvers=solving.solvers,
+        companions={CHECKER: standalone(), "LICENSE": licence()},
     )
     with run.progress.phase("write"):
         write(bundle, out, write_reports)
@@ -193,6 +206,7 @@ class _Solving:
     journal: Journal | None = None
     versions: str = ""
     jobs: int = 1
+    solvers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def status(self) -> Status:
@@ -211,15 +225,16 @@ class _Solving:
 def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None) -> _Solving:
     """Solvers are loaded here only: without solving none needs to be there."""
     try:
-        from .solving.cores import VERSIONS, Cores
+        from .solving.cores import SOLVERS, VERSIONS, Cores
     except ImportError as error:
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
     jobs = jobs or os.cpu_count() or 1
     if core_solver is None:
-        return _Solving(Cores(journal), journal, VERSIONS, jobs)
+        return _Solving(Cores(journal), journal, VERSIONS, jobs, SOLVERS)
     from .solving.command_cores import CommandCores
 
-    return _Solving(CommandCores.of(core_solver, journal), journal, f"{VERSIONS}, {core_solver}", jobs)
+    cores = CommandCores.of(core_solver, journal)
+    return _Solving(cores, journal, f"{VERSIONS}, {core_solver}", jobs, SOLVERS)
 
 
 @dataclass
@@ -327,6 +342,8 @@ def _attempt(task: Callable[[], None]) -> str:
         task()
     except Unproved as error:
         return str(error) or "no proof was found"
+    except NoAnswer:
+        raise
     except RecursionError:
         return "the proof is nested too deeply"
     except Exception as error:

@@ -15,6 +15,10 @@ class OutOfTime(OrchestratorError):
     """A search was given up."""
 
 
+class NoAnswer(OrchestratorError):
+    """A command gave no answer in time. The clock may end a run; what a bundle says never depends on it."""
+
+
 class SolverMissing(OrchestratorError):
     """z3 or cvc5 is not installed. Exit code 4."""
 

@@ -36,7 +36,7 @@ ROWS = {
         "authoring": "errors plan",
         "showing": "plan proof words",
         "attesting": "canonical errors",
-        "cli": "canonical errors plan proof showing words",
+        "cli": "bundle canonical errors plan proof showing words",
     },
     "smtlib_emit": {
         "errors": "",
@@ -59,7 +59,8 @@ ROWS = {
         "spanning": "certificates smtlib_emit cells relating staging",
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
-        "emit": "certificates children errors progress proving refuting relating solving",
+        "standalone": "",
+        "emit": "certificates children errors progress proving refuting relating solving standalone",
         "cli": "certificates children emit errors progress",
         "attesting": "certificates children",
         # A front end asks a prover nothing itself: its command hands one in.

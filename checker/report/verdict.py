@@ -39,7 +39,7 @@ OUTSIDE = (
     "data loading",
     "deadlock and schedules",
     "that the captured graphs are what the framework runs",
-    "run.sh of the bundle, which is not checked",
+    "README, scripts, schemas, table and checker of the bundle, which are not checked",
 )
 
 
@@ -131,9 +131,14 @@ def unclaimed(examined: Examined) -> list[str]:
 
 
 def report(
-    examined: Examined, verified: Verified, answers: dict[str, dict[str, str]], proof: Proof, note: str
+    examined: Examined,
+    verified: Verified,
+    answers: dict[str, dict[str, str]],
+    proof: Proof,
+    note: str,
+    sources: Sequence[str] = (),
 ) -> list[str]:
-    """The verdict in words."""
+    """The verdict in words; `sources` say who is trusted for which answers."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh if a not in plan.time) or "one rank"
     lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}", *runs(plan)]
@@ -143,7 +148,7 @@ def report(
             for o, r in zip(verified.outputs, plan.outputs, strict=True)
         ]
     )
-    lines += confirmed_lines(examined, answers)
+    lines += [*confirmed_lines(examined, answers), *sources]
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     lines.append(f"laws used: {laws_said(proof)}")
     lines += [f"assumption: {note}" for note in assumed(examined)]

@@ -16,8 +16,10 @@ Answer = Literal["unsat", "sat", "unknown"]
 #: Deterministic limits: solver steps, not seconds, decide what is given up.
 Z3_RLIMIT = 60_000_000
 CVC5_RLIMIT = 4_000_000
+#: What the solvers say of themselves.
+SOLVERS = {"z3": z3.get_version_string(), "cvc5": cvc5.__version__}
 #: Everything but the text that an answer depends on.
-VERSIONS = f"z3 {z3.get_version_string()} {Z3_RLIMIT}, cvc5 {cvc5.__version__} {CVC5_RLIMIT}"
+VERSIONS = f"z3 {SOLVERS['z3']} {Z3_RLIMIT}, cvc5 {SOLVERS['cvc5']} {CVC5_RLIMIT}"
 
 
 @dataclass

@@ -90,9 +90,28 @@ HEAD = """(set-info :smt-lib-version 2.6)
 """
 
 
+BAG = ("bagit.txt", "bag-info.txt", "manifest-sha256.txt", "tagmanifest-sha256.txt")
+
+
+def digests(data: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
+
+
+def listing(data: dict[str, bytes]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests(data).items())).encode()
+
+
+def answers(folder: Path, solver: str, lines: str, version: str = "1") -> str:
+    """A file of answers as `run.sh` writes it."""
+    manifest = (folder / "manifest-sha256.txt").read_text().splitlines(keepends=True)
+    digest = hashlib.sha256("".join(x for x in manifest if " data/obligations/" in x).encode()).hexdigest()
+    head = f"# trainverify answers 1\n# solver {solver}\n# version {version}\n# obligations {digest}\n"
+    return head + lines
+
+
 @dataclass
 class Bundle:
-    """A bundle as data; `write` seals it (all digests fresh) into a folder."""
+    """A bundle as data; `write` seals it (all digests fresh) into a folder: a bag, or one of version 1."""
 
     plan: dict[str, Any]
     proof: dict[str, Any]
@@ -106,6 +125,7 @@ class Bundle:
         return copy.deepcopy(self)
 
     def members(self) -> dict[str, bytes]:
+        """Every file by its name, a bag's payload without `data/`."""
         data = {"plan.json": dump(self.plan), "proof.json": dump(self.proof)}
         data |= {f"obligations/{n}.smt2": t.encode() for n, t in self.files.items()}
         data |= self.extra
@@ -114,21 +134,29 @@ class Bundle:
             "version": self.version,
             "generator": "by hand",
             "status": self.status,
-            "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},
             "verdicts": self.verdicts,
         }
-        return data | {"manifest.json": dump(manifest)}
+        if self.version == 1:
+            return data | {"manifest.json": dump(manifest | {"members": digests(data)})}
+        data["manifest.json"] = dump(manifest | {"solvers": {}})
+        tags = {
+            "bagit.txt": b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n",
+            "bag-info.txt": b"",
+            "manifest-sha256.txt": listing({f"data/{n}": d for n, d in data.items()}),
+        }
+        return data | tags | {"tagmanifest-sha256.txt": listing(tags)}
 
     def write(self, folder: Path) -> Path:
-        (folder / "obligations").mkdir(parents=True)
         for name, data in self.members().items():
-            (folder / name).write_bytes(data)
+            place = folder / name if self.version == 1 or name in BAG else folder / "data" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
         return folder
 
     def examine(self) -> kernel.Examined:
         data = self.members()
         return kernel.examine(
-            read_manifest(data["manifest.json"]),
+            read_manifest(data),
             read_plan(data["plan.json"]),
             read_proof(data["proof.json"]),
             data,
@@ -596,7 +624,7 @@ def forged(bundle: Bundle) -> Bundle:
         patch.setattr(kernel._Texts, "compare", write)
         try:
             examined = kernel.examine(
-                read_manifest(data["manifest.json"]),
+                read_manifest(data),
                 read_plan(data["plan.json"]),
                 read_proof(data["proof.json"]),
                 data,

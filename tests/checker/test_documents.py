@@ -89,7 +89,7 @@ def said(part: str, path: str, value: Any, number: int = 0) -> str:
         put(answers if part == "answers" else getattr(bundle, part), path, value)
         data = bundle.members()
     try:
-        read = read_manifest(data["manifest.json"]), read_plan(data["plan.json"])
+        read = read_manifest(data), read_plan(data["plan.json"])
         examined = kernel.examine(*read, read_proof(data["proof.json"]), data)
         output = kernel.conclude(examined, answers, 2, {}).outputs[0]
     except errors.CheckerError as error:

@@ -41,8 +41,9 @@ from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, forged, row_parallel, shards, staged
+from samples import Bundle, dump, forged, listing, row_parallel, shards, staged
 
+MANIFEST = "manifest-sha256.txt"
 BAD, ACCEPTED, SAT, OPEN = "malformed", "accepted", "refuted by the solver", "no verdict"
 Random = random.Random
 Change = Callable[[Bundle, Random], Any]
@@ -97,7 +98,7 @@ def outcome(data: dict[str, bytes]) -> tuple[str | int, str]:
     """Obligation number or word, and the message."""
     try:
         examined = kernel.examine(
-            read_manifest(data["manifest.json"]),
+            read_manifest(data),
             read_plan(data["plan.json"]),
             read_proof(data["proof.json"]),
             data,
@@ -887,9 +888,11 @@ def test_bytes(member: str, operator: str) -> None:
     data = row_parallel().members()
     changed = BYTES[operator](data[member])
     assert changed != data[member]
-    read = {"plan.json": read_plan, "proof.json": read_proof, "manifest.json": read_manifest}[member]
     with pytest.raises(Malformed) as caught:
-        read(changed)
+        if member == "manifest.json":
+            read_manifest(data | {member: changed})
+        else:
+            {"plan.json": read_plan, "proof.json": read_proof}[member](changed)
     assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
 
 
@@ -943,17 +946,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def linked(f: Path) -> None:
-    (f / "obligations" / "0001.smt2").rename(f.parent / "a")
-    (f / "obligations" / "0001.smt2").symlink_to(f.parent / "a")
+    (f / "data/obligations/0001.smt2").rename(f.parent / "a")
+    (f / "data/obligations/0001.smt2").symlink_to(f.parent / "a")
 
 
 def linked_folder(f: Path) -> None:
-    (f / "obligations").rename(f.parent / "o")
-    (f / "obligations").symlink_to(f.parent / "o")
+    (f / "data/obligations").rename(f.parent / "o")
+    (f / "data/obligations").symlink_to(f.parent / "o")
 
 
 def pipe(f: Path) -> None:
-    os.mkfifo(f / "report.txt")
+    os.mkfifo(f / "data/report.txt")
 
 
 @pytest.mark.parametrize(
@@ -962,9 +965,12 @@ def pipe(f: Path) -> None:
         linked,
         linked_folder,
         pipe,
-        lambda f: (f / "plan.json").unlink(),
-        lambda f: (f / "obligations" / "deep").mkdir(),
-        lambda f: os.truncate(f / "plan.json", 1 << 27),
+        lambda f: (f / "data/plan.json").unlink(),
+        lambda f: (f / "data/obligations/deep").mkdir(),
+        lambda f: (f / "more").mkdir(),
+        lambda f: os.truncate(f / "data/plan.json", 1 << 27),
+        lambda f: (f / "plan.json").write_bytes(b""),
+        lambda f: (f / "data/bagit.txt").write_bytes(b""),
     ],
 )
 def test_folders(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
@@ -989,7 +995,40 @@ def test_folders(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
 )
 def test_member_names(name: str) -> None:
     data = row_parallel().members()
-    manifest = json.loads(data["manifest.json"])
-    manifest["members"][name] = "0" * 64
     with pytest.raises(Malformed):
-        read_manifest(dump(manifest))
+        read_manifest(data | {MANIFEST: data[MANIFEST] + b"0" * 64 + f"  data/{name}\n".encode()})
+
+
+def test_every_byte_of_every_file_counts(tmp_path: Path) -> None:
+    """Whatever file of a bag is changed, one byte more, less or another, its name is said."""
+    place = folder(tmp_path)
+    (place / "bag-info.txt").write_bytes(b"Contact-Name: x\n")
+    reseal(place)
+    for path in sorted(p for p in place.rglob("*") if p.is_file()):
+        whole = path.read_bytes()
+        named = "sha256|[.]txt|json" if "sha256" in path.name else path.stem
+        for changed in (whole + b" ", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
+            path.write_bytes(changed)
+            with pytest.raises((Malformed, Rejected), match=named):
+                accepted(place)
+        path.unlink()
+        with pytest.raises((Malformed, Rejected), match=re.escape(path.name)):
+            accepted(place)
+        path.write_bytes(whole)
+    for more in ("x", "data/x", "data/obligations/9999.smt2", "data/report.html", "manifest-md5.txt"):
+        (place / more).write_bytes(b"")
+        with pytest.raises(Rejected, match=f"{more.removeprefix('data/')} is not listed"):
+            accepted(place)
+        (place / more).unlink()
+    accepted(place)
+
+
+def accepted(place: Path) -> None:
+    data = read_bundle(place)
+    kernel.examine(read_manifest(data), read_plan(data["plan.json"]), read_proof(data["proof.json"]), data)
+
+
+def reseal(place: Path) -> None:
+    """Another `bag-info.txt`, listed."""
+    names = ("bagit.txt", "bag-info.txt", MANIFEST)
+    (place / "tagmanifest-sha256.txt").write_bytes(listing({n: (place / n).read_bytes() for n in names}))

@@ -93,8 +93,8 @@ def test_one_json_object(bad: Path, tmp_path: Path) -> None:
     assert said["exit_code"] == result.exit_code == 1
     assert said["verdict"].startswith("REFUTED")
     assert {o["plan"]: o["verdict"] for o in said["outputs"]}["params.w2"] == "REFUTED"
-    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text("ascii"))
-    assert said["digest"] == manifest["members"]["plan.json"]
+    manifest = json.loads((tmp_path / "b/data/manifest.json").read_text("ascii"))
+    assert f"{said['digest']}  data/plan.json\n" in (tmp_path / "b/manifest-sha256.txt").read_text("ascii")
     assert said["outputs"] == manifest["verdicts"]
     assert {"relate", "prove", "confirm", "witness", "write"} <= set(said["seconds"])
 
@@ -182,7 +182,7 @@ def test_verify_passes_on_the_checkers_report(good: Path, tmp_path: Path) -> Non
     assert result.exit_code == 0
     assert last(result).startswith("VALID: all 5 outputs")
     assert "claim: the step is an INVARIANT" in result.stdout
-    assert (tmp_path / "b" / "manifest.json").exists()
+    assert (tmp_path / "b/data/manifest.json").exists()
 
 
 def test_verify_keeps_nothing_by_default(good: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ from orchestrator.emit import emit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import Bundle, dump, piece, program, relation, row_parallel, shards, z
+from samples import answers as offline
 
 
 def tv_check(folder: Path, *options: str, answers: str = "0001 unsat\n0002 unsat\n") -> tuple[int, list[str]]:
     """With two files of answers and no solver."""
     for name in ("one", "two"):
-        (folder.parent / name).write_text(answers)
+        (folder.parent / name).write_text(offline(folder, name, answers))
         options = (*options, "--answers", str(folder.parent / name))
     result = CliRunner().invoke(main, [str(folder), *options])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -50,7 +52,7 @@ OUTSIDE = [
     "outside the claim: random-number streams", "outside the claim: data loading",
     "outside the claim: deadlock and schedules",
     "outside the claim: that the captured graphs are what the framework runs",
-    "outside the claim: run.sh of the bundle, which is not checked",
+    "outside the claim: README, scripts, schemas, table and checker of the bundle, which are not checked",
     "outside the claim: report.txt and report.html of the bundle, which were not compared",
 ]  # fmt: skip
 INVARIANT = [
@@ -68,12 +70,16 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
     bundle = row_parallel()
     digest = read_plan(dump(bundle.plan)).digest
     code, lines = tv_check(bundle.write(tmp_path / "b"))
+    tags = sha256((tmp_path / "b/tagmanifest-sha256.txt").read_bytes()).hexdigest()
     assert code == 0 and lines == [
         f"plan sample, tp 2, digest {digest}", "  PROVED  y f32[4,8] = y f32[4,8]; tp Replicate",
-        "2 of 2 obligations confirmed by the answers in one",
-        "2 of 2 obligations confirmed by the answers in two",
+        "2 of 2 obligations confirmed by one",
+        "2 of 2 obligations confirmed by two",
         "1 of 1 obligations of algebra confirmed by the solver-free normaliser too; 1 of all 2 rest on the "
         "solvers alone",
+        "trusted for the answers of one: whoever made one (of 1)",
+        "trusted for the answers of two: whoever made two (of 1)",
+        f"bundle {tags}, the SHA-256 of tagmanifest-sha256.txt",
         "2 proof cases in 2 stages", "laws used: ring 1 times",
         "given anew at each step (declared, not proved), 2: w, x",
         'provenance: tool: "by hand"', *OUTSIDE, *INVARIANT,
@@ -86,7 +92,7 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
         "trusted: laws that this bundle does not use: lattice, recip, root, field",
         "trusted: functions without a meaning but these laws: mul (in 1 files)",
         "trusted: op semantics: all_reduce, dot_general", "trusted: opaque kernels: none",
-        "trusted: solvers: the answers in one, the answers in two",
+        "trusted: solvers: one, two",
         "trusted: the Python interpreter and its standard library, click",
         "trusted: of this checker: errors, language, reading, rules, kernel, solvers, cli",
         'trusted: tool: "by hand"', lines[0]]  # fmt: skip
@@ -95,12 +101,12 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
 def test_the_report_of_what_is_not_proved(tmp_path: Path) -> None:
     bundle = row_parallel()
     code, lines = tv_check(bundle.write(tmp_path / "b"), answers="0001 unsat\n0002 sat\n")
-    reason = "obligations/0002.smt2: the answers in one says sat, the answers in two says sat"
+    reason = "obligations/0002.smt2: one says sat, two says sat"
     assert (code, lines[1]) == (
         3,
         f"  UNKNOWN y f32[4,8] = y f32[4,8]; tp Replicate: {reason} (stage all-reduce)",
     )
-    assert lines[2] == "1 of 2 obligations confirmed by the answers in one"
+    assert lines[2] == "1 of 2 obligations confirmed by one"
     assert lines[-3:] == [
         "claim: ONE STEP only; the step is not shown to be an invariant of the run, because",
         "  y is not proved", "UNKNOWN: 1 of 1 outputs are not proved; no success"]  # fmt: skip
@@ -173,7 +179,7 @@ def test_json(tmp_path: Path) -> None:
 
 def test_your_own_plan(tmp_path: Path) -> None:
     folder = row_parallel().write(tmp_path / "b")
-    (tmp_path / "plan.json").write_bytes((folder / "plan.json").read_bytes())
+    (tmp_path / "plan.json").write_bytes((folder / "data/plan.json").read_bytes())
     assert tv_check(folder, "--plan", str(tmp_path / "plan.json"))[0] == 0
     (tmp_path / "plan.json").write_bytes(dump(shards().plan))
     code, lines = tv_check(folder, "--plan", str(tmp_path / "plan.json"))
@@ -200,8 +206,7 @@ def test_policies(tmp_path: Path) -> None:
             read_policy(path)
     path.write_text('{"confirmations":9}')
     code, lines = tv_check(row_parallel().write(tmp_path / "b"), "--policy", str(path))
-    assert (code, lines) == (4, ["SOLVER MISSING: 9 solvers must confirm, there is the answers in one, the "
-                                 "answers in two"])  # fmt: skip
+    assert (code, lines) == (4, ["SOLVER MISSING: 9 solvers must confirm, there is one, two"])  # fmt: skip
     result = CliRunner().invoke(main, [str(tmp_path / "b")])
     assert result.output == "SOLVER MISSING: 2 solvers must confirm, there is none\n"
 
@@ -340,8 +345,8 @@ def test_laws_are_counted_as_the_records_use_them() -> None:
 def test_a_bundle_tells_the_laws_that_the_checker_counts(mlp: Plan, tmp_path: Path) -> None:
     """report.txt counts them in the bytes of the proof, tv-check in its records."""
     emit(mlp, tmp_path / "b", solve=False)
-    laws = laws_used(read_proof((tmp_path / "b/proof.json").read_bytes()))
-    lines = (tmp_path / "b/report.txt").read_text().splitlines()
+    laws = laws_used(read_proof((tmp_path / "b/data/proof.json").read_bytes()))
+    lines = (tmp_path / "b/data/report.txt").read_text().splitlines()
     at = lines.index("Laws used")
     assert laws["ring"] > 1
     assert lines[at + 1 : lines.index("", at)] == [f"  {law} {n} times" for law, n in sorted(laws.items())]

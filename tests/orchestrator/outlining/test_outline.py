@@ -275,9 +275,9 @@ def test_functions_and_lemmas_are_shown_to_people(bundle: Path, outlined: Plan, 
 
 def test_stages_do_not_grow_with_layers(bundle: Path, tmp_path: Path) -> None:
     emitted(outline(deep(12)), tmp_path / "b")
-    few, many = (json.loads((b / "proof.json").read_text()) for b in (bundle, tmp_path / "b"))
+    few, many = (json.loads((b / "data/proof.json").read_text()) for b in (bundle, tmp_path / "b"))
     assert sum(len(m["stages"]) for m in few["lemmas"]) == sum(len(m["stages"]) for m in many["lemmas"])
-    sizes = [len(list((b / "obligations").iterdir())) for b in (bundle, tmp_path / "b")]
+    sizes = [len(list((b / "data/obligations").iterdir())) for b in (bundle, tmp_path / "b")]
     assert sizes[0] == sizes[1]
 
 
