@@ -20,14 +20,14 @@ from checker.run.tie import read_records, tied
 from tests.checker.run.test_checkpoint import PLAN, step
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from samples import dump, row_parallel
+from samples import answers, dump, row_parallel
 
 
 def tv_check(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: object) -> tuple[int, list[str]]:
     monkeypatch.setattr(solvers, "RUNNERS", {})
     words = [str(o) for o in options]
     for name in ("one", "two"):
-        (folder.parent / name).write_text("0001 unsat\n0002 unsat\n")
+        (folder.parent / name).write_text(answers(folder, name, "0001 unsat\n0002 unsat\n"))
         words += ["--answers", str(folder.parent / name)]
     result = CliRunner().invoke(main, [str(folder), *words])
     return result.exit_code, result.output.splitlines()
