@@ -120,6 +120,10 @@ class Plan:
         """The range of every mesh axis in a class."""
         return {a: b for (a, _), b in zip(self.mesh, self.classes[cls].box, strict=True)}
 
+    def lines(self, group: Group) -> Sequence[tuple[int, ...]]:
+        """The points that a group joins, as numbers on the whole mesh, time included."""
+        return fibres(self.mesh, group.axes) if self.time else group.ranks
+
     def meets(self, op: Op) -> Mapping[str, Op]:
         """What a collective or an end of a message is made of, in every class: ops with operands."""
         seq = op.attrs["seq"]

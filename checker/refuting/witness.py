@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from ..errors import Rejected, Undecided, need
 from ..language.affine import Affine, row_major
 from ..language.ops import COLLECTIVES, MESSAGES, Op, Type, wires
-from ..language.plan import Plan, fibres
+from ..language.plan import Plan
 from ..language.proof import Fact, Reduced
 from ..language.regroup import reshape_parts
 from ..reading.strict import anything, array, integer, integers, one_of, rational, record
@@ -291,10 +291,7 @@ class Machine:
         self.types: list[Type] = []
         self.numbers: dict[Any, int] = {}
         self.made: dict[tuple[int, str], int] = {}
-        self.fibres = {
-            n: {r: line for line in (fibres(plan.mesh, g.axes) if plan.time else g.ranks) for r in line}
-            for n, g in plan.groups.items()
-        }
+        self.fibres = {n: {r: line for line in plan.lines(g) for r in line} for n, g in plan.groups.items()}
         self.junk = {"Real": reals.of(junk), "Int": 0, "Bool": False}
         unary: Mapping[str, Callable[..., Any]] = reals.unary
         self.functions: dict[str, Callable[..., Any]] = {

@@ -51,8 +51,8 @@ UNTRACED = ("interpolated_ranks", "traced_ranks")
 def page(found: Findings) -> str:
     """The whole file."""
     sections = [
-        ("claim", "What this says", _claim(found)),
         ("difference", "Where it differs", _differences(found)),
+        ("claim", "What this says", _claim(found)),
         ("assumed", "What was assumed", _assumed(found)),
         ("uncovered", "What was not covered", _uncovered(found)),
         ("again", "Who can check this again, and how", _again(found)),
@@ -271,7 +271,7 @@ def _mesh(plan: Plan) -> Iterator[str]:
     used = collectives(plan)
     if not used:
         return
-    yield '<h3>Process groups</h3><div class="scroll"><table><thead><tr><th '
+    yield '<h3>Process groups</h3><div class="scroll"><table class="fixed"><thead><tr><th '
     yield 'scope="col">Group</th><th scope="col">'
     yield 'Axes</th><th scope="col" class="n2">Groups × ranks</th><th scope="col">First group</th>'
     yield '<th scope="col">Collectives of a rank</th></tr></thead><tbody>'

@@ -77,7 +77,7 @@ def mesh_svg(plan: Plan) -> str:
                 (
                     n
                     for n, c in enumerate(classes)
-                    if all(lo <= at[a] < hi for a, (lo, hi) in plan.box(c).items())
+                    if all(lo <= at[a] < hi for a, (lo, hi) in plan.box(c).items() if a in at)
                 ),
                 0,
             )

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..language.affine import Affine
 from ..language.ops import Op
-from ..language.plan import Group, Plan, fibres
+from ..language.plan import Plan
 from ..language.proof import Fact, Reduced, Tensor
 
 MOST = 1 << 24
@@ -219,7 +219,7 @@ def script(flat: Plan, fact: Fact, witness: dict[str, Any], symbols: dict[str, i
     data: dict[str, object] = {
         "MESH": list(flat.mesh),
         "BOXES": {c: flat.box(c) for c in flat.classes},
-        "GROUPS": {n: _lists(flat, flat.groups[n]) for n in sorted(cone.groups)},
+        "GROUPS": {n: [list(line) for line in flat.lines(flat.groups[n])] for n in sorted(cone.groups)},
         "MEETS": {s: {c: op.operands[0] for c, op in cone.meets[s].items()} for s in sorted(cone.meets)},
         "JUNK": float(Fraction(str(witness["junk"]))),
         "INPUTS": {
@@ -284,11 +284,6 @@ class _Cone:
     def elements(self) -> int:
         ranks = {c: prod(hi - lo for lo, hi in cls.box) for c, cls in self.plan.classes.items()}
         return sum(ranks.get(s, 1) * self.plan.program(s).types[n].size for s, n in self.seen)
-
-
-def _lists(plan: Plan, group: Group) -> list[list[int]]:
-    """Lists of points: ranks at their times."""
-    return [list(line) for line in (fibres(plan.mesh, group.axes) if plan.time else group.ranks)]
 
 
 def _sides(plan: Plan, fact: Fact, symbols: dict[str, int]) -> tuple[list[tuple[int, str]], int]:
