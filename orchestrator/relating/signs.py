@@ -27,7 +27,7 @@ _PASSES = frozenset(
     (
         *("negate", "add", "subtract", "maximum", "minimum", "select", "convert", "gather", "reduce"),
         *("broadcast_in_dim", "transpose", "reshape", "slice", "pad", "concatenate"),
-        *("all_reduce", "reduce_scatter", "all_gather", "all_to_all"),
+        *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", *MESSAGES),
     )
 )
 
@@ -99,10 +99,10 @@ class Signs:
         return closed and all(self._shown(t, "positive", depth) for t in read)
 
     def _read(self, tensor: tuple[str, str], op: Op) -> list[tuple[str, str]]:
-        """The operands of an op, or of all ranks that meet in a collective."""
+        """The operands of an op, or of all ranks that meet in a collective or a message."""
         function, (owner, _) = tensor[0], split_ref(tensor[1])
-        if op.name in COLLECTIVES:
-            meet = self._body(function).plan.rendezvous(op.integer("seq"))
+        if op.name in COLLECTIVES | MESSAGES:
+            meet = self._body(function).plan.meets(op)
             return [(function, f"{cls}:{other.ins[0]}") for cls, other in meet.items()]
         return [(function, f"{owner}:{v}") for v in op.ins]
 

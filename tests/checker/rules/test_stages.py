@@ -16,23 +16,28 @@ from samples import dump, op, piece, plan_of, program, refuses, relation, z
 
 
 def plan(second: Any, held: Any, left: Any, version: int = 2) -> Any:
-    """Class c0 doubles the state w; class c1 runs `second`, related by these further pieces."""
+    return read_plan(dump(document(second, held, left, version)))
+
+
+def document(second: Any, held: Any, left: Any, version: int = 2) -> Any:
+    """Class c0 doubles the state w, and returns v as u; class c1 runs `second`, related by further pieces."""
 
     def doubled() -> Any:
-        return program([["w", "f32[4]"]], [op("%0", "add", ["w", "w"], "f32[4]")], [["w", "%0"]])
+        inputs = [["w", "f32[4]"], ["v", "f32[4]"]]
+        return program(inputs, [op("%0", "add", ["w", "w"], "f32[4]")], [["w", "%0"], ["u", "v"]])
 
     own = piece("c0", [4], [z(0)], [z(0)])
-    document = plan_of(
+    made = plan_of(
         [["pp", 2]],
         doubled(),
         [
             {"name": "c0", "box": {"pp": [0, 1]}, "program": doubled()},
             {"name": "c1", "box": {"pp": [1, 2]}, "program": second},
         ],
-        [relation("w", "w", own), *held],
-        [relation("w", "w", own), *left],
+        [relation("w", "w", own), relation("v", "v", own), *held],
+        [relation("w", "w", own), relation("u", "u", own), *left],
     )
-    return read_plan(dump(document | {"version": version}))
+    return made | {"version": version}
 
 
 PART = piece("c1", [4], [z(0)], [z(0)])
@@ -87,3 +92,25 @@ def test_one_of_two_copies_is_claimed() -> None:
     tied = [relation("w", "head", PART)]
     with refuses(16, "elements of w in class c1"):
         check_outputs(plan(second, [*tied, relation("w", "tail", PART)], tied))
+
+
+def test_a_stage_that_holds_something_else() -> None:
+    """An input that is tied to no state of the output is no reason."""
+    second = program([["bias", "f32[4]"]], [], [])
+    assert check_outputs(plan(second, [relation("v", "bias", PART)], [])) == []
+
+
+def test_a_copy_that_leaves_as_another_tensor() -> None:
+    second = program([HEAD], DOUBLED, [["head", "head"]])
+    with refuses(16, "elements of w in class c1"):
+        check_outputs(plan(second, [relation("w", "head", PART)], [relation("u", "head", PART)]))
+
+
+def test_a_copy_that_leaves_on_another_rank_only() -> None:
+    """`head` is claimed of class c0, which has an output of that name; of c1 nothing is."""
+    second = program([HEAD], DOUBLED, [["tail", "%0"]])
+    claimed = [relation("w", "head", piece("c0", [4], [z(0)], [z(0)]))]
+    made = document(second, [relation("w", "head", PART)], claimed)
+    made["classes"][0]["program"]["outputs"].append(["head", "%0"])
+    with refuses(16, "elements of w in class c1"):
+        check_outputs(read_plan(dump(made)))
