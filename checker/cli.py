@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import os
+import signal
 import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -21,11 +29,78 @@ from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
 from .refuting.inline import inline
 from .refuting.witness import replay as replay_witness
-from .report.verdict import final_line, report, rounded
+from .report.verdict import enclosed, final_line, report
 from .report.verdict import trusted_base as trusted
 from .rules.relations import relation_facts
 from .rules.roles import states
 from .solvers import read_answers, replay, solvers
+
+VERSION = "0.1.0"
+FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED = 6, 130, 141, 143
+"""What stops the command from outside is no verdict, and has exit codes of its own."""
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; child processes and temporary folders go."""
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """One line on standard error for what is no verdict. Python itself would end with 1: refuted."""
+
+    def terminate(_number: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+        return
+    except BrokenPipeError:
+        code, line = PIPE_CLOSED, ""
+    except KeyboardInterrupt:
+        code, line = INTERRUPTED, "interrupted: no verdict"
+    except Terminated:
+        code, line = TERMINATED, "terminated: no verdict"
+    except (OSError, MemoryError) as error:
+        code, line = FAILED, f"failed: {str(error) or 'out of memory'}"
+    except Exception as error:
+        traceback.print_exc()
+        code, line = 3, f"unknown: internal error {type(error).__name__}"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if line:
+        click.echo(f"tv-check: {line}", err=True)
+    with suppress(OSError):  # what is left in buffers would fail once more while Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+class Progress:
+    """What the command does, on standard error every few seconds."""
+
+    def __init__(self) -> None:
+        self.phase, self.total = "reading", 0
+        self._count, self._done = itertools.count(1), 0
+
+    def tick(self) -> None:
+        self._done = next(self._count)
+
+    @contextmanager
+    def shown(self, quiet: bool) -> Iterator[None]:
+        over, start = threading.Event(), time.monotonic()
+
+        def beat() -> None:
+            while not over.wait(5):
+                count = f", {self._done} of {self.total} answers" if self.total else ""
+                click.echo(f"tv-check: {self.phase}{count}, {time.monotonic() - start:.0f} s", err=True)
+
+        if not quiet:
+            threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
 
 @dataclass(frozen=True)
@@ -57,9 +132,7 @@ def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...
     fact = relation_facts(flat, flat.outputs[output], "outputs")[piece]
     found = replay_witness(flat, fact, witness)
     at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
-    sides = [
-        f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number" for s in (found.plan, found.spec)
-    ]
+    sides = [enclosed(*s) if s else "no real number" for s in (found.plan, found.spec)]
     return {
         output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
         f"{' at ' + at if at else ''}"
@@ -90,6 +163,9 @@ def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...
 @click.option(
     "--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json)."
 )
+@click.option("--quiet", is_flag=True, help="No progress on standard error.")
+@click.version_option(VERSION, message="%(prog)s, TrainVerify %(version)s")
+@ending()
 def main(
     bundle: Path,
     plan_path: Path | None,
@@ -99,16 +175,20 @@ def main(
     jobs: int,
     trusted_base: bool,
     policy_path: Path | None,
+    quiet: bool,
 ) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
     Exit codes: 0 valid, every output PROVED; 1 refuted or invalid; 2 usage; 3 unknown, incomplete or solvers
-    disagree; 4 solver missing; 5 malformed input.
+    disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk, memory); 130 interrupted; 143
+    terminated.
     """
+    progress = Progress()
     try:
-        code, lines, detail = check(
-            bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path
-        )
+        with progress.shown(quiet):
+            code, lines, detail = check(
+                bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, progress
+            )
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
@@ -133,6 +213,7 @@ def check(
     jobs: int,
     base: bool,
     policy_path: Path | None,
+    progress: Progress,
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
@@ -145,6 +226,7 @@ def check(
         read_plan(given)  # which may be malformed
         raise Rejected(1, "the bundle's plan is not the plan you gave")
     proof = read_proof(data["proof.json"])
+    progress.phase = "examining"
     examined = kernel.examine(manifest, plan, proof, data)
     if not policy.reductions and any(b"QF_UFLRA" in t for t in examined.files.values()):
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
@@ -157,7 +239,8 @@ def check(
     if len(chosen) + len(answers) < policy.confirmations:
         there = ", ".join([*chosen, *answers]) or "none"
         raise SolverMissing(f"{policy.confirmations} solvers must confirm, there is {there}")
-    answers |= replay(examined.files, chosen, jobs)
+    progress.phase, progress.total = "solving", len(chosen) * len(examined.files)
+    answers |= replay(examined.files, chosen, jobs, progress.tick)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
     lines = report(examined, verified, answers, proof)

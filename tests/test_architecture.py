@@ -29,13 +29,14 @@ ROWS = {
     "certificates": {
         "errors": "",
         "words": "",
+        "endings": "words",
         "canonical": "errors",
         "plan": "canonical errors",
         "proof": "canonical errors plan",
         "bundle": "canonical errors plan proof words",
         "authoring": "errors plan",
         "showing": "plan proof words",
-        "cli": "canonical errors plan proof showing words",
+        "cli": "canonical endings errors plan proof showing words",
     },
     "smtlib_emit": {
         "errors": "",

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,10 @@ from ..plan.plan import Plan
 from ..plan.reading import loads
 from ..plan.writing import dumps
 from ..proof.reading import proof_from_json, verdicts_from_json
+from ..words import VERSION as RELEASE
 
 FORMAT, VERSION = "trainverify-bundle", 1
-GENERATOR = "trainverify 0.1.0"
+GENERATOR = f"trainverify {RELEASE}"
 MANIFEST = "manifest.json"
 
 Status = Literal["unsat", "unknown"]
@@ -123,21 +124,28 @@ def write(bundle: Bundle, folder: Path) -> None:
     """Write or replace a bundle. A kill leaves the old one, the new one or none, never a mixture."""
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "old"))
-    for leftover in (scratch, old):
-        if leftover.exists():
-            shutil.rmtree(leftover)
-    members = bundle.members()
-    (scratch / "obligations").mkdir(parents=True)
-    for name, data in members.items():
-        (scratch / name).write_bytes(data)
-    manifest = Manifest(bundle.status, {n: digest(d) for n, d in members.items()}, bundle.verdicts)
-    (scratch / MANIFEST).write_bytes(canonical_bytes(manifest.to_json()))
-    if folder.exists():
-        folder.rename(old)
-    scratch.rename(folder)
-    if old.exists():
-        shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        scratch = Path(beside, "new")
+        members = bundle.members()
+        (scratch / "obligations").mkdir(parents=True)
+        for name, data in members.items():
+            (scratch / name).write_bytes(data)
+        manifest = Manifest(bundle.status, {n: digest(d) for n, d in members.items()}, bundle.verdicts)
+        (scratch / MANIFEST).write_bytes(canonical_bytes(manifest.to_json()))
+        _exchange(scratch, folder, Path(beside, "old"))
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``folder``, which goes to ``old``, or leave all as it was."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    folder.rename(old)
+    try:
+        new.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
 
 
 def check_replaceable(folder: Path) -> None:
@@ -157,6 +165,11 @@ def check_replaceable(folder: Path) -> None:
         raise NotABundle(f"{folder} also holds {min(strange)}, which is no member of its bundle")
 
 
+def certified(folder: Path) -> str | None:
+    """The SHA-256 of the plan that the bundle in ``folder`` is about; ``None`` if there is no bundle."""
+    return read_manifest(folder).members.get("plan.json", "") if (folder / MANIFEST).exists() else None
+
+
 # --- reading -----------------------------------------------------------------------------------------------
 
 
@@ -165,7 +178,7 @@ def read_manifest(folder: Path) -> Manifest:
     raw = parse_json(read_bytes(folder / MANIFEST))
     keys = {"format", "version", "generator", "status", "members", "verdicts"}
     if not isinstance(raw, dict) or set(raw) != keys or raw["version"] != VERSION:
-        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version {VERSION}")
+        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version {RELEASE}")
     members, generator = raw["members"], raw["generator"]
     listed = isinstance(members, dict) and all(isinstance(v, str) for v in members.values())
     if not listed or not isinstance(generator, str):

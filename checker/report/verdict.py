@@ -48,6 +48,12 @@ def rounded(number: Fraction) -> str:
         return "1e308 or more" if number > 0 else "-1e308 or less"
 
 
+def enclosed(low: Fraction, high: Fraction) -> str:
+    """An enclosure in words: bounds that print alike are one number."""
+    first, last = rounded(low), rounded(high)
+    return f"about {first}" if first == last else f"between {first} and {last}"
+
+
 def confirmed_lines(examined: Examined, answers: dict[str, dict[str, str]]) -> list[str]:
     total = len(examined.files)
     lines = [
@@ -57,8 +63,8 @@ def confirmed_lines(examined: Examined, answers: dict[str, dict[str, str]]) -> l
     algebra = sum(b"QF_UFLRA" in text for text in examined.files.values())
     return [
         *lines,
-        f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
-        "solver-free normaliser; the others rest on the solvers alone",
+        f"{len(examined.normalised)} of {algebra} algebra obligations confirmed by the solver-free "
+        f"normaliser too; the other {total - len(examined.normalised)} of {total} rest on the solvers alone",
     ]
 
 
