@@ -38,6 +38,8 @@ from .solvers import read_answers, replay, solvers
 VERSION = "0.1.0"
 FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED = 6, 130, 141, 143
 """What stops the command from outside is no verdict, and has exit codes of its own."""
+EVERY = 5.0
+"""Seconds between two lines of progress."""
 
 
 class Terminated(BaseException):
@@ -91,7 +93,7 @@ class Progress:
         over, start = threading.Event(), time.monotonic()
 
         def beat() -> None:
-            while not over.wait(5):
+            while not over.wait(EVERY):
                 count = f", {self._done} of {self.total} answers" if self.total else ""
                 click.echo(f"tv-check: {self.phase}{count}, {time.monotonic() - start:.0f} s", err=True)
 

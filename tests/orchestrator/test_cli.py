@@ -18,6 +18,7 @@ from certificates.plan.writing import dump
 from orchestrator import cli
 from orchestrator.children import Checked
 from orchestrator.cli import emit_main, verify_main
+from orchestrator.emit import Emission
 from tests.corpus.mutate import mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,9 +206,17 @@ def test_verify_in_json(bad: Path) -> None:
     assert said["emit"]["counts"]["proved"] == 4 and "check" in said["seconds"]
 
 
-@pytest.mark.parametrize("code", [1, 3, 4, 5])
-def test_only_the_checkers_exit_code_decides(good: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+@pytest.fixture(scope="module")
+def emission(mlp: Plan, tmp_path_factory: pytest.TempPathFactory) -> Emission:
+    return cli.emit(mlp, tmp_path_factory.mktemp("once") / "b")
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 5, 6])
+def test_only_the_checkers_exit_code_decides(
+    good: Path, monkeypatch: pytest.MonkeyPatch, emission: Emission, code: int
+) -> None:
     """Whatever the emitter believes, and whatever verdict the checker's text speaks of."""
+    monkeypatch.setattr(cli, "emit", lambda *_, **__: emission)
     proved = OutputVerdict("loss", "loss", "PROVED")
     answer = Checked(code, ("VALID: it is fine",), (proved,), {})
     monkeypatch.setattr(cli, "run_checker", lambda *_: answer)
