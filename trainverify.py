@@ -13,7 +13,7 @@ are its two halves: the first writes a certificate, the second decides about one
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -99,18 +99,19 @@ def emit(
     witness_seconds: float = 30.0,
     answers: Path | str | None = None,
     core_solver: str | None = None,
+    about: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Emission:
     """Write the certificate of a plan to the folder ``out``; whether it holds, :func:`check` says.
 
     Without ``solve`` no solver is asked. ``answers`` is a file that keeps solver answers for the next
-    emission, ``core_solver`` the command of a solver that chooses premises. Only with ``force`` the
-    certificate of another plan is replaced; what is no certificate never is.
+    emission, ``core_solver`` the command of a solver that chooses premises, ``about`` what is said of the
+    run. Only with ``force`` the certificate of another plan is replaced; what is no certificate never is.
     """
     problem = plan if isinstance(plan, Plan) else load(plan)
     return emission(
         problem, out, solve=solve, jobs=jobs, witness_seconds=witness_seconds, answers=answers,
-        core_solver=core_solver, force=force,
+        core_solver=core_solver, about=about, force=force,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from certificates.bundle.bundle import OutputVerdict
+from certificates.bundle.bundle import REPORTS, OutputVerdict
 
 #: Seconds that a child has to clean up behind itself.
 _PATIENCE = 10.0
@@ -42,20 +42,39 @@ class Checked:
 
 def run_checker(bundle: Path, *options: str) -> Checked:
     """``tv-check`` on a bundle, as a child process: nothing that it trusts comes from this one."""
-    words = command("checker.cli", "main", str(bundle), "--json", "--quiet", *options)
+    return _checked(*_run(command("checker.cli", "main", str(bundle), "--json", "--quiet", *options)))
+
+
+def _run(words: list[str]) -> tuple[int, bytes, bytes]:
+    """Exit code and output of a child. Ctrl-C is for this process, which ends its child: it has solvers and
+    folders of its own to clean up.
+    """
     with subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     ) as child:  # fmt: skip
         try:
             out, err = child.communicate()
-        except BaseException:  # Ctrl-C is for this process, which ends its child: it has solvers and folders
+        except BaseException:
             child.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_PATIENCE)
             child.kill()
             raise
-    return _checked(child.returncode, out, err)
+    return child.returncode, out, err
+
+
+def write_reports(bundle: Path) -> dict[str, bytes]:
+    """The reports of a bundle without any, written by the checker, as a child process.
+
+    Of a bundle that does not hold, the reports say so; a checker that wrote none is an ``OSError``.
+    """
+    code, _, err = _run(command("checker.reporting", "main", str(bundle), "--out", str(bundle)))
+    missing = [name for name in REPORTS if not (bundle / name).is_file()]
+    if missing:
+        last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise OSError(f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {code}'}")
+    return {name: (bundle / name).read_bytes() for name in REPORTS}
 
 
 def _checked(code: int, out: bytes, err: bytes) -> Checked:

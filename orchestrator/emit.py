@@ -10,12 +10,13 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from certificates.bundle.about import checked_about
 from certificates.bundle.bundle import (
     Bundle,
     NotABundle,
@@ -24,9 +25,9 @@ from certificates.bundle.bundle import (
     Word,
     certified,
     check_replaceable,
+    summary,
     write,
 )
-from certificates.bundle.report import report, summary
 from certificates.canonical import digest
 from certificates.plan.calls import Site
 from certificates.plan.functions import inline
@@ -34,6 +35,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
 from certificates.words import clean
 
+from .children import write_reports
 from .errors import SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
@@ -123,6 +125,7 @@ def emit(
     answers: Path | str | None = None,
     core_solver: str | None = None,
     force: bool = False,
+    about: Mapping[str, str] | None = None,
 ) -> Emission:
     """Write the bundle of ``plan`` to the folder ``out``.
 
@@ -133,6 +136,7 @@ def emit(
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
+    ``about`` is what is said of the run (``certificates.bundle.about``); it stands apart from what is proved.
     """
     out = Path(os.path.abspath(out))
     canonical = digest(dumps(plan))
@@ -154,12 +158,12 @@ def emit(
         {o.file: o.text for o in proof.obligations},
         verdicts,
         solving.status,
-        report(plan, canonical, verdicts, solving.status, len(proof.obligations), proof.document),
         refutation.witness if refutation else None,
+        checked_about(about) if about else None,
     )
     with run.progress.phase("write"):
         _check_out(out, canonical, force)  # another emission may have been here
-        write(bundle, out)
+        write(bundle, out, write_reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()

@@ -59,7 +59,7 @@ ROWS = {
         "spanning": "certificates smtlib_emit cells relating staging",
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
-        "emit": "certificates errors progress proving refuting relating solving",
+        "emit": "certificates children errors progress proving refuting relating solving",
         "cli": "certificates children emit errors progress",
         # A front end asks a prover nothing itself: its command hands one in.
         "capture": "certificates smtlib_emit cells errors evaluating outlining",
@@ -67,14 +67,16 @@ ROWS = {
     },
     "checker": {
         "errors": "",
+        "endings": "",
         "solvers": "errors",
         "language": "errors",
         "reading": "errors language",
         "rules": "errors language",
         "kernel": "errors language rules",
-        "report": "kernel language rules",
+        "report": "kernel language reading refuting rules",
         "refuting": "errors language reading rules",
-        "cli": "errors kernel language reading refuting report rules solvers",
+        "reporting": "endings errors kernel language reading refuting report",
+        "cli": "endings errors kernel reading refuting report reporting rules solvers",
     },
 }
 #: A folder counts as one.

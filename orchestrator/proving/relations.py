@@ -78,7 +78,8 @@ class Relations:
                 if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
                     continue
                 if (
-                    self.masked.relate(ref)
+                    self.positions.decide(ref)
+                    or self.masked.relate(ref)
                     or self.matcher.relate_in_part(ref)
                     or self.spans.relate_below(self.model.operands(ref))
                 ):

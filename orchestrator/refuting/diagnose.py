@@ -55,7 +55,7 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
     expansion = scenario.expand(plan)
     relation = plan.outputs[witness.output]
     at = {a: witness.symbols.get(a, 0) for a in plan.mesh.axes}
-    rank = plan.mesh.rank(at)
+    rank = plan.mesh.point(at)
     output = expansion.program(rank).outputs[relation.plan]
     values = _Values(plan, scenario, expansion)
     ops = {op.out: op for op in expansion.program(rank).ops}

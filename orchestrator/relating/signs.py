@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from certificates.plan.functions import body_plan
-from certificates.plan.ops import CALL, COLLECTIVES, ROWS
+from certificates.plan.ops import CALL, COLLECTIVES, MESSAGES, ROWS
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from certificates.plan.sites import bodies, sites
@@ -60,8 +60,8 @@ class Signs:
         if op.name == CALL:
             inner, output = op.text("function"), op.integer("output")
             return {(inner, self._body(inner).outputs[owner][output])}
-        if op.name in COLLECTIVES:
-            meet = body.plan.rendezvous(op.integer("seq"))
+        if op.name in COLLECTIVES | MESSAGES:
+            meet = body.plan.meets(op)
             return {(function, f"{cls}:{other.ins[0]}") for cls, other in meet.items()}
         return {(function, f"{owner}:{v}") for v in op.ins} if op.name in _CLOSED else None
 

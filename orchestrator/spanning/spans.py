@@ -15,7 +15,7 @@ from functools import partial
 
 from certificates.plan.affine import Affine
 from certificates.plan.program import Op
-from certificates.proof.facts import Fact, Ref
+from certificates.proof.facts import Fact, Reduced, Ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
@@ -23,13 +23,12 @@ from ..relating.access import access
 from ..relating.joining import join
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Unrelated
-from ..relating.literals import literal_ref
 from ..relating.recipes import AlgebraRecipe
-from ..relating.solving_facts import make_fact, solve
+from ..relating.solving_facts import literal_ref, make_fact, solve
 from ..staging.algebra import AlgebraBuilder
-from .expansion import RING, Alien, Expansion
+from .expansion import RING, Alien, Expansion, kind_of
 from .refining import Refinement
-from .terms import Call, Factor, Forms, Leaf, Sum, Term, collected
+from .terms import Call, Factor, Forms, Key, Leaf, Sum, Term, collected, members
 
 #: Whether to end at a specification tensor.
 Stops = Callable[[str], bool]
@@ -55,6 +54,24 @@ class Attempt:
     #: SMT-LIB sort of its elements: what a truth value is opened to is a number, but the two are not equal.
     sort: str = "Real"
     own: dict[tuple[str, frozenset[Ref]], list[tuple[Cell, Sum]] | None] = field(default_factory=dict)
+
+    def names(self) -> frozenset[str]:
+        """The ops that are opened wherever they stand, as :func:`_name` has them."""
+        kind = self.expansion.kind
+        return RING if kind == "add" else RING | {f"reduce {kind}", f"{kind}imum"}
+
+    def collected(self, terms: Sum) -> dict[Key, Fraction]:
+        """Products with their coefficients, of a sum or of a maximum."""
+        return (collected if self.expansion.kind == "add" else members)(terms)
+
+    def ratio(self, plan: Sum, spec: Sum) -> Fraction | None:
+        """The factor by which one side is a multiple of the other; of a maximum it is positive."""
+        mine, theirs = self.collected(plan), self.collected(spec)
+        if not mine or mine.keys() != theirs.keys() or any(bool(mine[k]) != bool(theirs[k]) for k in mine):
+            return None
+        ratios = {mine[key] / theirs[key] for key in mine if theirs[key]}
+        found = ratios.pop() if len(ratios) == 1 else None
+        return found if found is not None and (found > 0 or self.expansion.kind == "add") else None
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,8 @@ class Spans:
         done = False
         for ref in self._collectives(refs):
             try:
-                done = self.relate(self.model.reduced(ref, "add")) or done
+                kind = self.model.ops[ref].text("kind")
+                done = self.relate(self.model.reduced(ref, kind)) or done
             except NoDefinition:  # a group that is no product of mesh axes
                 continue
         return done
@@ -96,8 +114,7 @@ class Spans:
                 continue
             seen.add(ref)
             if op.name in ("all_reduce", "reduce_scatter"):
-                if op.text("kind") == "add":
-                    yield ref
+                yield ref
             else:
                 work += self.model.operands(ref)
 
@@ -107,13 +124,21 @@ class Spans:
             return False
         self._tried.add(ref)
         whole = self.k.full_index(ref)
-        attempt = Attempt(Expansion(self.k))
+        attempt = Attempt(Expansion(self.k, self._kind(ref)))
         try:
             found = explore(whole, lambda cell: self._span(ref, cell, attempt))
             pieces = [self._stated(ref, whole, cell, span) for cell, span in found]
         except (Unrelated, Unfollowable, NoDefinition):
             return False
         return self._record(pieces)
+
+    def _kind(self, ref: Ref) -> str:
+        """What a tensor is of its terms: their sum, or the largest or smallest of them."""
+        if isinstance(ref, Reduced):
+            return ref.kind
+        op = self.model.ops[ref]
+        pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
+        return kind_of(op, pattern.kind if pattern else "add")
 
     def _stated(self, ref: Ref, whole: Cell, cell: Cell, span: Span) -> tuple[Fact, AlgebraRecipe]:
         """The fact and its recipe."""
@@ -169,7 +194,8 @@ class Spans:
             found = self._alone(plan, cell, attempt) or next(self._partners(plan, cell, attempt), None)
             if found is not None:
                 return found
-            more = {leaf.ref for t in plan for leaf in t.leaves() if self._opens(leaf.ref, RING)} - inside
+            ring = attempt.names()
+            more = {leaf.ref for t in plan for leaf in t.leaves() if self._opens(leaf.ref, ring)} - inside
             if not more:
                 break
             inside |= more
@@ -183,7 +209,7 @@ class Spans:
             return None
         try:
             (plan,) = Refinement(self.model, cell.ranges, attempt.expansion.fresh).of([plan])
-            found = collected(plan)
+            found = attempt.collected(plan)
         except (Cut, Digits) as error:
             attempt.split = attempt.split or error
             return None
@@ -215,7 +241,7 @@ class Spans:
         functions = frozenset(name for t in live for f in t.factors for name in _functions(f))
 
         def stops(ref: str) -> bool:
-            if ref not in leaves and not self._opens(ref, RING | CHOICES | functions):
+            if ref not in leaves and not self._opens(ref, attempt.names() | CHOICES | functions):
                 raise Alien(ref)
             return ref in leaves
 
@@ -223,14 +249,14 @@ class Spans:
             if self.model.tensors.type(spec).sort != attempt.sort:
                 continue
             for place, theirs in attempt.own[spec, leaves] or ():
-                if {leaf.ref for t in theirs for leaf in t.leaves()} != leaves:
+                if not theirs or {leaf.ref for t in theirs for leaf in t.leaves()} != leaves:
                     continue
                 try:
                     for out in self._places(live, theirs, place, cell):
                         other = attempt.expansion.opened(spec, out, cell.ranges, stops)
                         refine = Refinement(self.model, cell.ranges, attempt.expansion.fresh)
                         mine, other = refine.of([plan, other])
-                        coef = _ratio(mine, other)
+                        coef = attempt.ratio(mine, other)
                         if coef is not None:
                             yield Span(spec, out, coef, (*mine, *other))
                 except (Cut, Digits) as error:
@@ -251,7 +277,7 @@ class Spans:
         for spec in reached:
             if len(seen) > MAX_PARTNERS:
                 return
-            if not self._opens(spec, RING | CHOICES | functions):
+            if not self._opens(spec, attempt.names() | CHOICES | functions):
                 continue
             if (spec, leaves) not in attempt.own:
                 attempt.own[spec, leaves] = self._own(spec, attempt, stops)
@@ -263,19 +289,22 @@ class Spans:
             reached += above
 
     def _own(self, spec: str, attempt: Attempt, stops: Stops) -> list[tuple[Cell, Sum]] | None:
-        """A specification op over symbols of its own; ``None`` if it reads what is not wanted."""
+        """A specification op over symbols of its own, on boxes; ``None`` if all read what is not wanted."""
         whole = self.k.full_index(spec)
         own = {f"y{s}": r for s, r in whole.ranges.items() if r[1] - r[0] > 1}
         start = Cell(own, {s: Affine.symbol(f"y{s}") if f"y{s}" in own else f for s, f in whole.at.items()})
+
+        def opened(c: Cell) -> Sum:
+            try:
+                return attempt.expansion.opened(spec, tuple(c.at.values()), c.ranges, stops)
+            except Alien:
+                return []
+
         try:
-            return explore(
-                start,
-                lambda c: attempt.expansion.opened(spec, tuple(c.at.values()), c.ranges, stops),
-            )
-        except Alien:
-            return None
+            found = explore(start, opened)
         except (Unrelated, Unfollowable, NoDefinition):
             return []
+        return found if any(terms for _, terms in found) else None
 
     def _places(self, plan: Sum, theirs: Sum, place: Cell, cell: Cell) -> Iterator[Forms]:
         """Where the specification's op may be read, by the elements in one of the plan's products."""
@@ -321,7 +350,7 @@ class Spans:
         if ref in self.k.by_lhs or not self.k.is_atom(ref) or self.model.literal(ref) is not None:
             return False
         pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
-        return pattern is not None and pattern.kind == "add" and (names is None or _name(op) in names)
+        return pattern is not None and (names is None or _name(op) in names)
 
 
 def _outside(inside: frozenset[Ref], ref: str) -> bool:
@@ -330,6 +359,8 @@ def _outside(inside: frozenset[Ref], ref: str) -> bool:
 
 def _name(op: Op) -> str:
     """What :class:`Call` knows an op by."""
+    if op.name == "reduce" and op.text("kind") != "add":
+        return f"reduce {({'and': 'min', 'or': 'max'}).get(op.text('kind'), op.text('kind'))}"
     return f"compare {op.text('direction')}" if op.name == "compare" else op.name
 
 
@@ -369,12 +400,3 @@ def _solved(
         if found is None or any(out.setdefault(s, f) != f for s, f in found.items()):
             return None
     return out
-
-
-def _ratio(plan: Sum, spec: Sum) -> Fraction | None:
-    """The factor by which one sum is a multiple of the other."""
-    mine, theirs = collected(plan), collected(spec)
-    if not mine or mine.keys() != theirs.keys():
-        return None
-    ratios = {mine[key] / theirs[key] for key in mine}
-    return ratios.pop() if len(ratios) == 1 else None

@@ -7,17 +7,17 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
+    **{"errors": 180, "language": 5_450, "reading": 8_900, "rules": 23_900, "kernel": 3_325},
     **{
-        "errors": 180,
-        "language": 5_000,
-        "reading": 8_600,
-        "rules": 22_550,
-        "kernel": 3_275,
         "solvers": 1_175,
+        "endings": 275,
+        "cli": 1_425,
+        "refuting": 11_450,
+        "report": 12_700,
+        "reporting": 625,
     },
-    **{"cli": 1_775, "refuting": 11_200, "report": 3_600},
 }
-PROVED = 42_400
+PROVED = 44_500
 
 
 def test_every_folder_stays_within_its_budget() -> None:

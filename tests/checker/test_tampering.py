@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, forged, row_parallel, shards
+from samples import Bundle, dump, forged, row_parallel, shards, staged
 
 BAD, ACCEPTED, SAT, OPEN = "malformed", "accepted", "refuted by the solver", "no verdict"
 Random = random.Random
@@ -77,6 +78,7 @@ def fresh(make: Callable[[], Bundle]) -> Bundle:
 BASES: dict[str, Callable[[], Bundle]] = {
     "row": partial(fresh, row_parallel),
     "shards": partial(fresh, shards),
+    "staged": partial(fresh, staged),
     "mlp": partial(fresh, partial(emitted, "mlp")),
 }
 
@@ -283,6 +285,12 @@ def attribute(name: str, how: Callable[[Any, Random, Bundle], Any], *owners: str
     )
 
 
+def elsewhere(forms: Any, rng: Random, b: Bundle) -> Any:
+    """One coordinate of the other end of a message is another."""
+    i = rng.randrange(len(forms))
+    return [shifted(f, rng, b) if k == i else f for k, f in enumerate(forms)]
+
+
 def claim_and_proof(b: Bundle, rng: Random) -> Any:
     """An output relation and the facts that prove it get another coefficient."""
     i = rng.randrange(len(b.plan["outputs"]))
@@ -400,7 +408,7 @@ def unproved(b: Bundle, rng: Random) -> Any:
 PREMISES = at("proof", "stages", "**", "premises")
 FACTS = at("proof", "facts", "*")
 INDEX = at("proof", "stages", "**", "premises", "*", "at", "*")
-ANY = frozenset(range(1, 19)) | {BAD, SAT}
+ANY = frozenset(range(1, 21)) | {BAD, SAT}
 SOME = dict[str, tuple[Change, set[Any] | frozenset[Any]]]
 
 
@@ -680,6 +688,26 @@ WRONG: SOME = {
         attribute("lhs_contract", lambda v, r, b: [1 - d for d in v], "dot_general"),
         {BAD, 4, 8, SAT},
     ),
+    "receiver of a message": (attribute("to", elsewhere, "send"), {19}),
+    "sender of a message": (attribute("from", elsewhere, "recv"), {19}),
+    "number of a message": (attribute("seq", shifted, "send", "recv"), {BAD, 19}),
+    "message not sent": (
+        change(OPS, lambda op, r, b: [op[0], "negate", op[2], op[3], {}, op[5]], ops("send")),
+        {19},
+    ),
+    "message not received": (
+        change(OPS, lambda op, r, b: [op[0], "constant", [], op[3], {"value": "1"}, op[5]], ops("recv")),
+        {19},
+    ),
+    "state that is cut over time": (
+        change(
+            at("plan", "inputs", "*", "pieces", "*"),
+            lambda v, r, b: {**v, "sizes": [n // 2 for n in v["sizes"]], "spec": [{"mb": 2, "z0": 1}]},
+            lambda v: len(v["sizes"]) == 1,
+        ),
+        {BAD, 20},
+    ),
+    "time": (change(at("plan", "time", "*", "1"), shifted), {BAD}),
     "permutation": (attribute("perm", lambda v, r, b: v[::-1], "transpose"), {BAD, 4, 8, SAT}),
 }
 #: Accepted mutants that are no wrong claims, with the reason.
@@ -823,20 +851,24 @@ def test_many_false_claims_are_never_accepted() -> None:
 
 # Bytes and folders ------------------------------------------------------------------------------------------
 
+
+def put_version(data: bytes, text: bytes) -> bytes:
+    """With this in place of the member `version`."""
+    return re.sub(rb'"version":[12]', lambda _: text, data, count=1)
+
+
 BYTES: dict[str, Callable[[bytes], bytes]] = {
-    "member twice": lambda d: d.replace(b'"version":1', b'"version":1,"version":1', 1),
-    "not a number": lambda d: d.replace(b'"version":1', b'"version":NaN', 1),
-    "float": lambda d: d.replace(b'"version":1', b'"version":1.0', 1),
-    "exponent": lambda d: d.replace(b'"version":1', b'"version":1e0', 1),
-    "enormous number": lambda d: d.replace(b'"version":1', b'"version":' + b"9" * 100_000, 1),
-    "enormous text": lambda d: d.replace(b'"version":1', b'"version":"' + b"9" * 100_000 + b'"', 1),
-    "another version": lambda d: d.replace(b'"version":1', b'"version":2', 1),
+    "member twice": lambda d: put_version(d, b'"version":1,"version":1'),
+    "not a number": lambda d: put_version(d, b'"version":NaN'),
+    "float": lambda d: put_version(d, b'"version":1.0'),
+    "exponent": lambda d: put_version(d, b'"version":1e0'),
+    "enormous number": lambda d: put_version(d, b'"version":' + b"9" * 100_000),
+    "enormous text": lambda d: put_version(d, b'"version":"' + b"9" * 100_000 + b'"'),
+    "another version": lambda d: put_version(d, b'"version":3'),
     "another format": lambda d: d.replace(b'"format":"trainverify', b'"format":"x', 1),
-    "deep list": lambda d: d.replace(b'"version":1', b'"version":' + b"[" * 100_000, 1),
-    "deep but closed": lambda d: d.replace(b'"version":1', b'"version":' + b"[" * 400 + b"]" * 400, 1),
-    "deep objects": lambda d: d.replace(
-        b'"version":1', b'"version":' + b'{"a":' * 900 + b"1" + b"}" * 900, 1
-    ),
+    "deep list": lambda d: put_version(d, b'"version":' + b"[" * 100_000),
+    "deep but closed": lambda d: put_version(d, b'"version":' + b"[" * 400 + b"]" * 400),
+    "deep objects": lambda d: put_version(d, b'"version":' + b'{"a":' * 900 + b"1" + b"}" * 900),
     "cut off": lambda d: d[:-10],
     "trailing": lambda d: d + b"{}",
     "no text": lambda d: b"\xff" + d,
@@ -844,7 +876,7 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda d: b"",
     "a list": lambda d: b"[" + d + b"]",
     "null": lambda d: b"null",
-    "unknown member": lambda d: d.replace(b'"version":1', b'"version":1,"extra":[]', 1),
+    "unknown member": lambda d: put_version(d, b'"version":1,"extra":[]'),
 }
 
 

@@ -1,0 +1,71 @@
+"""Pipelines by hand: right ones are PROVED, whatever the number of microbatches, wrong ones are REFUTED."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trainverify as tv
+from certificates.plan.plan import Plan
+from orchestrator.evaluating import interpreter, scatter
+from orchestrator.refuting.search import Refuter
+from tests.corpus.run import replayed
+from tests.pipeline_plans import REFUTED, pipeline
+
+
+def wrong_outputs(plan: Plan) -> set[str]:
+    """By the interpreter, on dense random inputs."""
+    rng = np.random.default_rng(3)
+    inputs = scatter.random_inputs(plan, rng)
+    ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
+    spec = interpreter.run_specification(plan, inputs)
+    return {m.plan for m in scatter.compare_outputs(plan, spec, ranks, 1e-9)}
+
+
+def proved(plan: Plan, folder: Path) -> int:
+    """The number of obligations of a bundle that the checker calls valid."""
+    emission = tv.emit(plan, folder)
+    verdict = tv.check(folder)
+    assert verdict.exit_code == 0, verdict
+    return emission.obligations
+
+
+def test_the_interpreter_agrees_with_the_whole_batch() -> None:
+    assert wrong_outputs(pipeline()) == set()
+    assert wrong_outputs(pipeline(2, 1, 3)) == set()
+
+
+def test_three_stages_are_proved(tmp_path: Path) -> None:
+    assert proved(pipeline(3, 2, 4), tmp_path / "bundle") > 0
+
+
+@pytest.mark.slow
+def test_obligations_do_not_grow_with_microbatches(tmp_path: Path) -> None:
+    counts = [proved(pipeline(3, 2, m), tmp_path / str(m)) for m in (4, 64)]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.slow
+def test_sixteen_stages_of_64_replicas(tmp_path: Path) -> None:
+    proved(pipeline(16, 64, 32), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("bug", REFUTED)
+def test_a_wrong_pipeline_is_refuted(bug: str) -> None:
+    """The witness is about an output that is wrong, and the checker replays it; of the outputs that the
+    mistake leaves alone nothing is said."""
+    plan = pipeline(bug=bug)
+    assert REFUTED[bug] in wrong_outputs(plan)
+    witness = Refuter(plan).search(plan, budget=30.0)
+    assert witness is not None, "no witness"
+    replayed(plan, witness.to_json())
+    assert plan.outputs[witness.output].plan in wrong_outputs(plan)
+
+
+@pytest.mark.parametrize("bug", ["update skipped", "loss of one replica"])
+def test_what_is_right_of_a_wrong_pipeline_is_proved(bug: str, tmp_path: Path) -> None:
+    plan = pipeline(bug=bug)
+    emission = tv.emit(plan, tmp_path / "bundle", witness_seconds=0)
+    assert {v.plan for v in emission.verdicts if v.verdict != "PROVED"} == wrong_outputs(plan)
