@@ -24,11 +24,11 @@ from .reading.plan import read_plan
 from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
 from .refuting.witnesses import witnesses
+from .report.details import details
 from .report.render import NOT_COMPARED, SAME
 from .report.verdict import final_line, report, shown
-from .report.verdict import trusted_base as trusted
 from .reporting import compare
-from .rules.roles import states
+from .run.tie import tied
 from .solvers import read_answers, replay, solvers
 
 EVERY = 5.0
@@ -101,6 +101,17 @@ def read_policy(path: Path) -> Policy:
 @click.option("--jobs", default=2, type=click.IntRange(1, 256), help="Solver processes at a time.")
 @click.option("--trusted-base", is_flag=True, help="List everything that the verdict rests on.")
 @click.option(
+    "--fingerprint",
+    "records",
+    type=click.Path(path_type=Path),
+    help="Records of the launch, one per rank, that must be of this plan.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="A sharded checkpoint that must have the states of this plan, laid out alike.",
+)
+@click.option(
     "--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json)."
 )
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
@@ -115,25 +126,28 @@ def main(
     jobs: int,
     trusted_base: bool,
     policy_path: Path | None,
+    records: Path | None,
+    checkpoint: Path | None,
     quiet: bool,
 ) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
-    Exit codes: 0 valid, every output PROVED; 1 refuted or invalid; 2 usage; 3 unknown, incomplete or solvers
-    disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk, memory); 130 interrupted; 143
-    terminated.
+    Exit codes: 0 valid, every output PROVED; 1 refuted, invalid, or of another run; 2 usage; 3 unknown,
+    incomplete or solvers disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk, memory);
+    130 interrupted; 143 terminated.
     """
     progress = Progress()
     try:
         with progress.shown(quiet):
+            run = records, checkpoint
             code, lines, detail = check(
-                bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, progress
+                bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, run, progress
             )
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
         code = error.code if isinstance(error, CheckerError) else 5
-        kind = {3: "UNKNOWN", 4: "SOLVER MISSING"}.get(code, "MALFORMED")
+        kind = {1: "FOREIGN", 3: "UNKNOWN", 4: "SOLVER MISSING"}.get(code, "MALFORMED")
         lines, detail = [f"{kind}: {str(error) or 'nested too deeply'}"], {}
     lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
     if as_json:
@@ -153,6 +167,7 @@ def check(
     jobs: int,
     base: bool,
     policy_path: Path | None,
+    run: tuple[Path | None, Path | None],
     progress: Progress,
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
@@ -165,6 +180,7 @@ def check(
     if given != data["plan.json"]:
         read_plan(given)  # which may be malformed
         raise Rejected(1, "the bundle's plan is not the plan you gave")
+    notes = tied(plan, *run)
     proof = read_proof(data["proof.json"])
     progress.phase = "examining"
     examined = kernel.examine(manifest, plan, proof, data)
@@ -186,18 +202,7 @@ def check(
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
     lines = report(examined, verified, answers, proof, SAME if compared else NOT_COMPARED)
+    told = details(examined, verified, answers, proof, bool(refuted)) | {"policy": vars(policy)}
     if base:
-        lines = trusted(plan, proof, examined.files.values(), list(answers), bool(refuted)) + lines
-    outputs = [vars(o) for o in verified.outputs]
-    return (
-        code,
-        [*lines, last],
-        {
-            "outputs": outputs,
-            "digest": plan.digest,
-            "invariant": not verified.invariant,
-            "states": states(plan),
-            "given": list(plan.given),
-            "constants": list(plan.constants),
-        },
-    )
+        lines = [f"trusted: {line}" for line in told["trusted_base"]] + lines
+    return code, [*lines, *notes, last], told

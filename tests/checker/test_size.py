@@ -7,17 +7,11 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 180, "language": 5_450, "reading": 8_900, "rules": 23_900, "kernel": 3_325},
-    **{
-        "solvers": 1_175,
-        "endings": 275,
-        "cli": 1_425,
-        "refuting": 11_450,
-        "report": 12_700,
-        "reporting": 625,
-    },
+    **{"errors": 180, "language": 5_450, "reading": 8_900, "rules": 26_600, "kernel": 3_350},
+    **{"solvers": 1_175, "endings": 275, "cli": 1_450, "refuting": 11_500, "report": 13_300},
+    **{"reporting": 625, "run": 3_100},
 }
-PROVED = 44_500
+PROVED = 47_250
 
 
 def test_every_folder_stays_within_its_budget() -> None:
