@@ -19,7 +19,7 @@ from pathlib import Path
 CHECKER = Path(__file__).resolve().parents[1] / "checker"
 #: What must be right for whom. A part that is named later rests on the parts before it.
 PARTS = {
-    "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "cli"),
+    "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli"),
     "REFUTED": ("refuting",),
     "report": ("report", "reporting"),
     "run": ("run",),

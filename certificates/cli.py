@@ -12,6 +12,7 @@ from certificates.showing.proof_text import bundle_text, stage_text
 
 from .bundle.archive import is_archive, read_member
 from .canonical import parse_json
+from .endings import ending, version
 from .plan.functions import body_plan
 from .plan.plan import Plan
 from .plan.reading import load, loads
@@ -31,7 +32,7 @@ from .words import clean, one_line
 _MALFORMED = 5
 
 
-@click.command()
+@click.command(name="tv-show")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--spec", is_flag=True, help="Show the specification.")
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show the program of a rank class.")
@@ -41,6 +42,8 @@ _MALFORMED = 5
 @click.option(
     "--stage", "stages", multiple=True, metavar="ID", help="Show a stage of a bundle; 0.17 is one of lemma 0."
 )
+@version
+@ending("tv-show")
 def main(
     path: Path,
     spec: bool,
@@ -56,7 +59,8 @@ def main(
     tv-check says whether they hold. Options select parts and may be combined and repeated. --op takes a value
     of any program (%17, params.w) or of one (s:%17 for the specification, c0:%17 for class c0).
 
-    Exit codes: 0 shown, 2 usage, 5 unreadable or malformed file.
+    Exit codes: 0 shown, 2 usage, 5 unreadable or malformed file, 6 cannot be written, 130 interrupted,
+    143 terminated.
     """
     try:
         sections = _sections(path, spec, classes, relations, values, functions, stages)

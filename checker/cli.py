@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Any
 import click
 
 from . import kernel
+from .endings import ending, version
 from .errors import CheckerError, Malformed, Rejected, SolverMissing, Undecided, need
 from .reading.bundle import read_bundle, read_file, read_plan_file
 from .reading.plan import read_plan
@@ -26,6 +31,36 @@ from .report.verdict import final_line, report, shown
 from .reporting import compare
 from .run.tie import tied
 from .solvers import Offline, independent, joined, obligations_digest, read_answers, replay, solvers
+
+EVERY = 5.0
+"""Seconds between two lines of progress."""
+
+
+class Progress:
+    """What the command does, on standard error every few seconds."""
+
+    def __init__(self) -> None:
+        self.phase, self.total = "reading", 0
+        self._count, self._done = itertools.count(1), 0
+
+    def tick(self) -> None:
+        self._done = next(self._count)
+
+    @contextmanager
+    def shown(self, quiet: bool) -> Iterator[None]:
+        over, start = threading.Event(), time.monotonic()
+
+        def beat() -> None:
+            while not over.wait(EVERY):
+                count = f", {self._done} of {self.total} answers" if self.total else ""
+                click.echo(f"tv-check: {self.phase}{count}, {time.monotonic() - start:.0f} s", err=True)
+
+        if not quiet:
+            threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
 
 @dataclass(frozen=True)
@@ -103,6 +138,9 @@ def itself() -> list[str]:
 @click.option(
     "--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json)."
 )
+@click.option("--quiet", is_flag=True, help="No progress on standard error.")
+@version
+@ending("tv-check")
 def main(
     bundle: Path,
     plan_path: Path | None,
@@ -114,16 +152,21 @@ def main(
     policy_path: Path | None,
     records: Path | None,
     checkpoint: Path | None,
+    quiet: bool,
 ) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
     Exit codes: 0 valid, every output PROVED; 1 refuted, invalid, or of another run; 2 usage; 3 unknown,
-    incomplete or solvers disagree; 4 solver missing; 5 malformed input.
+    incomplete or solvers disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk, memory);
+    130 interrupted; 143 terminated.
     """
+    progress = Progress()
     try:
-        code, lines, detail = check(
-            bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, (records, checkpoint)
-        )
+        with progress.shown(quiet):
+            run = records, checkpoint
+            code, lines, detail = check(
+                bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, run, progress
+            )
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
@@ -148,7 +191,8 @@ def check(
     jobs: int,
     base: bool,
     policy_path: Path | None,
-    run: tuple[Path | None, Path | None] = (None, None),
+    run: tuple[Path | None, Path | None],
+    progress: Progress,
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
@@ -162,6 +206,7 @@ def check(
         raise Rejected(1, "the bundle's plan is not the plan you gave")
     notes = tied(plan, *run)
     proof = read_proof(data["proof.json"])
+    progress.phase = "examining"
     examined = kernel.examine(manifest, plan, proof, data)
     if not policy.reductions and examined.algebra:
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
@@ -177,7 +222,9 @@ def check(
             f"{policy.confirmations} solvers must confirm, there is {', '.join(there) or 'none'}"
         )
     told = [(f.solver, f.answers) for f in offline.values()]
-    told += [(independent(name), given) for name, given in replay(examined.files, chosen, jobs).items()]
+    progress.phase, progress.total = "solving", len(chosen) * len(examined.files)
+    replayed_answers = replay(examined.files, chosen, jobs, progress.tick)
+    told += [(independent(name), given) for name, given in replayed_answers.items()]
     answers = joined([(solver, {}) for solver in there] + told)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)

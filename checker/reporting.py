@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from . import kernel
+from .endings import ending, version
 from .errors import CheckerError, Rejected
 from .language.proof import Proof
 from .reading.bundle import read_bundle
@@ -19,6 +20,8 @@ from .refuting.witness import Replay
 from .refuting.witnesses import witnesses
 from .report.findings import Findings, find
 from .report.render import render, unreadable
+
+NAMES = ("report.txt", "report.html")
 
 
 def read(data: Mapping[str, bytes]) -> Findings:
@@ -33,7 +36,7 @@ def compare(
 ) -> bool:
     """Are both reports what the bundle gives? False without any, and in a bundle of version 1, whose text the
     emitter wrote; `Rejected` where one is forged or missing."""
-    if examined.manifest.version == 1 or not {"report.txt", "report.html"} & data.keys():
+    if examined.manifest.version == 1 or not set(NAMES) & data.keys():
         return False
     for name, text in render(find(examined, proof, data, replayed)).items():
         if text.encode() != data.get(name):
@@ -56,14 +59,20 @@ def reports(bundle: Path) -> tuple[int, dict[str, str]]:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True,
               help="The folder to write to.")  # fmt: skip
-def main(bundle: Path, out: Path) -> None:
+@click.option("--force", is_flag=True, help="Replace report.txt and report.html that are there.")
+@version
+@ending("tv-report")
+def main(bundle: Path, out: Path, force: bool) -> None:
     """Write report.txt and report.html of the certificate BUNDLE: what it claims, in words and pictures.
 
     No solver runs and nothing is decided: tv-check decides, and compares both files with these.
 
     Exit codes: 0 written; 1 the bundle is invalid; 2 usage; 3 unknown; 5 malformed input. Where the bundle
-    does not hold, the reports say so.
+    does not hold, the reports say so. 6 a file cannot be written; 130 interrupted; 143 terminated.
     """
+    there = [out / name for name in NAMES if (out / name).exists() or (out / name).is_symlink()]
+    if there and not force:
+        raise click.UsageError(f"{there[0]} exists; another --out, or --force to replace it")
     code, texts = reports(bundle)
     for name, text in texts.items():
         (out / name).write_bytes(text.encode())

@@ -14,6 +14,7 @@ import click
 from certificates.attesting.statement import NotProved, certificate, subject, summary
 from certificates.bundle.bundle import GENERATOR, read
 from certificates.canonical import read_bytes
+from certificates.endings import ending, version
 from certificates.errors import FormatError
 from certificates.words import clean, one_line
 
@@ -27,6 +28,7 @@ _FOLDER = click.Path(path_type=Path)
 
 
 @click.group(name="tv-attest")
+@version
 def main() -> None:
     """Sign what tv-check finds of a bundle, and verify what others signed (needs the extra [sign])."""
 
@@ -45,6 +47,7 @@ def main() -> None:
 )
 @click.option("--resource", help="URI of the bundle, for a summary [default: from its digest].")
 @click.option("--time", help="RFC 3339 time of a summary [default: now].")
+@ending("tv-attest")
 def sign_main(
     bundle: Path,
     key: Path,
@@ -59,7 +62,7 @@ def sign_main(
     """Run tv-check on BUNDLE and sign what it finds: an in-toto statement in a DSSE envelope.
 
     Exit codes: 0 signed; 1, 3 or 4 tv-check does not call the bundle VALID, and nothing is signed (with
-    --summary the result is FAILED); 2 usage; 5 unreadable.
+    --summary the result is FAILED); 2 usage; 5 unreadable; 6 a file cannot be read or written.
     """
     with _guarded():
         from certificates.attesting.envelope import sign
@@ -85,8 +88,14 @@ def sign_main(
                 click.echo(f"NOT SIGNED: {clean(checked.lines[-1])}")
                 sys.exit(code or 3)
         password = read_bytes(password_file).splitlines()[0] if password_file else None
+        signed = sign(statement, key, password)
         with out.open("xb") as file:
-            file.write(sign(statement, key, password))
+            try:
+                file.write(signed)
+                file.flush()
+            except BaseException:
+                out.unlink()
+                raise
         click.echo(f"{out}: {statement['predicateType']} of {about['name']} {about['digest']['sha256']}")
 
 
@@ -98,6 +107,7 @@ def sign_main(
 )
 @click.option("--timestamp", type=_FILE, help="RFC 3161 reply for the envelope (openssl ts).")
 @click.option("--authority", type=_FILE, help="PEM certificates of timestamp authorities that you trust.")
+@ending("tv-attest")
 def verify_main(
     bundle: Path, envelope: Path, keys: Sequence[Path], timestamp: Path | None, authority: Path | None
 ) -> None:
@@ -106,7 +116,7 @@ def verify_main(
     Whose word it is and what it says is printed; tv-check finds out for yourself.
 
     Exit codes: 0 verified, the property is stated; 1 not verified, or a summary that says FAILED; 2 usage;
-    5 unreadable.
+    5 unreadable; 6 a file cannot be read or written.
     """
     if (timestamp is None) != (authority is None):
         raise click.UsageError("--timestamp and --authority belong together")
@@ -155,5 +165,3 @@ def _guarded() -> Iterator[None]:
         sys.exit(5)
     except ImportError as error:
         raise click.UsageError(f"{error}: install trainverify[sign]") from error
-    except OSError as error:
-        raise click.UsageError(str(error)) from error

@@ -20,9 +20,11 @@ from certificates.bundle.about import checked_about
 from certificates.bundle.bundle import (
     CHECKER,
     Bundle,
+    NotABundle,
     OutputVerdict,
     Status,
     Word,
+    certified,
     check_replaceable,
     summary,
     write,
@@ -124,18 +126,23 @@ def emit(
     progress: Progress | None = None,
     answers: Path | str | None = None,
     core_solver: str | None = None,
+    force: bool = False,
     about: Mapping[str, str] | None = None,
 ) -> Emission:
     """Write the bundle of ``plan`` to the folder ``out``, or to an archive ``X.tar``.
 
-    Raises ``NotABundle``, :class:`SolverMissing`, :class:`NoAnswer`.
+    Raises ``NotABundle`` if something else is there, which no option gives up, or, without ``force``, the
+    bundle of another plan; :class:`ForeignFile` if a file to keep answers in is not one of ours;
+    :class:`SolverMissing`; :class:`NoAnswer`.
+
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
     ``about`` is what is said of the run (``certificates.bundle.about``); it stands apart from what is proved.
     """
     out = Path(os.path.abspath(out))
-    check_replaceable(out)
+    canonical = digest(dumps(plan))
+    _check_out(out, canonical, force)
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = Path(answers) if answers is not None else None
     journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
@@ -147,7 +154,6 @@ def emit(
     proof = run.again() or run.anew()
     refutation = run.refute(witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
-    canonical = digest(dumps(plan))
     bundle = Bundle(
         plan,
         proof.document,
@@ -160,6 +166,7 @@ def emit(
         companions={CHECKER: standalone(), "LICENSE": licence()},
     )
     with run.progress.phase("write"):
+        _check_out(out, canonical, force)  # another emission may have been here
         write(bundle, out, write_reports)
     asked = len(journal) - resumed
     if kept is None:
@@ -168,6 +175,13 @@ def emit(
         out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
     )  # fmt: skip
+
+
+def _check_out(out: Path, plan: str, force: bool) -> None:
+    """Raise ``NotABundle`` if the bundle of this plan may not be written there."""
+    check_replaceable(out)
+    if not force and certified(out) not in (None, plan):
+        raise NotABundle(f"{out} is the bundle of another plan: another --out, or --force to replace it")
 
 
 def provable(plan: Plan) -> bool:

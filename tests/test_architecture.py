@@ -29,6 +29,7 @@ ROWS = {
     "certificates": {
         "errors": "",
         "words": "",
+        "endings": "words",
         "canonical": "errors",
         "plan": "canonical errors",
         "proof": "canonical errors plan",
@@ -36,7 +37,7 @@ ROWS = {
         "authoring": "errors plan",
         "showing": "plan proof words",
         "attesting": "canonical errors",
-        "cli": "bundle canonical errors plan proof showing words",
+        "cli": "bundle canonical endings errors plan proof showing words",
     },
     "smtlib_emit": {
         "errors": "",
@@ -69,6 +70,7 @@ ROWS = {
     },
     "checker": {
         "errors": "",
+        "endings": "",
         "solvers": "errors",
         "language": "errors",
         "reading": "errors language",
@@ -76,9 +78,9 @@ ROWS = {
         "kernel": "errors language rules",
         "report": "kernel language reading refuting rules",
         "refuting": "errors language reading rules",
-        "reporting": "errors kernel language reading refuting report",
+        "reporting": "endings errors kernel language reading refuting report",
         "run": "errors language reading rules",
-        "cli": "errors kernel reading refuting report reporting run solvers",
+        "cli": "endings errors kernel reading refuting report reporting run solvers",
     },
 }
 #: A folder counts as one.

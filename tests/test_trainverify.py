@@ -46,6 +46,14 @@ def test_an_invalid_bundle_says_nothing_about_the_plan(mlp: tv.Plan, tmp_path: P
     assert "INVALID: obligation 1 (members)" in verdict.report
 
 
+def test_a_path_is_as_good_as_a_plan(mlp: tv.Plan, tmp_path: Path) -> None:
+    """``tv.emit(path)`` ended in an AttributeError deep inside."""
+    tv.dump(mlp, tmp_path / "plan.json.gz")
+    for number, plan in enumerate((mlp, tmp_path / "plan.json.gz", str(tmp_path / "plan.json.gz"))):
+        done = tv.emit(plan, tmp_path / f"b{number}", solve=False)
+        assert done.bundle == tmp_path / f"b{number}" and done.complete == 5
+
+
 def test_everything_promised_is_there() -> None:
     assert sorted(tv.__all__) == sorted(set(tv.__all__))
     assert all(hasattr(tv, name) for name in tv.__all__)

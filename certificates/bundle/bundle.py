@@ -8,7 +8,7 @@ which was no bag.
 from __future__ import annotations
 
 import re
-import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..plan.reading import loads
 from ..plan.schema import PUBLISHED
 from ..plan.writing import dumps
 from ..proof.reading import proof_from_json, verdicts_from_json
+from ..words import VERSION as RELEASE
 from ..words import clean
 from .about import read_about
 from .archive import is_archive, read_files, tar_bytes
@@ -28,7 +29,7 @@ from .bag import PAYLOAD, TAGS, listed, opened, sealed
 from .listing import obligations_tsv
 
 FORMAT, VERSION = "trainverify-bundle", 2
-GENERATOR = "trainverify 0.1.0"
+GENERATOR = f"trainverify {RELEASE}"
 MANIFEST = "manifest.json"
 CHECKER = "tv-check.pyz"
 COMPANIONS = (CHECKER, "LICENSE")
@@ -170,36 +171,38 @@ def write(bundle: Bundle, out: Path, report: Reporter | None = None) -> None:
     """
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    scratch, old = (out.with_name(f".{out.name}.{kind}") for kind in ("partial", "old"))
-    for leftover in (scratch, old):
-        _remove(leftover)
-    if report is not None:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
+        scratch = Path(beside, "new")
+        if report is not None:
+            without = Path(beside, "without")
+            _put(bundle.files(), without)
+            bundle = replace(bundle, reports=report(without))
+        if is_archive(out):
+            root = f"trainverify-{digest(dumps(bundle.plan))[:16]}"
+            scratch.write_bytes(tar_bytes(root, bundle.files()))
+            scratch.replace(out)
+            return
         _put(bundle.files(), scratch)
-        bundle = replace(bundle, reports=report(scratch))
-        _remove(scratch)
-    if is_archive(out):
-        root = f"trainverify-{digest(dumps(bundle.plan))[:16]}"
-        scratch.write_bytes(tar_bytes(root, bundle.files()))
-        scratch.replace(out)
+        _exchange(scratch, out, Path(beside, "old"))
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``folder``, which goes to ``old``, or leave all as it was."""
+    if not folder.exists():
+        new.rename(folder)
         return
-    _put(bundle.files(), scratch)
-    if out.exists():
-        out.rename(old)
-    scratch.rename(out)
-    _remove(old)
+    folder.rename(old)
+    try:
+        new.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
 
 
 def _put(files: Mapping[str, bytes], folder: Path) -> None:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def check_replaceable(out: Path) -> None:
@@ -226,6 +229,14 @@ def names(files: Mapping[str, bytes]) -> set[str]:
     if TAGS in files:
         return {TAGS, *listed(files, TAGS), *listed(files, PAYLOAD)}
     return {MANIFEST, *_first_members(files)} if files else set()
+
+
+def certified(path: Path) -> str | None:
+    """The SHA-256 of the plan that the bundle in ``path`` is about; ``None`` if there is no bundle."""
+    files = read_files(path) if path.exists() else {}
+    if TAGS in files:
+        return listed(files, PAYLOAD).get("data/plan.json", "")
+    return _first_members(files).get("plan.json", "") if files else None
 
 
 # --- reading -----------------------------------------------------------------------------------------------

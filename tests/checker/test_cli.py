@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from checker import cli
 from checker import solvers as replay
 from checker.cli import main
 
@@ -83,6 +85,39 @@ def test_a_solver_that_misbehaves(
     assert result.exit_code == 3, result.output
     assert said in result.output and "z3 says unsat" in result.output
     assert result.output.splitlines()[-1].startswith("UNKNOWN: 1 of 1")
+
+
+def test_progress_is_shown_while_solvers_work(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, so that what is printed stays as it is; with ``--quiet`` not at all."""
+    monkeypatch.setattr(cli, "EVERY", 0.01)
+    slow = solver(bundle.parent, "import time; time.sleep(0.3); print('unsat')")
+    loud, quiet = run(bundle, "--solver", slow), run(bundle, "--solver", slow, "--quiet")
+    counted = re.findall(r"^tv-check: solving, (\d+) of 6 answers, \d+ s$", loud.stderr, re.M)
+    assert counted and counted == sorted(counted, key=int) and int(counted[-1]) <= 6
+    assert quiet.stderr == "" and quiet.stdout == loud.stdout
+
+
+def test_a_mistake_of_the_checker_is_no_verdict(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would end with 1, *refuted*."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(cli.kernel, "examine", broken)
+    result = run(bundle)
+    assert result.exit_code == 3 and result.stdout == ""
+    assert result.stderr.splitlines()[-1] == "tv-check: unknown: internal error ValueError"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
+def test_a_machine_without_room_is_no_verdict(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(replay.subprocess, "Popen", full)
+    assert run(bundle).exit_code == 6
 
 
 def test_a_third_solver_that_agrees(bundle: Path) -> None:

@@ -114,3 +114,16 @@ def test_a_bundle_that_does_not_hold_gets_reports_that_say_so(tmp_path: Path) ->
     assert result.exit_code == 1
     assert "NO CERTIFICATE" in (tmp_path / "out/report.txt").read_text()
     assert "obligation 12" in (tmp_path / "out/report.html").read_text()
+
+
+def test_reports_that_are_there_are_replaced_by_force_only(tmp_path: Path) -> None:
+    """A folder may have a report.txt of its own."""
+    row_parallel().write(tmp_path / "b")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/report.txt").write_text("minutes of the meeting")
+    words = [str(tmp_path / "b"), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2 and "report.txt exists" in " ".join(result.stderr.split())
+    assert [p.read_text() for p in (tmp_path / "out").iterdir()] == ["minutes of the meeting"]
+    assert CliRunner().invoke(main, [*words, "--force"]).exit_code == 0
+    assert (tmp_path / "out/report.txt").read_text() != "minutes of the meeting"
