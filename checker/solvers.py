@@ -162,11 +162,11 @@ def _batch(words: list[str], texts: list[str], tick: Tick = lambda: None) -> lis
                 raise OSError("no pipes")
             ready.register(child.stdout, selectors.EVENT_READ)
             for text in texts[len(answers) :]:
-                line, end = "", time.monotonic() + SECONDS
+                line, until = "", time.monotonic() + SECONDS
                 try:
                     child.stdin.write(f"{json.dumps(text)}\n")
                     child.stdin.flush()
-                    in_time = bool(ready.select(end - time.monotonic()))
+                    in_time = bool(ready.select(until - time.monotonic()))
                     line = child.stdout.readline() if in_time else f"answer {LATE}\n"
                 except OSError:
                     in_time = False

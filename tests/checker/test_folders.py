@@ -19,9 +19,10 @@ MAY = {
     "solvers": ("errors",),
     "refuting": ("errors", "language", "reading", "rules"),
     "report": ("language", "reading", "rules", "kernel", "refuting"),
-    "reporting": ("errors", "language", "reading", "kernel", "refuting", "report"),
+    "endings": (),
+    "reporting": ("endings", "errors", "language", "reading", "kernel", "refuting", "report"),
     "run": ("errors", "language", "reading", "rules"),
-    "cli": ("errors", "reading", "kernel", "solvers", "refuting", "report", "reporting", "run"),
+    "cli": ("endings", "errors", "reading", "kernel", "solvers", "refuting", "report", "reporting", "run"),
 }
 
 
