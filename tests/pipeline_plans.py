@@ -8,7 +8,7 @@ the last stage beside the activations, so that there are two messages of one typ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
@@ -36,6 +36,21 @@ REFUTED = {
     "backward reads the updated weight": "params.0.u",
     "update skipped": "params.1.u",
 }
+
+
+#: Other ways to compute the same: PROVED.
+RIGHT = (
+    "rows of a microbatch far apart",
+    "gradient reduced over replicas at every microbatch",
+    "gradients stacked and added up",
+    "loss averaged over microbatches",
+    "activations computed again",
+    "learning rate sent from stage to stage",
+    "gradient reduced in shards",
+    "last microbatch has a program of its own",
+)
+#: Right as well, and UNKNOWN.
+OPEN = "microbatches in reverse order"
 
 
 @dataclass
@@ -86,7 +101,7 @@ def specification(stages: int, batch: int) -> ProgramBuilder:
 
 
 class Pipeline:
-    """The plan's programs; ``bug`` is one of :data:`REFUTED` or empty."""
+    """The plan's programs; ``bug`` is one of :data:`REFUTED` or :data:`RIGHT`, or empty."""
 
     def __init__(self, stages: int, replicas: int, microbatches: int, bug: str = "") -> None:
         self.count, self.replicas, self.microbatches, self.bug = stages, replicas, microbatches, bug
@@ -98,25 +113,48 @@ class Pipeline:
 
     def _stage(self, number: int) -> Stage:
         b = ProgramBuilder(self.mesh, box={"pp": (number, number + 1)}, time=self.time)
-        stage = Stage(number, b, lr=b.input("hyper.lr", "f32[]"))
+        stage = Stage(number, b)
+        if self._has_lr(stage):
+            stage.lr = b.input("hyper.lr", "f32[]")
         stage.weights["u"] = b.input(f"params.{number}.u", f"f32[{WIDTH},{HIDDEN}]")
         stage.weights["d"] = b.input(f"params.{number}.d", f"f32[{HIDDEN},{WIDTH}]")
         return stage
 
     def plan(self) -> Plan:
+        for before, stage in zip(self.stages, self.stages[1:], strict=False):
+            if stage.lr is None and before.lr is not None:
+                before.b.send(before.lr, 900 + stage.number, pp=stage.number)
+                stage.lr = stage.b.recv("f32[]", 900 + stage.number, pp=before.number)
         self._forward()
         self._backward()
         classes = {f"c{s.number}": ({"pp": (s.number, s.number + 1)}, s.b.build()) for s in self.stages}
+        if self.bug == "last microbatch has a program of its own":
+            classes = {
+                f"{name}{part}": (box | {"mb": run}, program)
+                for name, (box, program) in classes.items()
+                for part, run in (
+                    ("", (0, self.microbatches - 1)),
+                    ("_last", (self.microbatches - 1, self.microbatches)),
+                )
+            }
+
+        def relations(given: bool) -> list[Relation]:
+            found = self._relations(given)
+            return list(map(twice, found)) if self.bug.startswith("last microbatch") else found
+
         return build_plan(
             name=f"pipeline-{self.count}x{self.replicas}x{self.microbatches}",
             mesh=self.mesh,
             time=self.time,
             specification=specification(self.count, self.batch).build(),
             classes=classes,
-            inputs=self._relations(given=True),
-            outputs=self._relations(given=False),
+            inputs=relations(given=True),
+            outputs=relations(given=False),
             given=["batch.x", "batch.y", "hyper.lr"],
         )
+
+    def _has_lr(self, stage: Stage) -> bool:
+        return stage.number == 0 or self.bug != "learning rate sent from stage to stage"
 
     def _forward(self) -> None:
         first, last = self.stages[0].b, self.stages[-1].b
@@ -135,6 +173,9 @@ class Pipeline:
     def _microbatch(self, b: ProgramBuilder, name: str, other: bool = False) -> Value:
         """The rows of this microbatch, of those that the replica has."""
         whole, at = b.input(name, f"f32[{ROWS * self.microbatches},{WIDTH}]"), b.axis_index("mb")
+        if self.bug == "rows of a microbatch far apart":
+            return b.slice(whole, (at, 0), (ROWS, WIDTH), (self.microbatches, 1))
+        other |= self.bug == OPEN
         start = at.scale(-ROWS) + ROWS * (self.microbatches - 1) if other else at.scale(ROWS)
         return b.slice(whole, (start, 0), (ROWS, WIDTH))
 
@@ -163,6 +204,8 @@ class Pipeline:
         part = (e * e).sum(0, 1) / (share * WIDTH)
         if self.bug == "loss of the last microbatch":
             part = self._of_run(last, part, self.microbatches - 1)
+        elif self.bug == "loss averaged over microbatches":
+            part = last.all_reduce(part * self.microbatches, "mb", seq=5000) / self.microbatches
         else:
             part = last.all_reduce(part, "mb", seq=5000)
         loss = part * self.replicas
@@ -174,6 +217,8 @@ class Pipeline:
         for s in reversed(range(self.count)):
             stage = self.stages[s]
             u, d = stage.weights["u"], stage.weights["d"]
+            if self.bug == "activations computed again":
+                self.kept[s] = forward(stage.b, self.kept[s][0], u, d)[1]
             if self.bug == "backward reads the updated weight" and s == self.count - 1:
                 gd = backward(stage.b, g, self.kept[s], u, d)[2]
                 d = self._updated(stage, "d", gd, 7000)
@@ -196,12 +241,22 @@ class Pipeline:
             late = self._of_run(b, grad, self.microbatches - 1)
             early = b.all_reduce(grad, "mb", seq=seq) - late
             total = b.all_reduce(early, "dp", seq=seq + 2000) + late
+        elif self.bug == "gradient reduced over replicas at every microbatch":
+            total = b.all_reduce(b.all_reduce(grad, "dp", seq=seq + 2000), "mb", seq=seq)
+        elif self.bug == "gradients stacked and added up":
+            total = b.all_gather(b.reshape(grad, (1, *grad.shape)), "mb", seq=seq).sum(0)
         else:
             total = b.all_reduce(grad, "mb", seq=seq)
         if self.bug == "gradient summed over microbatches twice":
             total = b.all_reduce(total, "mb", seq=seq + 1000)
-        apart = ("gradient not reduced over replicas", "gradient reduced before the last microbatch")
-        if self.bug not in apart:
+        apart = (
+            "gradient not reduced over replicas",
+            "gradient reduced before the last microbatch",
+            "gradient reduced over replicas at every microbatch",
+        )
+        if self.bug == "gradient reduced in shards":
+            total = b.all_gather(b.reduce_scatter(total, "dp", seq=seq + 2000), "dp", seq=seq + 3000)
+        elif self.bug not in apart:
             total = b.all_reduce(total, "dp", seq=seq + 2000)
         assert stage.lr is not None
         return p - b.broadcast(stage.lr, p.shape) * total
@@ -214,13 +269,20 @@ class Pipeline:
             found += [whole(f"params.{s}.{n}", shape, [f"c{s}"]) for n, shape in shapes.items()]
         if not given:
             return [*found, whole("loss", (), [f"c{self.count - 1}"])]
-        found.append(whole("hyper.lr", (), [f"c{s}" for s in range(self.count)]))
+        found.append(whole("hyper.lr", (), [f"c{s.number}" for s in self.stages if self._has_lr(s)]))
         rows = ROWS * self.microbatches
         z = (Affine.symbol("z0"), Affine.symbol("z1"))
         at = (Affine.of(0, {"dp": rows, "z0": 1}), z[1])
         for name, s in (("batch.x", 0), ("batch.y", self.count - 1)):
             found.append(Relation(name, name, (Piece(f"c{s}", (rows, WIDTH), z, at),)))
         return found
+
+
+def twice(relation: Relation) -> Relation:
+    """The same of the last microbatch's programs."""
+    return replace(
+        relation, pieces=tuple(q for p in relation.pieces for q in (p, replace(p, cls=f"{p.cls}_last")))
+    )
 
 
 def whole(name: str, shape: tuple[int, ...], classes: list[str]) -> Relation:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import trainverify as tv
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.plan.plan import Plan
 from orchestrator.evaluating import interpreter, scatter
 from orchestrator.refuting.search import Refuter
 from tests.corpus.run import replayed
-from tests.pipeline_plans import REFUTED, pipeline
+from tests.orchestrator.plans import unproved
+from tests.pipeline_plans import OPEN, REFUTED, RIGHT, pipeline
 
 
 def wrong_outputs(plan: Plan) -> set[str]:
@@ -39,6 +41,36 @@ def test_the_interpreter_agrees_with_the_whole_batch() -> None:
 
 def test_three_stages_are_proved(tmp_path: Path) -> None:
     assert proved(pipeline(3, 2, 4), tmp_path / "bundle") > 0
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_other_ways_to_compute_the_same_are_proved(way: str) -> None:
+    plan = pipeline(2, 2, 3, way)
+    assert wrong_outputs(plan) == set()
+    assert unproved(plan) == []
+
+
+def test_positions_that_run_downwards_are_not_followed() -> None:
+    """Named in docs/coverage.md: right, not proved, and no witness is found against it."""
+    plan = pipeline(2, 1, 2, OPEN)
+    assert wrong_outputs(plan) == set()
+    assert any("runs downwards" in line for line in unproved(plan))
+    assert Refuter(plan).search(plan, budget=2.0) is None
+
+
+def test_what_no_relation_ties_is_the_same_in_all_runs() -> None:
+    """x + (sum of b over the runs) / 2 - b, where b is a rank's own: it is x, as b is one tensor."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[2]"))
+    b = ProgramBuilder({"dp": 2}, time={"mb": 2})
+    x, own = b.input("x", "f32[2]"), b.input("own", "f32[2]")
+    b.output("y", x + b.all_reduce(own, "mb") / 2 - own)
+    plan = build_plan(
+        name="own", mesh={"dp": 2}, time={"mb": 2}, specification=spec.build(), classes=b.build(),
+        inputs={"x": {}}, outputs={"y": {}}, given=["x"],
+    )  # fmt: skip
+    assert wrong_outputs(plan) == set()
+    assert Refuter(plan).search(plan, budget=2.0) is None
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def _top(found: Findings) -> Iterator[str]:
         ("Plan", esc(plan.name)),
         ("Mesh", mesh),
         ("Ranks", f"{found.ranks:,}"),
-        *((f"Runs of each rank ({esc(a)})", f"{n:,}") for a, n in plan.mesh if a in plan.time),
+        *((f"Runs of each rank, by {esc(a)}", f"{n:,}") for a, n in plan.mesh if a in plan.time),
         ("Outputs proved", f"{proved:,} of {len(outputs):,}"),
         ("Obligations", f"{len(found.examined.files):,}"),
         ("Proof stages", f"{found.examined.steps:,}"),
@@ -277,13 +277,13 @@ def _mesh(plan: Plan) -> Iterator[str]:
     yield '<th scope="col">Collectives of a rank</th></tr></thead><tbody>'
     for name, counts in used.items():
         group = plan.groups[name]
-        line = group.ranks[0] if group.ranks else ()
-        first = ", ".join(map(str, line[:8])) + (", …" if len(line) > 8 else "") if line else "runs of a rank"
-        count = len(group.ranks) or prod(n for a, n in plan.mesh if a not in plan.time)
+        first = ", ".join(map(str, group.ranks[0][:8])) if group.ranks else "the runs of one rank"
+        first += ", …" if group.size > 8 and group.ranks else ""
+        many = len(group.ranks) or prod(n for a, n in plan.mesh if a not in plan.time)
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items())) or "none"
         yield "<tr><th "
         yield f'scope="row"><code>{esc(name)}</code></th><td>{esc(" ".join(group.axes))}</td><td class="n2">'
-        yield f"{count:,} × {group.size:,}</td><td>{first}</td><td>{kinds}</td></tr>"
+        yield f"{many:,} × {group.size:,}</td><td>{first}</td><td>{kinds}</td></tr>"
     yield "</tbody></table></div>"
 
 

@@ -17,8 +17,8 @@ from .verdict import (
     normalised_line,
     provenance,
     role_lines,
+    runs,
     solver_line,
-    time_lines,
     unclaimed,
 )
 
@@ -41,7 +41,7 @@ def text(found: Findings) -> str:
             f"{found.word}: {found.sentence}",
             [
                 f"plan {plan.name}: {mesh}, ranks: {found.ranks} in {classes}",
-                *time_lines(plan),
+                *runs(plan),
                 f"digest {plan.digest}",
                 solver_line(examined),
                 normalised_line(examined),

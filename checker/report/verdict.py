@@ -116,9 +116,10 @@ def laws_said(proof: Proof) -> str:
 
 
 def assumed(examined: Examined) -> list[str]:
-    """What the claim assumes: declared ranges of inputs, rows that no mask covers, runs that meet."""
-    ranges = [f"{name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(examined.plan.ranges.items())]
-    return [*ranges, *examined.assumptions, *([SAME_RUN] if examined.plan.time else [])]
+    """What the claim assumes: equal runs meet, inputs in declared ranges, rows that no mask covers."""
+    ranges = sorted(examined.plan.ranges.items())
+    said = [SAME_RUN] if examined.plan.time else []
+    return said + [f"{name} lies in [{lo}, {hi})" for name, (lo, hi) in ranges] + list(examined.assumptions)
 
 
 def unclaimed(examined: Examined) -> list[str]:
@@ -135,7 +136,7 @@ def report(
     """The verdict in words."""
     plan = examined.plan
     mesh = "x".join(f"{a} {n}" for a, n in plan.mesh if a not in plan.time) or "one rank"
-    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}", *time_lines(plan)]
+    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}", *runs(plan)]
     lines += folded(
         [
             f"  {o.verdict:8}{claim(plan, r)}{': ' + o.reason if o.reason else ''}"
@@ -160,7 +161,7 @@ def report(
     return lines
 
 
-def time_lines(plan: Plan) -> list[str]:
+def runs(plan: Plan) -> list[str]:
     """What time axes mean."""
     return [
         f"every rank runs its program {n} times, once for each {a}" for a, n in plan.mesh if a in plan.time

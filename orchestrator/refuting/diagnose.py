@@ -137,8 +137,8 @@ class _Values:
         mesh = self._plan.mesh
         parts = []
         for moving in itertools.product(*(range(mesh.axes[a]) for a in axes)):
-            rank = mesh.rank({**at, **dict(zip(axes, moving, strict=True))})
-            if self._made(rank, name) != self._made(mesh.rank(at), name):
+            rank = mesh.point({**at, **dict(zip(axes, moving, strict=True))})
+            if self._made(rank, name) != self._made(mesh.point(at), name):
                 return None
             parts.append(self._expansion.value(rank, name))
         first = self._expansion.network.nodes[parts[0]]

@@ -7,10 +7,10 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 180, "language": 5_450, "reading": 8_900, "rules": 23_900, "kernel": 3_325, "solvers": 925},
-    **{"cli": 1_300, "refuting": 11_450, "report": 13_300, "reporting": 550, "run": 3_100},
+    **{"errors": 180, "language": 5_450, "reading": 8_900, "rules": 26_600, "kernel": 3_350, "solvers": 925},
+    **{"cli": 1_300, "refuting": 11_500, "report": 13_300, "reporting": 550, "run": 3_100},
 }
-PROVED = 43_800
+PROVED = 46_500
 
 
 def test_every_folder_stays_within_its_budget() -> None:

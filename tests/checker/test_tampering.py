@@ -314,11 +314,12 @@ def circular(b: Bundle, rng: Random) -> Any:
 
 def false_law(b: Bundle, rng: Random) -> Any:
     cases = [c for s in b.proof["stages"] if s["kind"] == "algebra" for c in s["cases"]]
-    schema = rng.choice(("ring", "lattice", "recip"))
+    schema = rng.choice(("ring", "lattice", "recip", "field"))
     left = {
         "ring": ["+", ["lit", "1"], ["lit", "1"]],
         "lattice": ["max2", ["lit", "1"], ["lit", "2"]],
         "recip": ["recip", ["lit", "0"]],
+        "field": ["fexp", ["lit", "1"]],
     }[schema]
     right = ["lit", rng.choice(("0", "1", "-3"))]
     if not cases:
