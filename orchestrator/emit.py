@@ -30,7 +30,9 @@ from certificates.bundle.bundle import (
     write,
 )
 from certificates.canonical import digest
+from certificates.errors import FormatError
 from certificates.plan.calls import Site
+from certificates.plan.checking import check_plan
 from certificates.plan.functions import inline
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
@@ -50,6 +52,7 @@ from .solving.premises import AllPremises, CoreFinder
 from .standalone import licence, standalone
 
 if TYPE_CHECKING:
+    from .refuting.diagnose import Prove
     from .refuting.witnessing import Refutation
 
 _REASON = 900
@@ -72,6 +75,7 @@ class Emission:
     solver_answers: int
     seconds: dict[str, float]
     peak_mib: float
+    cause: Mapping[str, object] | None = None
 
     @property
     def exit_code(self) -> int:
@@ -99,6 +103,7 @@ class Emission:
             "digest": self.digest,
             "bundle": str(self.bundle),
             "outputs": [v.to_json() for v in self.verdicts],
+            "cause": self.cause,
             "counts": {
                 "outputs": len(words),
                 "proved": words.count("PROVED"),
@@ -174,6 +179,7 @@ def emit(
     return Emission(
         out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
+        refutation.cause.to_json(plan) if refutation and refutation.cause else None,
     )  # fmt: skip
 
 
@@ -205,11 +211,24 @@ def _on_samples(plan: Plan) -> Plausibility:
     return Plausible(plan)
 
 
-def _witness(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refutation | None:
+def _witness(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float, prove: Prove) -> Refutation | None:
     """Inputs on which one of these facts about outputs fails."""
     from .refuting.witnessing import refute
 
-    return refute(inline(plan), facts, seconds)
+    return refute(inline(plan), facts, seconds, prove)
+
+
+def _provable(plan: Plan, outputs: Sequence[int], cores: CoreFinder) -> bool:
+    """Whether a proof of these outputs is found; nothing is confirmed or written."""
+    try:
+        check_plan(plan)
+    except FormatError:
+        return False
+    engine = Engine(plan, cores)
+    if _attempt(engine.relate):
+        return False
+    claims = engine.claims()
+    return not any(_attempt(partial(engine.prove, n)) for i in outputs for n in claims[i])
 
 
 @dataclass(frozen=True)
@@ -320,13 +339,24 @@ class _Run:
         facts = [(i, k) for i in self.why for k in range(len(self.claims[i]))]
         if not facts or seconds <= 0:
             return None
+        took = sum(self.progress.seconds.get(phase, 0.0) for phase in ("relate", "prove"))
+
+        def prove(plan: Plan, outputs: Sequence[int]) -> bool:
+            """An edited plan is proved if that should take no longer than the search for a witness may."""
+            if self.solving.journal is None or took > seconds:
+                return False
+            return _provable(plan, outputs, self.solving.cores)
+
         with self.progress.phase("witness"):
-            return _witness(self.plan, facts, seconds)
+            return _witness(self.plan, facts, seconds, prove)
 
     def verdict(self, number: int, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"
         if refutation is not None and refutation.output == number:
             word, reason = "REFUTED", refutation.reason
+        elif number in self.why and (refutation and refutation.cause and number in refutation.cause.outputs):
+            shown = self.plan.outputs[refutation.output].plan
+            reason = f"differs on sampled inputs too, from the cause that is told at {shown}"
         elif number in self.why:
             reason = self.why[number]
         elif self.solving.journal is not None:

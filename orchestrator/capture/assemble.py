@@ -23,7 +23,7 @@ from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
 from .buckets import relations, split_classes
-from .builder import Frame, Meeting
+from .builder import Draft, Frame, Meeting
 from .checks import check, check_names
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
@@ -45,11 +45,21 @@ _ON_EACH_RANK = (
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
 
+#: Characters of a function's name in a plan.
+_FUNCTION = 200
+
 
 class _Sources:
-    """Source files by index; names are relative to the user's file, or to where packages are installed."""
+    """Source files by index; names are relative to the user's file, or to where packages are installed.
 
-    def __init__(self, root: Path) -> None:
+    A line that several lines of other files call, as in a helper for collectives, says which called it.
+    """
+
+    def __init__(self, root: Path, programs: Iterable[RankProgram] = ()) -> None:
+        called: dict[Frame | None, set[Frame | None]] = {}
+        for draft in (d for p in programs for d in p.drafts):
+            called.setdefault(draft.frame, set()).add(draft.caller)
+        self._helpers = {frame for frame, callers in called.items() if len(callers) > 1}
         self._roots = (root.resolve(), Path(sysconfig.get_path("purelib")).resolve())
         self._index: dict[str, int] = {}
         self._paths: list[str] = []
@@ -58,14 +68,21 @@ class _Sources:
         """The line as it was recorded, with the path of its file."""
         return None if loc is None else (self._paths[loc.source], loc.line, loc.function)
 
-    def loc(self, frame: Frame | None) -> Loc | None:
+    def loc(self, draft: Draft) -> Loc | None:
+        frame, caller = draft.frame, draft.caller
         if frame is None:
             return None
+        function = frame[2]
+        if frame in self._helpers and caller is not None:
+            function = f"{function}, called at {self._name(caller)}:{caller[1]} in {caller[2]}"[:_FUNCTION]
+        name = self._name(frame)
+        self._paths += [frame[0]] if name not in self._index else []
+        return Loc(self._index.setdefault(name, len(self._index)), frame[1], function)
+
+    def _name(self, frame: Frame) -> str:
         path = Path(frame[0]).resolve()
         root = next((r for r in self._roots if path.is_relative_to(r)), path.parent)
-        name = str(path.relative_to(root))
-        self._paths += [frame[0]] if name not in self._index else []
-        return Loc(self._index.setdefault(name, len(self._index)), frame[1], frame[2])
+        return str(path.relative_to(root))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,7 +139,7 @@ def capture(
     )
     if problems:
         raise gathered(problems).at(definition.frame)
-    sources = _Sources(root or Path.cwd())
+    sources = _Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
     spec = _program(found[0].program, sources)
     numbering = _Numbering()
     classes = tuple(
@@ -251,7 +268,7 @@ def _program(
         if out in types:
             continue
         types[out] = draft.type
-        ops.append(Op(out, draft.name, ins, draft.type, attrs, sources.loc(draft.frame)))
+        ops.append(Op(out, draft.name, ins, draft.type, attrs, sources.loc(draft)))
     return Program(dict(program.inputs), tuple(ops), {n: names.get(v, v) for n, v in program.outputs.items()})
 
 

@@ -51,7 +51,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An op before its rank-dependent scalars are fitted; ``frame`` is its Python line."""
+    """An op before its rank-dependent scalars are fitted; ``frame`` is its Python line, ``caller`` the
+    line in another file from which that function was called."""
 
     out: str
     name: str
@@ -59,6 +60,7 @@ class Draft:
     type: TensorType
     attrs: tuple[tuple[str, Attr], ...]
     frame: Frame | None
+    caller: Frame | None = None
 
     def attr(self, key: str) -> Attr:
         return dict(self.attrs)[key]
@@ -91,6 +93,7 @@ class Builder:
         self.lowest: dict[str, int] = {}
         self.drafts: dict[str, Draft] = {}
         self.frame: Frame | None = None
+        self.caller: Frame | None = None
         self._shared: dict[tuple[object, ...], Value] = {}
         self._tainted: set[str] = set()
 
@@ -109,7 +112,7 @@ class Builder:
         if shared and key in self._shared:
             return self._shared[key]
         out = Value(f"%{len(self.drafts)}", type_)
-        self.drafts[out.name] = Draft(out.name, name, names, type_, items, self.frame)
+        self.drafts[out.name] = Draft(out.name, name, names, type_, items, self.frame, self.caller)
         if name == REFUSED or (self._tainted and not self._tainted.isdisjoint(names)):
             self._tainted.add(out.name)
         if shared:

@@ -58,6 +58,8 @@ _LIBRARIES = (
     *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)),
     typing_extensions.__file__,  # PyTorch's deprecated functions are wrapped by it
 )
+#: What runs a step: nothing that called it is the user's step.
+_OWN = str(Path(__file__).resolve().parent) + "/"
 #: What stands among arguments and is no tensor, group or container.
 _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
 
@@ -113,6 +115,8 @@ class Node:
     writes: tuple[TensorRef, ...]
     frame: Frame | None
     view: bool = False
+    #: The line of another of the user's files from which the function of ``frame`` was called.
+    caller: Frame | None = None
 
 
 def reference(tensor: torch.Tensor) -> TensorRef:
@@ -143,6 +147,10 @@ def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef
     return TensorRef(storage._cdata, DTYPES[dtype], geometry, literal, tensor.is_conj(), pairs)
 
 
+#: Everything that a backward pass runs is called from here.
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+
+
 @functools.cache
 def is_users(name: str) -> bool:
     """Is this the file name of Python code outside Python's library, PyTorch and this package?"""
@@ -152,6 +160,24 @@ def is_users(name: str) -> bool:
 def is_installed(name: str) -> bool:
     """Is this the file name of Python code of an installed package?"""
     return name.startswith(_PACKAGES)
+
+
+def _frames(engine: bool) -> tuple[Frame | None, Frame | None]:
+    """The innermost frame of the user's code, and the next one in another file; with ``engine``, only what
+    autograd's engine called."""
+    frame: FrameType | None = sys._getframe(1)
+    found: Frame | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            here = name, frame.f_lineno, frame.f_code.co_name
+            if found is not None and name != found[0]:
+                return found, here
+            found = found or here
+        elif (engine and frame.f_code is _ENGINE) or (found is not None and name.startswith(_OWN)):
+            break
+        frame = frame.f_back
+    return found, None
 
 
 def user_frame(frame: FrameType | None = None) -> Frame | None:
@@ -174,7 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__init__()
         self._alive: dict[int, torch.UntypedStorage] = {}
-        self._forward: dict[int, Frame] = {}
+        self._forward: dict[int, tuple[Frame | None, Frame | None]] = {}
         #: Works whose futures the Reducer of DistributedDataParallel holds, with the storages they write.
         self.held: dict[int, frozenset[int]] = {}
         self._buffers: dict[int, frozenset[int]] = {}
@@ -209,7 +235,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         written = _written(said, described, named)
         if self.held:
             self._release(met)
-        self.nodes.append(Node(name, described, named, outs, written, self._frame(), said.view))
+        frame, caller = self._frame()
+        self.nodes.append(Node(name, described, named, outs, written, frame, said.view, caller))
         return result
 
     def given(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorRef]:
@@ -221,12 +248,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
         written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
         number = next(_WORKS)
-        frame = self._frame()
+        frame, caller = self._frame()
         if self.held:
             self._release(_refs((outs, ins)))
         self._buffers[number] = frozenset(t.storage for t in written)
         self.nodes.append(
-            Node(f"dist.{name}", (outs, ins, *arguments), {"work": number}, None, written, frame)
+            Node(
+                f"dist.{name}", (outs, ins, *arguments), {"work": number}, None, written, frame, caller=caller
+            )
         )
         return number
 
@@ -292,15 +321,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return None
         return item
 
-    def _frame(self) -> Frame | None:
-        """Backward ops have no Python frames: autograd's sequence number finds the forward line."""
+    def _frame(self) -> tuple[Frame | None, Frame | None]:
+        """Where an op was run, and who called that. The user's own backward functions have Python frames; of
+        other backward ops autograd's sequence number finds the forward line."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            return self._forward.get(node._sequence_nr(), user_frame())
-        frame = user_frame()
-        if frame is not None:
-            self._forward[torch.autograd._get_sequence_nr() - 1] = frame
-        return frame
+            forward = self._forward.get(node._sequence_nr()) or _frames(engine=False)
+            frame, caller = _frames(engine=True)
+            if frame is None:
+                return forward
+            others = (f for f in (caller, *forward) if f is not None and f[0] != frame[0])
+            return frame, next(others, None)
+        found = _frames(engine=False)
+        if found[0] is not None:
+            self._forward[torch.autograd._get_sequence_nr() - 1] = found
+        return found
 
 
 def _suspended() -> bool:

@@ -1,200 +1,257 @@
-"""Where a refuted plan goes wrong: the first tensor without a counterpart although its operands have one.
+"""Why a refuted plan is wrong: one cause, the outputs that follow from it, and an edit that repairs it.
 
-On the witness's inputs, a tensor of a rank *has a counterpart* if all its values occur in one tensor of the
-specification, up to a factor made of mesh sizes, either as they are or summed over the ranks of some mesh
-axes. Right plans hold tensors without counterpart too (a local maximum, a partial denominator), but their
-effect disappears again before the outputs. So the suspects are the ops without counterpart from which a
-chain of such ops leads to the wrong output, and the first of these whose operands are in order is named.
-Tensors of less than all shards have counterparts as well. So if that op, or the output if nothing is lost,
-rests on a collective after which the ranks hold less than they gave (a broadcast over shards:
-:mod:`.narrowing`), the collective is named.
-This is a guess for people; the refutation does not rest on it.
+Edits that people would make (:mod:`.proposals`) are tried, the likeliest first (:mod:`.choosing`), on the
+witness's inputs and on others (:mod:`.trials`). The first after which all outputs are right says where the
+cause is; it is suggested only if the edited plan was proved. If none is, the cause is the first op whose
+result is no tensor of the specification although its operands are, from which such ops lead to the wrong
+output, or the collective before it after which the ranks hold less than they gave (:mod:`.narrowing`).
+
+All of this is for people; the refutation does not rest on it.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import networkx as nx
-import numpy as np
 
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
-from certificates.plan.types import TensorType
 
-from ..errors import EvaluationError
-from ..evaluating.forms import Form, Split
-from ..evaluating.network import Expansion, Node
+from ..errors import EvaluationError, OutOfTime
+from .choosing import LATE, Choice
+from .edits import Edit, Place, numbered
 from .narrowing import Narrowing
-from .scenarios import Scenario
+from .proposals import Proposals
 from .search import Witness
+from .sites import Sites
+from .standing import Standings, contents
+from .trials import Trials
+from .wording import Line, Names, line_of, multiple, op_words
 
-_SAMPLE = 48
+#: Is every one of these output relations of the plan proved? Raises nothing.
+Prove = Callable[[Plan, Sequence[int]], bool]
+#: Edits that are tried, and repairing ones that are handed to the prover.
+_TRIED, _PROVED = 4000, 2
+#: Ops through which a partial sum stays one.
+_LINEAR = frozenset(["multiply", "divide", "negate", "convert", "reshape", "transpose", "broadcast_in_dim"])
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """The op, at the rank where the wrong output was seen."""
+class Cause:
+    """What is wrong, first ``at``. ``outputs`` are the relations that follow, ``ranks`` where they are seen;
+    ``suggestion`` is an edit after which these outputs are proved, or nothing."""
 
-    rank: int
-    cls: str
     op: Op
+    cls: str
+    at: Line | None
+    what: str
+    ranks: tuple[int, ...]
+    outputs: tuple[int, ...]
+    suggestion: str = ""
 
     def describe(self, plan: Plan) -> str:
-        """One line: op, class, rank and Python line."""
-        loc = self.op.loc
-        place = f", {plan.sources[loc.source]}:{loc.line} in {loc.function}" if loc else ""
-        return f"{self.op.name} {self.op.out} of {self.cls} (rank {self.rank}){place}"
+        """The cause in one line, and the suggestion."""
+        where = f"{self.at}: " if self.at else ""
+        on = "" if len(self.ranks) in (0, plan.mesh.ranks) else f" on {_ranks(self.ranks)}"
+        more = f"; suggestion (proved): {self.suggestion}" if self.suggestion else ""
+        return f"{where}{self.what}{on}{more}"
+
+    def to_json(self, plan: Plan) -> dict[str, object]:
+        """The cause as the document of ``--json`` has it."""
+        return {
+            "op": self.op.out,
+            "name": self.op.name,
+            "class": self.cls,
+            "file": self.at.file if self.at else None,
+            "line": self.at.line if self.at else None,
+            "function": self.at.function if self.at else None,
+            "what": self.what,
+            "ranks": list(self.ranks),
+            "outputs": [plan.outputs[i].plan for i in self.outputs],
+            "suggestion": self.suggestion or None,
+        }
 
 
-def locate(plan: Plan, witness: Witness) -> Suspect | None:
-    """The op to look at first, or ``None`` if nothing stands out."""
-    scenario = Scenario(witness.inputs, witness.junk)
-    expansion = scenario.expand(plan)
-    relation = plan.outputs[witness.output]
-    at = {a: witness.symbols.get(a, 0) for a in plan.mesh.axes}
-    rank = plan.mesh.point(at)
-    output = expansion.program(rank).outputs[relation.plan]
-    values = _Values(plan, scenario, expansion)
-    ops = {op.out: op for op in expansion.program(rank).ops}
-    found = _first_lost(values, rank, ops, output)
-    if found is not None and found.name == "concatenate":
-        # Values of several tensors in one bucket are no mistake by themselves.
-        values.mixed = True
-        found = _first_lost(values, rank, ops, output) or found
-    # if every tensor has a counterpart, two outputs were exchanged, or a right tensor is not the right one
-    at_fault = _scaled_term(values, rank, ops, found) if found is not None else ops.get(output)
-    if at_fault is None:
-        return None
-    narrowing = Narrowing.of(plan, witness.inputs, witness.junk, contents)
-    lost = narrowing.before(rank, output if found is None else found.out)
-    return Suspect(rank, expansion.class_of(rank), lost or at_fault)
+def diagnose(plan: Plan, witness: Witness, seconds: float, prove: Prove) -> Cause | None:
+    """The cause of what a witness shows, or ``None`` if no op stands out. Edits are tried for ``seconds``."""
+    trials = Trials.of(plan, witness.inputs, time.monotonic() + seconds)
+    wrong = trials.wrong() or [witness.output]
+    return _Diagnosis(plan, witness, trials, wrong).cause(prove)
 
 
-def _first_lost(values: _Values, rank: int, ops: dict[str, Op], output: str) -> Op | None:
-    """The first op without a counterpart from which such ops lead to the output."""
-    made = nx.DiGraph((v, op.out) for op in ops.values() for v in op.ins)
-    made.add_node(output)
-    cone = {output} | nx.ancestors(made, output)
-    lost = made.subgraph(name for name in ops if name in cone and not values.known(rank, name))
-    if output not in lost:
-        return None
-    chain = {output} | nx.ancestors(lost, output)
-    return next(op for op in ops.values() if op.out in chain and not lost.in_degree(op.out))
+@dataclass
+class _Diagnosis:
+    plan: Plan
+    witness: Witness
+    trials: Trials
+    wrong: list[int]
+    sites: Sites = field(init=False)
+    standings: Standings = field(init=False)
 
+    def __post_init__(self) -> None:
+        scenario = self.trials.scenarios[0]
+        self.sites = Sites(self.plan, self.wrong)
+        self.standings = Standings(self.plan, scenario, scenario.expand(self.plan))
+        self.choice = Choice(self.plan, self.sites, self.standings)
+        self.names = Names(self.plan)
+        self.ranks = self.trials.ranks(self.witness.output)
 
-def _scaled_term(values: _Values, rank: int, ops: dict[str, Op], op: Op) -> Op:
-    """The op behind the one term of a wrong sum that is a multiple of its counterpart; else the sum."""
-    if op.name not in ("add", "subtract"):
-        return op
-    scaled = [v for v in op.ins if v in ops and values.factor(rank, v) not in (None, 1.0)]
-    return ops[scaled[0]] if len(scaled) == 1 else op
+    def cause(self, prove: Prove) -> Cause | None:
+        first: Cause | None = None
+        for number, edit in enumerate(self._repairs()):
+            found = self._edited(edit)
+            if prove(numbered(edit.apply(self.plan)), self.wrong):
+                return self._made(found, self._suggestion(edit))
+            if edit.kind not in LATE:  # any tensor may be the sum of two others by chance
+                first = first or self._made(found, "")
+            if number + 1 == _PROVED:
+                break
+        if first is not None:
+            return first
+        self.trials.scenarios[0].network.deadline = math.inf  # what is left is little, and most is known
+        lost = self._lost()
+        return None if lost is None else self._made(lost, "")
 
+    def _made(self, found: tuple[str, Op, str], suggestion: str) -> Cause:
+        cls, op, what = found
+        at = line_of(self.plan, op.loc)
+        return Cause(op, cls, at, what, self.ranks, tuple(self.wrong), suggestion)
 
-class _Values:
-    """Fingerprints of all tensors of the specification, and lookups in them."""
+    def _repairs(self) -> Iterator[Edit]:
+        """Repairing edits, the likeliest first."""
+        with suppress(OutOfTime):
+            for edit in sorted(Proposals(self.sites, self.standings).all(), key=self.choice.key)[:_TRIED]:
+                if self.trials.repairs(edit.apply(self.plan), self.wrong):
+                    yield edit
 
-    def __init__(self, plan: Plan, scenario: Scenario, expansion: Expansion) -> None:
-        self._plan, self._scenario, self._expansion = plan, scenario, expansion
-        self._owners: dict[int, set[int]] = {}
-        self._ops: dict[str, dict[str, tuple[str, TensorType]]] = {}
-        names = [*plan.specification.inputs, *(op.out for op in plan.specification.ops)]
-        for number, name in enumerate(names):
-            for key in self._keys(expansion.value(-1, name)) or ():
-                self._owners.setdefault(key, set()).add(number)
-        sizes = {n for n in plan.mesh.axes.values() if n > 1}
-        #: Whether the values of a flat tensor may have their counterparts in several tensors.
-        self.mixed = False
-        self._factors = {1.0} | {float(n) for n in sizes} | {1.0 / n for n in sizes}
+    # --- what an edit shows ----------------------------------------------------------------------------
 
-    def known(self, rank: int, name: str) -> bool:
-        """Does the tensor have a counterpart? Integers, booleans and constants always do."""
-        node = self._expansion.value(rank, name)
-        network = self._expansion.network
-        if network.nodes[node].sort != "Real":
-            return True
-        sums = [node]
-        axes = [a for a, n in self._plan.mesh.axes.items() if n > 1]
-        here = self._plan.mesh.coordinates(rank)
-        for count in range(1, len(axes) + 1):
-            for chosen in itertools.combinations(axes, count):
-                summed = self._sum(name, here, chosen)
-                if summed is not None:
-                    sums.append(summed)
-        return any(self._matches(n) for n in sums)
+    def _edited(self, edit: Edit) -> tuple[str, Op, str]:
+        cls, op = self._op(edit.ops[0])
+        if edit.kind in ("drop", "literal") and (literal := self._own_literal(cls, op)) is not None:
+            return (
+                cls,
+                literal,
+                f"{op_words(self.plan, op)} has a wrong factor or term, {self._value(literal)}",
+            )
+        standings = self.standings.of(self._rank(cls), op.out)
+        what = f"{op_words(self.plan, op)}"
+        match edit.kind:
+            case "insert":
+                axes = next((s.axes for s in standings if s.axes), ())
+                over = "/".join(axes)
+                readers = self.sites.users[cls][op.out]
+                reader = next((r for r in readers if self.choice.deviates(cls, r)), next(iter(readers), None))
+                where = "" if reader is None else f" where {self._with_line(reader)} reads it"
+                what += f" is still a partial sum over {over}{where}: a reduction over {over} is missing"
+            case "scale":
+                what += f" is {multiple(self.names, standings[0])}; expected 1 x"
+            case "operand" | "add":
+                what += ": from here on the values are not the specification's"
+            case _ if standings and not self.standings.settled(self._rank(cls), op.out):
+                what += f" is {multiple(self.names, standings[0])}; expected 1 x"
+            case _:
+                what += ": the first op at which the relation to the specification is lost"
+        return cls, op, what
 
-    def factor(self, rank: int, name: str) -> float | None:
-        """What a tensor must be multiplied by to have a counterpart: 1 if that will do, or nothing fits."""
-        node = self._expansion.value(rank, name)
-        if self._expansion.network.nodes[node].sort != "Real":
+    def _own_literal(self, cls: str, op: Op) -> Op | None:
+        """The literal that an op alone reads, where another line wrote it."""
+        found = [self.sites.made[cls][v] for v in op.ins if v in self.sites.made[cls]]
+        mine = [o for o in found if o.name == "constant" and len(self.sites.users[cls][o.out]) == 1]
+        return mine[0] if len(mine) == 1 and mine[0].loc is not None and mine[0].loc != op.loc else None
+
+    @staticmethod
+    def _value(literal: Op) -> str:
+        return str(literal.attrs["value"])
+
+    def _suggestion(self, edit: Edit) -> str:
+        lines = dict.fromkeys(
+            f"{line.file}:{line.line}" for cls, op in map(self._op, edit.ops)
+            if (line := line_of(self.plan, op.loc)) is not None
+        )  # fmt: skip
+        return f"{edit.what}{', after' if edit.after else ' at'} {', '.join(lines) or edit.ops[0][1]}"
+
+    def _op(self, place: Place) -> tuple[str, Op]:
+        cls, out = place
+        return cls, self.sites.made[cls][out]
+
+    def _with_line(self, op: Op) -> str:
+        line = line_of(self.plan, op.loc)
+        return op_words(self.plan, op) + (f" ({line.file}:{line.line})" if line else "")
+
+    # --- without an edit -------------------------------------------------------------------------------
+
+    def _rank(self, cls: str) -> int:
+        """A rank of the class at which the output is wrong, if there is one."""
+        mesh, classes = self.plan.mesh, self.plan
+        mine = [r for r in range(mesh.ranks) if classes.class_of(mesh.coordinates(r)).name == cls]
+        return next((r for r in mine if r in self.ranks), mine[0])
+
+    def _lost(self) -> tuple[str, Op, str] | None:
+        """The first op whose result is no tensor of the specification, although its operands are."""
+        plan = self.plan
+        rank = self.ranks[0] if self.ranks else 0
+        cls = plan.class_of(plan.mesh.coordinates(rank))
+        ops = {op.out: op for op in cls.program.ops}
+        output = cls.program.outputs[plan.outputs[self.witness.output].plan]
+        if output not in ops:
             return None
-        return self._fit(node)
+        found = self._first(rank, ops, output, self.choice.settled)
+        found = found or self._first(rank, ops, output, lambda c, v: not self.standings.lost(rank, v))
+        if found is None:
+            return cls.name, ops[output], f"{op_words(plan, ops[output])} is not the tensor that is claimed"
+        narrow = Narrowing.of(plan, self.witness.inputs, self.witness.junk, contents).before(rank, found.out)
+        if narrow is not None:
+            less = "after it the ranks hold less of the tensor than they gave"
+            return cls.name, narrow, f"{op_words(plan, narrow)}: {less}"
+        return self._partial(cls.name, rank, ops, found) or (
+            cls.name, found,
+            f"{op_words(plan, found)}: its operands are the specification's, its result is not",
+        )  # fmt: skip
 
-    def _sum(self, name: str, at: dict[str, int], axes: tuple[str, ...]) -> int | None:
-        """The tensor added up over mesh axes, where every rank there computes one by the same op."""
-        mesh = self._plan.mesh
-        parts = []
-        for moving in itertools.product(*(range(mesh.axes[a]) for a in axes)):
-            rank = mesh.point({**at, **dict(zip(axes, moving, strict=True))})
-            if self._made(rank, name) != self._made(mesh.point(at), name):
-                return None
-            parts.append(self._expansion.value(rank, name))
-        first = self._expansion.network.nodes[parts[0]]
-        return self._expansion.network.add(
-            Node("merge", tuple(sorted(parts)), ("add",), first.sort, first.shape)
-        )
+    def _first(
+        self, rank: int, ops: dict[str, Op], output: str, right: Callable[[str, str], bool]
+    ) -> Op | None:
+        """The first op of the last chain of ops that are not right and lead to the output."""
+        cls = self.plan.class_of(self.plan.mesh.coordinates(rank)).name
+        made = nx.DiGraph((v, op.out) for op in ops.values() for v in op.ins)
+        made.add_node(output)
+        cone = {output} | nx.ancestors(made, output)
+        lost = made.subgraph(name for name in ops if name in cone and not right(cls, name))
+        if output not in lost:
+            return None
+        chain = {output} | nx.ancestors(lost, output)
+        return next(op for op in ops.values() if op.out in chain and not lost.in_degree(op.out))
 
-    def _made(self, rank: int, name: str) -> tuple[str, TensorType] | None:
-        """How a rank makes a tensor of this name."""
-        cls = self._expansion.class_of(rank)
-        if cls not in self._ops:
-            program = self._plan.by_class[cls].program
-            self._ops[cls] = {n: ("input", t) for n, t in program.inputs.items()}
-            self._ops[cls] |= {op.out: (op.name, op.type) for op in program.ops}
-        return self._ops[cls].get(name)
-
-    def _matches(self, node: int) -> bool:
-        return self._fit(node) is not None
-
-    def _fit(self, node: int) -> float | None:
-        flat = self.mixed and len(self._expansion.network.nodes[node].shape) == 1
-        for factor in sorted(self._factors, key=lambda f: (f != 1.0, f)):
-            keys = self._keys(node, factor, _SAMPLE)
-            if keys is None:
-                return None
-            owners = [self._owners.get(k, set()) for k in keys]
-            if all(owners) if flat else _shared(owners):
-                return factor
+    def _partial(self, cls: str, rank: int, ops: dict[str, Op], reader: Op) -> tuple[str, Op, str] | None:
+        """The partial sum that an op reads as if it were whole, at the op that made it."""
+        for v in reversed(reader.ins):  # parts of a sum may be divided by a whole, not by a part
+            here = ops.get(v)
+            while here is not None and here.name in _LINEAR and self._axes(rank, here.out):
+                before = next((ops[i] for i in here.ins if i in ops and self._axes(rank, i)), None)
+                if before is None:
+                    break
+                here = before
+            if here is not None and (axes := self._axes(rank, here.out)):
+                over = "/".join(axes)
+                read = f"is still a partial sum over {over} where {self._with_line(reader)} reads it"
+                return cls, here, f"{op_words(self.plan, here)} {read}: a reduction over {over} is missing"
         return None
 
-    def _keys(self, node: int, factor: float = 1.0, limit: int = 1 << 20) -> set[int] | None:
-        return contents(self._scenario, node, factor, limit)
+    def _axes(self, rank: int, value: str) -> tuple[str, ...]:
+        """Axes over which a value is a partial sum, and nothing without a sum."""
+        try:
+            found = self.standings.of(rank, value)
+        except EvaluationError:
+            return ()
+        return found[0].axes if found and all(s.axes for s in found) else ()
 
 
-def contents(scenario: Scenario, node: int, factor: float = 1.0, limit: int = 1 << 20) -> set[int] | None:
-    """Distinct values to nine digits, zero left out; ``None`` if the tensor cannot be evaluated."""
-    shape = scenario.network.nodes[node].shape
-    identity: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
-    try:
-        parts = scenario.evaluator.parts([(node, identity)], shape)
-    except (EvaluationError, Split):
-        return None
-    found: set[int] = set()
-    for _, _, (grid,) in parts:
-        numbers = np.unique(grid.data.astype(np.float64))
-        mantissa, exponent = np.frexp(numbers[np.isfinite(numbers) & (numbers != 0)] * factor)
-        keys = np.round(mantissa * (1 << 30)).astype(np.int64) + (exponent.astype(np.int64) << 40)
-        found.update(keys[:: max(1, len(keys) // limit)].tolist())
-    return found
-
-
-def _shared(sets: Iterable[set[int]]) -> bool:
-    """Do all sets have a common member? Of no sets at all (a tensor of zeros): yes."""
-    common: set[int] | None = None
-    for members in sets:
-        common = set(members) if common is None else common & members
-        if not common:
-            return False
-    return True
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

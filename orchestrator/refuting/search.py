@@ -153,9 +153,9 @@ def differences(
         for number, fact in enumerate(relation_facts(plan, relation, "output", output)):
             if wanted is not None and (output, number) not in wanted:
                 continue
-            for at in _places({s: r for s, r in fact.ranges.items() if s in plan.mesh.axes}):
+            for at in places({s: r for s, r in fact.ranges.items() if s in plan.mesh.axes}):
                 try:
-                    found = _difference(plan, scenario, expansion, relation, fact, at)
+                    found = difference(plan, scenario, expansion, relation, fact, at)
                 except EvaluationError:
                     continue
                 if found is not None:
@@ -163,7 +163,7 @@ def differences(
                     yield Difference(score, output, number, symbols, plan_value, spec_value)
 
 
-def _places(box: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
+def places(box: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
     """Mesh coordinates to look at: all of a small box, else its corners and some others."""
     if math.prod(hi - lo for lo, hi in box.values()) <= _RANKS_PER_FACT:
         return [
@@ -192,7 +192,7 @@ def fact_nodes(
     return expansion.network.add(merged), spec
 
 
-def _difference(
+def difference(
     plan: Plan,
     scenario: Scenario,
     expansion: Expansion,

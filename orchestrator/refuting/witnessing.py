@@ -15,23 +15,34 @@ from certificates.proof.writing import proof_bytes
 
 from ..children import run_checker
 from ..errors import OrchestratorError
-from .diagnose import locate
+from .diagnose import Cause, Prove, diagnose
 from .search import Witness, search
 
 _SEEDS = range(8)
 
 
+def _nothing(_plan: Plan, _outputs: Sequence[int]) -> bool:
+    """A prover that proves nothing: no edit is suggested."""
+    return False
+
+
 @dataclass(frozen=True)
 class Refutation:
-    """A replayed witness against one output relation, and where to look for the mistake."""
+    """A replayed witness against one output relation, and the cause as far as it was found."""
 
     output: int
     witness: Mapping[str, object]
     reason: str
+    cause: Cause | None = None
 
 
-def refute(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refutation | None:
-    """The first witness against one of ``facts`` (output relation, claimed fact) that the checker replays."""
+def refute(
+    plan: Plan, facts: Sequence[tuple[int, int]], seconds: float, prove: Prove = _nothing
+) -> Refutation | None:
+    """The first witness against one of ``facts`` (output relation, claimed fact) that the checker replays.
+
+    Its cause is looked for in the seconds that are left, at least in half of them.
+    """
     deadline = time.monotonic() + seconds
     for seed in _SEEDS:
         left = deadline - time.monotonic()
@@ -40,7 +51,9 @@ def refute(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float) -> Refu
         witness = search(plan, facts, seeds=(seed,), budget=left)
         seen = None if witness is None else replayed(plan, witness)
         if witness is not None and seen is not None:
-            return Refutation(witness.output, witness.to_json(), f"{seen}; {_suspect(plan, witness)}")
+            cause = _cause(plan, witness, max(deadline - time.monotonic(), seconds / 2), prove)
+            where = f"cause: {cause.describe(plan)}" if cause else "no op stands out"
+            return Refutation(witness.output, witness.to_json(), f"{seen}; {where}", cause)
     return None
 
 
@@ -63,9 +76,8 @@ def replayed(plan: Plan, witness: Witness) -> str | None:
     return said.reason if said.verdict == "REFUTED" else None
 
 
-def _suspect(plan: Plan, witness: Witness) -> str:
+def _cause(plan: Plan, witness: Witness, seconds: float, prove: Prove) -> Cause | None:
     try:
-        suspect = locate(plan, witness)
+        return diagnose(plan, witness, seconds, prove)
     except (OrchestratorError, RecursionError):
-        suspect = None
-    return f"look at {suspect.describe(plan)}" if suspect else "no op stands out"
+        return None

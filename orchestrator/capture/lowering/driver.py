@@ -111,7 +111,7 @@ class Lowering:
 
     def run(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            self.builder.frame = node.frame
+            self.builder.frame, self.builder.caller = node.frame, node.caller
             self.context.op = node.op
             self._fatal += self._waits.see(node)
             if node.op == "storage.resize":
@@ -258,7 +258,7 @@ class Lowering:
         What is ``carried`` from step to step is an output if the input of its name is read, else neither.
         Rendezvous that another rank has ``needed`` are kept, whether or not this one reads their results.
         """
-        self.builder.frame = None
+        self.builder.frame = self.builder.caller = None
         results: dict[str, Value] = {}
         met = {d.meeting: d.out for d in self.builder.drafts.values() if d.meeting is not None}
         live = self._reached([out for meeting, out in met.items() if meeting in needed])

@@ -22,7 +22,7 @@ def wrong(uneven: Plan) -> Plan:
 def test_a_wrong_plan_is_refuted_with_the_place_and_the_op(wrong: Plan) -> None:
     found = refute(wrong, [(0, 0), (0, 1)], 60)
     assert found is not None and found.output == 0
-    assert "; look at " in found.reason or found.reason.endswith("; no op stands out")
+    assert "; cause: " in found.reason or found.reason.endswith("; no op stands out")
     assert set(found.witness) >= {"inputs", "output", "piece", "symbols"}
 
 
