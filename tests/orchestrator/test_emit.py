@@ -160,7 +160,7 @@ def test_a_broken_plan_is_refuted_and_the_op_named(mlp: Plan, tmp_path: Path) ->
     refuted = [v for v in done.verdicts if v.verdict == "REFUTED"]
     assert len(refuted) == 1 and done.exit_code == 1
     assert "the witness gives" in refuted[0].reason
-    assert "look at tanh" in refuted[0].reason and "conftest.py:" in refuted[0].reason
+    assert "`tanh %" in refuted[0].reason and "conftest.py:" in refuted[0].reason
     assert not any(v.verdict == "PROVED" and v.plan == "loss" for v in done.verdicts)
     assert read(tmp_path / "b").witness is not None
     checked = run_checker(tmp_path / "b")
