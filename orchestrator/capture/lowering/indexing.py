@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..builder import Literal, Value
-from ..memory import Geometry
 from ..recorder import Node
-from .arguments import schema
 from .places import Places, places
 from .table import Context, axis_of, effects, lowers
+
+#: Rows that are put in places apart from each other: each is a piece of a concatenation.
+_PIECES = 64
 
 
 @lowers("aten.embedding", ignores=("padding_idx", "scale_grad_by_freq", "sparse"))
@@ -239,26 +239,41 @@ def _select_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, in
     return c.b.pad(c.b.reshape(grad, (*grad.shape[:dim], 1, *grad.shape[dim:])), 0, low, high)
 
 
-@effects("aten.slice_scatter.default", "aten.select_scatter.default")
-def _written_into(driver: Any, node: Node) -> None:
-    """A copy in which a view is written."""
-    given = dict(zip((a.name for a in schema(node.op).arguments), node.args, strict=False)) | dict(
-        node.kwargs
+@lowers("aten.select_scatter")
+def _select_scatter(c: Context, x: Value, src: Value, dim: int, index: int) -> Value:
+    wide = c.b.reshape(src, (*x.shape[: dim % len(x.shape)], 1, *src.shape[dim % len(x.shape) :]))
+    return _slice_scatter(c, x, wide, dim, index % x.shape[dim], index % x.shape[dim] + 1)
+
+
+@lowers("aten.slice_scatter")
+def _slice_scatter(
+    c: Context,
+    x: Value,
+    src: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    """The rows of ``src`` in their places, those of ``x`` between them."""
+    dim, n = dim % len(x.shape), x.shape[dim]
+    places = range(n)[slice(start, end, step)]
+    if src.shape[dim] != len(places) or (step > 1 and len(places) > _PIECES):
+        raise c.refuse(
+            f"{src.shape[dim]} rows for {len(places)} places, of which at most {_PIECES} may lie apart"
+        )
+    own = c.value(src, x.dtype)
+    runs = (
+        [(places.start, own)]
+        if step == 1
+        else [(p, c.b.narrow(own, dim, i, 1)) for i, p in enumerate(places)]
     )
-    whole, part = node.outs, given["src"].geometry
-    driver.write(whole, driver.read(given["self"]))
-    place: Geometry = whole.geometry
-    dim = given.get("dim", 0) % len(place.size)
-    n, offset = place.size[dim], place.offset
-    if "index" in given:
-        size, stride = list(part.size), [s for d, s in enumerate(place.stride) if d != dim]
-        offset += given["index"] % n * place.stride[dim]
-    else:
-        start, _, step = slice(given.get("start"), given.get("end"), given.get("step", 1)).indices(n)
-        size, stride = list(part.size), [s * (step if d == dim else 1) for d, s in enumerate(place.stride)]
-        offset += start * place.stride[dim]
-    if 0 not in size:
-        driver.write(replace(whole, geometry=Geometry.of(size, stride, offset)), driver.read(given["src"]))
+    parts, at = list[Value](), 0
+    for place, rows in runs if places else ():
+        parts += [c.b.narrow(x, dim, at, place - at)] if place > at else []
+        parts.append(rows)
+        at = place + rows.shape[dim]
+    return c.b.concatenate([*parts, *([c.b.narrow(x, dim, at, n - at)] if at < n else [])], dim)
 
 
 @lowers("aten.split_with_sizes_copy", "fsdp.split_with_sizes_copy")
