@@ -12,7 +12,7 @@ from .findings import Findings
 from .pictures import Node, graph_svg
 
 DEEP, MOST = 3, 14
-NAMED = re.compile(r"(%\d+|[A-Za-z_][\w.]*) of (\w+)")
+NAMED = re.compile(r"`([a-z_]+) (%\d+|[A-Za-z_][\w.]*)`")
 
 
 def both_sides(found: Findings, output: int) -> tuple[str, str, str]:
@@ -26,8 +26,9 @@ def both_sides(found: Findings, output: int) -> tuple[str, str, str]:
 def _centre(found: Findings, output: int) -> tuple[str, str, str]:
     """What the maker's diagnosis points at, if there is such a tensor; else the output itself."""
     plan, relation = found.plan, found.plan.outputs[output]
-    for value, space in NAMED.findall(found.examined.manifest.verdicts[output][3]):
-        if space in plan.classes and value in plan.classes[space].program.types:
+    for name, value in NAMED.findall(found.examined.manifest.verdicts[output][3]):
+        made = {c: cls.program.producers.get(value) for c, cls in plan.classes.items()}
+        for space in (c for c, op in made.items() if op is not None and op.name == name):
             return space, value, "the tensor that the maker's diagnosis points at, which nobody checked"
     space = relation.pieces[0].cls if relation.pieces else next(iter(plan.classes))
     return space, plan.classes[space].program.outputs[relation.plan], "the output"

@@ -25,7 +25,7 @@ def test_the_makers_diagnosis_is_shown_and_called_unchecked(wrong: Findings) -> 
 def test_without_a_diagnosis_it_is_the_output(wrong: Findings) -> None:
     at = next(iter(wrong.refuted))
     manifest = wrong.examined.manifest
-    for said in ("", "look at subtract %999 of c0", "look at %31 of nowhere"):
+    for said in ("", "x.py:3: `subtract %999` is wrong", "x.py:3: `nothing %31` is wrong"):
         verdicts = tuple((*v[:3], said) for v in manifest.verdicts)
         examined = replace(wrong.examined, manifest=manifest._replace(verdicts=verdicts))
         _, right, how = both_sides(replace(wrong, examined=examined), at)
