@@ -21,7 +21,7 @@ CHECKER = Path(__file__).resolve().parents[1] / "checker"
 PARTS = {
     "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "cli"),
     "REFUTED": ("refuting",),
-    "report": ("report",),
+    "report": ("report", "reporting"),
 }
 LAYOUT = {
     *(token.NEWLINE, token.INDENT, token.DEDENT, token.ENDMARKER),

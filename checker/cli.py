@@ -13,17 +13,15 @@ import click
 
 from . import kernel
 from .errors import CheckerError, Rejected, SolverMissing, Undecided, need
-from .language.plan import Plan
-from .language.proof import Fact
 from .reading.bundle import read_bundle, read_file, read_plan_file
 from .reading.plan import read_plan
 from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
-from .refuting.inline import inline
-from .refuting.witness import replay as replay_witness
-from .report.verdict import final_line, report, rounded
+from .refuting.witnesses import witnesses
+from .report.render import NOT_COMPARED, SAME
+from .report.verdict import final_line, report, shown
 from .report.verdict import trusted_base as trusted
-from .rules.relations import relation_facts
+from .reporting import compare
 from .rules.roles import states
 from .solvers import read_answers, replay, solvers
 
@@ -34,36 +32,15 @@ class Policy:
 
     confirmations: int = 2
     reductions: bool = True
+    reports: bool = True
 
 
 def read_policy(path: Path) -> Policy:
-    item = members(
-        read_json(read_file(path, "policy"), "policy"), "policy", "", "confirmations shape_reduction"
-    )
-    reductions = item.get("shape_reduction", True)
-    need(isinstance(reductions, bool), "policy: shape_reduction is true or false")
-    return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), reductions)
-
-
-def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...], ...]) -> dict[int, str]:
-    """Replays the bundle's witness (obligation 18)."""
-    if "witness.json" not in data:
-        return {}
-    witness = read_json(data["witness.json"], "witness")
-    need(isinstance(witness, dict), "witness: an object is expected")
-    output = integer(witness.get("output"), "witness: output", 0, len(claimed))
-    piece = integer(witness.get("piece"), "witness: piece", 0, len(claimed[output]))
-    flat = inline(plan)  # calls written out: an output then has another name
-    fact = relation_facts(flat, flat.outputs[output], "outputs")[piece]
-    found = replay_witness(flat, fact, witness)
-    at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
-    sides = [
-        f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number" for s in (found.plan, found.spec)
-    ]
-    return {
-        output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
-        f"{' at ' + at if at else ''}"
-    }
+    known = "confirmations shape_reduction reports"
+    item = members(read_json(read_file(path, "policy"), "policy"), "policy", "", known)
+    flags = [item.get(name, True) for name in known.split()[1:]]
+    need(all(isinstance(f, bool) for f in flags), "policy: shape_reduction and reports are true or false")
+    return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), *flags)
 
 
 @click.command(name="tv-check")
@@ -146,9 +123,11 @@ def check(
         raise Rejected(1, "the bundle's plan is not the plan you gave")
     proof = read_proof(data["proof.json"])
     examined = kernel.examine(manifest, plan, proof, data)
-    if not policy.reductions and any(b"QF_UFLRA" in t for t in examined.files.values()):
+    if not policy.reductions and examined.algebra:
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
-    refuted = witnesses(plan, data, examined.claimed)
+    replayed = witnesses(plan, data, examined.claimed)
+    compared = policy.reports and compare(examined, proof, data, replayed)
+    refuted = {output: shown(replay) for output, replay in replayed.items()}
     chosen = solvers(commands)
     answers = {
         f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"), p.name)
@@ -160,7 +139,7 @@ def check(
     answers |= replay(examined.files, chosen, jobs)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
-    lines = report(examined, verified, answers, proof)
+    lines = report(examined, verified, answers, proof, SAME if compared else NOT_COMPARED)
     if base:
         lines = trusted(plan, proof, examined.files.values(), list(answers), bool(refuted)) + lines
     outputs = [vars(o) for o in verified.outputs]

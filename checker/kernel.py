@@ -85,6 +85,7 @@ class Examined:
     claimed: tuple[tuple[Fact, ...], ...]
     cases: int
     steps: int
+    algebra: frozenset[str]
     normalised: frozenset[str]
     assumptions: tuple[str, ...]
     padding: tuple[str, ...]
@@ -138,7 +139,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         relation = proof.declared.get(number)
         if relation is not None and (relation >= len(declared) or fact not in declared[relation]):
             raise Rejected(3, "this is no fact of the input relation it cites", f"fact {number}")
-    texts = _Texts(members, manifest.status)
+    texts = _Texts(members, manifest)
     lemmas = [_lemma(plan, lemma, texts, f"lemma {i}, ") for i, lemma in enumerate(proof.lemmas)]
     unlisted = dict.fromkeys(f for relation in declared for f in relation if lemmas).keys() - set(proof.facts)
     facts = [*proof.facts, *unlisted]  # a call may rest on a declared fact without its being listed
@@ -158,6 +159,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         claimed,
         texts.cases,
         len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
+        frozenset(texts.algebra),
         frozenset(texts.normalised),
         tuple(assumptions),
         tuple(padding),
@@ -188,9 +190,10 @@ def _fact(model: Model, fact: Fact, where: str) -> None:
 class _Texts:
     """Obligation 12: the files of a bundle against the texts that the kernel generates."""
 
-    def __init__(self, members: Mapping[str, bytes], status: str) -> None:
-        self.members, self.status = members, status
+    def __init__(self, members: Mapping[str, bytes], manifest: Manifest) -> None:
+        self.members, self.status, self.version = members, manifest.status, manifest.version
         self.files: dict[str, bytes] = {}
+        self.algebra: set[str] = set()
         self.normalised: set[str] = set()
         self.cases = 0
 
@@ -277,7 +280,8 @@ def _stages(
         if isinstance(stage, LayoutStage):
             layout = Layout(model, facts, stage, where)
             text = file_text(
-                "QF_UFLIRA",
+                "t",
+                texts.version,
                 stage.title,
                 texts.status,
                 list(layout.ranges),
@@ -292,7 +296,8 @@ def _stages(
             check_widths(algebra, where)
             for i, case in enumerate(algebra.cases):
                 text = file_text(
-                    "QF_UFLRA",
+                    "e",
+                    texts.version,
                     stage.title,
                     texts.status,
                     [],
@@ -304,6 +309,7 @@ def _stages(
                 if new and _normal(case.defs, case.left, case.right):
                     texts.normalised.add(case.file)
             names = {case.file for case in algebra.cases}
+            texts.algebra |= names
         proved.add(stage.goal)
         stages.append(Proved(stage.goal, stage.title, frozenset(names), frozenset(used)))
     if not proved.issuperset(range(listed)):
@@ -406,10 +412,10 @@ def conclude(
             )
     if examined.never and not refuted:
         raise examined.never
-    return Verified(tuple(outputs), _invariant(examined.plan, outputs), _SEAL)
+    return Verified(tuple(outputs), invariant(examined.plan, outputs), _SEAL)
 
 
-def _invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
+def invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
     """Why the claim is not the inductive invariant of a whole run; empty if it is (DESIGN section 1)."""
     reasons = [f"{o.plan} is not proved" for o in outputs if o.verdict != "PROVED"]
     reasons += [] if plan.outputs else ["nothing is claimed"]

@@ -1,11 +1,9 @@
 """Boxes of index symbols, split on demand.
 
 Following a tensor element to its source is straight-line code over affine forms; where a branch or a
-division is
-not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore` splits the
-box there and
-runs the code again on every part. Names of split symbols depend on the split only, so equal code gives
-equal names.
+division is not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore`
+splits the box there and runs the code again on every part. Names of split symbols depend on the split only,
+so equal code gives equal names.
 """
 
 from __future__ import annotations

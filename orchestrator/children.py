@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from certificates.bundle.bundle import OutputVerdict
+from certificates.bundle.bundle import REPORTS, OutputVerdict
 
 _ROOT = str(Path(__file__).parents[1])
 _CODE = (
@@ -41,6 +41,22 @@ def run_checker(bundle: Path, *options: str) -> Checked:
     words = command("checker.cli", "main", str(bundle), "--json", *options)
     done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     return _checked(done.returncode, done.stdout, done.stderr)
+
+
+def write_reports(bundle: Path) -> dict[str, bytes]:
+    """The reports of a bundle without any, written by the checker, as a child process.
+
+    Of a bundle that does not hold, the reports say so; a checker that wrote none is an ``OSError``.
+    """
+    words = command("checker.reporting", "main", str(bundle), "--out", str(bundle))
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    missing = [name for name in REPORTS if not (bundle / name).is_file()]
+    if missing:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise OSError(
+            f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {done.returncode}'}"
+        )
+    return {name: (bundle / name).read_bytes() for name in REPORTS}
 
 
 def _checked(code: int, out: bytes, err: bytes) -> Checked:

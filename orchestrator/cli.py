@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from certificates.bundle.about import FIELDS, checked_about, read_about
 from certificates.bundle.bundle import NotABundle
 from certificates.canonical import read_bytes
 from certificates.errors import FormatError
@@ -29,6 +30,7 @@ from .emit import emit
 from .errors import SolverMissing
 from .progress import Progress
 
+_Main = Callable[..., None]
 _OPTIONS = (
     click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path)),
     click.option("--jobs", type=click.IntRange(1, 256), help="Solver processes at a time [default: cores]."),
@@ -41,7 +43,21 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-_Main = Callable[..., None]
+def _about_options(command: _Main) -> _Main:
+    """``--about FILE`` and an option for each thing that can be said."""
+    for name, what in reversed(FIELDS.items()):
+        command = click.option(f"--about-{name}", metavar="TEXT", help=f"Say of the run: {what}.")(command)
+    return click.option(
+        "--about", "about_file", type=click.Path(path_type=Path, dir_okay=False),
+        help="A JSON object of what is said of the run; the options below add to it. Not checked.",
+    )(command)  # fmt: skip
+
+
+def _about(file: Path | None, said: dict[str, str | None]) -> dict[str, str]:
+    """What the file says, and the options, which win."""
+    found = read_about(read_bytes(file), str(file)) if file else {}
+    words = {name.removeprefix("about_"): value for name, value in said.items() if value is not None}
+    return found | checked_about(words, "--about-...")
 
 
 def _common(command: _Main) -> _Main:
@@ -71,6 +87,7 @@ class _Stop(Exception):
     "--core-solver", metavar="COMMAND",
     help="SMT-LIB solver to ask for unsat cores, given a file as its last word [default: z3, in process].",
 )  # fmt: skip
+@_about_options
 def emit_main(
     plan_path: Path,
     jobs: int | None,
@@ -81,6 +98,8 @@ def emit_main(
     no_solve: bool,
     answers: Path | None,
     core_solver: str | None,
+    about_file: Path | None,
+    **said: str | None,
 ) -> None:
     """Write a certificate bundle for the plan file PLAN.
 
@@ -93,10 +112,10 @@ def emit_main(
         raise click.UsageError("--no-solve asks no solver, so there is nothing for --core-solver to do")
     try:
         with _guarded():
-            plan, progress = load(plan_path), _progress("tv-emit", quiet)
+            plan, progress, about = load(plan_path), _progress("tv-emit", quiet), _about(about_file, said)
             done = emit(
                 plan, out, solve=not no_solve, jobs=jobs, witness_seconds=witness_seconds, progress=progress,
-                answers=answers, core_solver=core_solver,
+                answers=answers, core_solver=core_solver, about=about,
             )  # fmt: skip
     except _Stop as stop:
         _finish(stop.code, [stop.line], {}, as_json)

@@ -10,14 +10,14 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from certificates.bundle.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
-from certificates.bundle.report import report, summary
+from certificates.bundle.about import checked_about
+from certificates.bundle.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, summary, write
 from certificates.canonical import digest
 from certificates.plan.calls import Site
 from certificates.plan.functions import inline
@@ -25,6 +25,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
 from certificates.words import clean
 
+from .children import write_reports
 from .errors import SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
@@ -113,12 +114,14 @@ def emit(
     progress: Progress | None = None,
     answers: Path | str | None = None,
     core_solver: str | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> Emission:
     """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`.
 
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
+    ``about`` is what is said of the run (``certificates.bundle.about``); it stands apart from what is proved.
     """
     out = Path(os.path.abspath(out))
     check_replaceable(out)
@@ -140,11 +143,11 @@ def emit(
         {o.file: o.text for o in proof.obligations},
         verdicts,
         solving.status,
-        report(plan, canonical, verdicts, solving.status, len(proof.obligations), proof.document),
         refutation.witness if refutation else None,
+        checked_about(about) if about else None,
     )
     with run.progress.phase("write"):
-        write(bundle, out)
+        write(bundle, out, write_reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()

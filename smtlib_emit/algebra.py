@@ -1,4 +1,4 @@
-"""Algebra obligations: arithmetic at reduced sizes, one constant per element (QF_UFLRA)."""
+"""Algebra obligations: arithmetic at reduced sizes, one constant per element."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AlgebraText:
         """The SMT-LIB file of one case."""
         premises = [(kind_of(p), self.premise(p)) for p in case.premises]
         return sexp.script(
-            logic="QF_UFLRA",
+            letter="e",
             title=self.stage.title,
             status=status,
             premises=premises,

@@ -1,4 +1,4 @@
-"""Layout obligations: data movement at true sizes with symbolic indices (QF_UFLIRA)."""
+"""Layout obligations: data movement at true sizes with symbolic indices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LayoutText:
         """The SMT-LIB file of the stage."""
         goal = self.facts[self.stage.goal]
         return sexp.script(
-            logic="QF_UFLIRA",
+            letter="t",
             title=self.stage.title,
             status=status,
             premises=[(kind_of(p), self.premise(p)) for p in self.stage.premises],

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.breakages.corpus import PARTS
+from tests.breakages.lines import LINES, recorded
 from tests.breakages.outcome import judged, refuted
 
 #: From capture to the checker's verdict; other mistakes go as far as the replay of a witness.
@@ -67,3 +68,10 @@ def test_another_mistake_is_refuted_and_the_rest_proved(number: str, mistake: st
 )
 def test_a_witness_is_replayed(number: str, mistake: str) -> None:
     assert fnmatchcase(refuted(PARTS[number], mistake), PARTS[number].mistakes[mistake].refuted)
+
+
+def test_every_mistake_has_its_lines() -> None:
+    assert {n: set(found) for n, (_, found) in LINES.items()} == {
+        n: set(p.mistakes) for n, p in PARTS.items()
+    }
+    assert all(recorded(number, mistake) for number, mistake in WRONG)

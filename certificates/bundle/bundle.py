@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +18,14 @@ from ..plan.plan import Plan
 from ..plan.reading import loads
 from ..plan.writing import dumps
 from ..proof.reading import proof_from_json, verdicts_from_json
+from .about import read_about
 
-FORMAT, VERSION = "trainverify-bundle", 1
+FORMAT, VERSION = "trainverify-bundle", 2
 GENERATOR = "trainverify 0.1.0"
 MANIFEST = "manifest.json"
+REPORTS = ("report.txt", "report.html")
+#: Given a folder with all other members of a bundle, gives its reports by name.
+Reporter = Callable[[Path], Mapping[str, bytes]]
 
 Status = Literal["unsat", "unknown"]
 Word = Literal["PROVED", "REFUTED", "UNKNOWN"]
@@ -69,6 +73,19 @@ class OutputVerdict:
         return {"spec": self.spec, "plan": self.plan, "verdict": self.verdict, "reason": self.reason}
 
 
+def summary(verdicts: Sequence[OutputVerdict]) -> str:
+    """The verdict in one line. Nothing claimed is no success."""
+    words = [v.verdict for v in verdicts]
+    total = len(words)
+    if "REFUTED" in words:
+        differ = f"{words.count('REFUTED')} of {total} outputs differ on a concrete input"
+        return f"REFUTED: {differ}; {words.count('PROVED')} proved"
+    if "UNKNOWN" in words or not words:
+        without = f"{words.count('UNKNOWN')} of {total} outputs without a verdict"
+        return f"UNKNOWN: {without}; {words.count('PROVED')} proved"
+    return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
+
+
 @dataclass(frozen=True)
 class Manifest:
     """``manifest.json``: SHA-256 by member, and a verdict per output relation, in the plan's order."""
@@ -92,7 +109,7 @@ class Manifest:
 @dataclass(frozen=True)
 class Bundle:
     """A certificate. ``proof`` is ``proof.json``, ``obligations`` maps file numbers (``0001``) to texts;
-    ``report`` is for people.
+    ``about`` is what the maker says of the run. ``reports`` are for people; the checker writes them.
     """
 
     plan: Plan
@@ -100,8 +117,9 @@ class Bundle:
     obligations: Mapping[str, str]
     verdicts: tuple[OutputVerdict, ...]
     status: Status
-    report: str
     witness: Mapping[str, object] | None = None
+    about: Mapping[str, str] | None = None
+    reports: Mapping[str, bytes] = field(default_factory=dict)
 
     def members(self) -> dict[str, bytes]:
         """Every file but the manifest."""
@@ -109,7 +127,9 @@ class Bundle:
         out |= {_obligation(number): text.encode("ascii") for number, text in self.obligations.items()}
         if self.witness is not None:
             out["witness.json"] = canonical_bytes(self.witness)
-        return out | {"run.sh": RUN_SH.encode("ascii"), "report.txt": self.report.encode("ascii")}
+        if self.about is not None:
+            out["about.json"] = canonical_bytes(dict(self.about))
+        return out | {"run.sh": RUN_SH.encode("ascii")} | dict(self.reports)
 
 
 def _obligation(number: str) -> str:
@@ -119,25 +139,34 @@ def _obligation(number: str) -> str:
 # --- writing -----------------------------------------------------------------------------------------------
 
 
-def write(bundle: Bundle, folder: Path) -> None:
-    """Write or replace a bundle. A kill leaves the old one, the new one or none, never a mixture."""
+def write(bundle: Bundle, folder: Path, report: Reporter | None = None) -> None:
+    """Write or replace a bundle. A kill leaves the old one, the new one or none, never a mixture.
+
+    ``report`` is given the folder with all other members, and the manifest of these.
+    """
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "old"))
     for leftover in (scratch, old):
         if leftover.exists():
             shutil.rmtree(leftover)
-    members = bundle.members()
     (scratch / "obligations").mkdir(parents=True)
-    for name, data in members.items():
-        (scratch / name).write_bytes(data)
-    manifest = Manifest(bundle.status, {n: digest(d) for n, d in members.items()}, bundle.verdicts)
-    (scratch / MANIFEST).write_bytes(canonical_bytes(manifest.to_json()))
+    _put(bundle, scratch)
+    if report is not None:
+        _put(replace(bundle, reports=report(scratch)), scratch)
     if folder.exists():
         folder.rename(old)
     scratch.rename(folder)
     if old.exists():
         shutil.rmtree(old)
+
+
+def _put(bundle: Bundle, folder: Path) -> None:
+    members = bundle.members()
+    for name, data in members.items():
+        (folder / name).write_bytes(data)
+    manifest = Manifest(bundle.status, {n: digest(d) for n, d in members.items()}, bundle.verdicts)
+    (folder / MANIFEST).write_bytes(canonical_bytes(manifest.to_json()))
 
 
 def check_replaceable(folder: Path) -> None:
@@ -164,8 +193,8 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a bundle, or a ``FormatError``."""
     raw = parse_json(read_bytes(folder / MANIFEST))
     keys = {"format", "version", "generator", "status", "members", "verdicts"}
-    if not isinstance(raw, dict) or set(raw) != keys or raw["version"] != VERSION:
-        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version {VERSION}")
+    if not isinstance(raw, dict) or set(raw) != keys or raw["version"] not in (1, VERSION):
+        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version 1 or {VERSION}")
     members, generator = raw["members"], raw["generator"]
     listed = isinstance(members, dict) and all(isinstance(v, str) for v in members.values())
     if not listed or not isinstance(generator, str):
@@ -202,23 +231,24 @@ def read(folder: Path) -> Bundle:
         data[name] = read_bytes(folder / name)
         if digest(data[name]) != wanted:
             raise FormatError(f"{name} has not the SHA-256 that the manifest lists")
-    missing = [n for n in ("plan.json", "proof.json", "report.txt") if n not in data]
+    missing = [n for n in ("plan.json", "proof.json") if n not in data]
     if missing:
         raise FormatError(f"the manifest does not list {missing[0]}")
     witness = parse_json(data["witness.json"]) if "witness.json" in data else None
     if witness is not None and not isinstance(witness, dict):
         raise FormatError("witness.json must be an object")
     try:
-        texts = {n: d.decode("ascii") for n, d in data.items() if n.endswith((".smt2", ".txt"))}
+        texts = {n: d.decode("ascii") for n, d in data.items() if n.endswith(".smt2")}
     except UnicodeDecodeError as error:
-        raise FormatError(f"an obligation or the report is not ASCII: {error}") from None
+        raise FormatError(f"an obligation is not ASCII: {error}") from None
     proof_from_json(parse_json(data["proof.json"]))
     return Bundle(
         loads(data["plan.json"]),
         data["proof.json"],
-        {n[len("obligations/") : -len(".smt2")]: t for n, t in texts.items() if n.endswith(".smt2")},
+        {n[len("obligations/") : -len(".smt2")]: t for n, t in texts.items()},
         manifest.verdicts,
         manifest.status,
-        texts["report.txt"],
         witness,
+        read_about(data["about.json"]) if "about.json" in data else None,
+        {n: d for n, d in data.items() if n in REPORTS},
     )

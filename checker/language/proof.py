@@ -182,6 +182,7 @@ class Proof(NamedTuple):
 class Manifest(NamedTuple):
     """What `manifest.json` says: status of the files, digests of the members, a claim per output relation."""
 
+    version: int
     generator: str
     status: str
     members: Mapping[str, str]

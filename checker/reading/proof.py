@@ -66,7 +66,9 @@ TERMS = {"lit": 1, "*": 2, **OPERATORS, **ARITY}
 """Heads of a law's terms, with the number of their arguments; `+` has two or more."""
 
 
-MEMBER = re.compile(rf"(plan|proof|witness)\.json|run\.sh|report\.txt|obligations/{FILE.pattern}\.smt2")
+MEMBER = re.compile(
+    rf"(plan|proof|witness|about)\.json|run\.sh|report\.(txt|html)|obligations/{FILE.pattern}\.smt2"
+)
 reduction = one_of(("add", "max", "min"), "unknown reduction")
 file = partial(text, pattern=FILE)
 
@@ -95,12 +97,13 @@ def read_manifest(data: bytes) -> Manifest:
         verdicts=array,
         status=one_of(("unsat", "unknown"), "unknown status"),
     )
-    need(top["version"] == 1, "manifest: unknown version")
+    need(top["version"] in (1, 2), "manifest: unknown version")
     verdicts = [
         record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
         for v in top["verdicts"]
     ]
     return Manifest(
+        top["version"],
         top["generator"],
         top["status"],
         top["members"],

@@ -5,8 +5,9 @@ specification, up to a factor made of mesh sizes, either as they are or summed o
 axes. Right plans hold tensors without counterpart too (a local maximum, a partial denominator), but their
 effect disappears again before the outputs. So the suspects are the ops without counterpart from which a
 chain of such ops leads to the wrong output, and the first of these whose operands are in order is named.
-Tensors of less than all shards have counterparts as well. So if that op rests on a collective after which
-the ranks hold less than they gave (a broadcast over shards: :mod:`.narrowing`), the collective is named.
+Tensors of less than all shards have counterparts as well. So if that op, or the output if nothing is lost,
+rests on a collective after which the ranks hold less than they gave (a broadcast over shards:
+:mod:`.narrowing`), the collective is named.
 This is a guess for people; the refutation does not rest on it.
 """
 
@@ -63,11 +64,13 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
         # Values of several tensors in one bucket are no mistake by themselves.
         values.mixed = True
         found = _first_lost(values, rank, ops, output) or found
-    if found is not None:
-        lost = Narrowing.of(plan, witness.inputs, witness.junk, contents).before(rank, found.out)
-        return Suspect(rank, expansion.class_of(rank), lost or _scaled_term(values, rank, ops, found))
-    # every tensor has a counterpart: two outputs were exchanged, or a right tensor is not the right one
-    return Suspect(rank, expansion.class_of(rank), ops[output]) if output in ops else None
+    # if every tensor has a counterpart, two outputs were exchanged, or a right tensor is not the right one
+    at_fault = _scaled_term(values, rank, ops, found) if found is not None else ops.get(output)
+    if at_fault is None:
+        return None
+    narrowing = Narrowing.of(plan, witness.inputs, witness.junk, contents)
+    lost = narrowing.before(rank, output if found is None else found.out)
+    return Suspect(rank, expansion.class_of(rank), lost or at_fault)
 
 
 def _first_lost(values: _Values, rank: int, ops: dict[str, Op], output: str) -> Op | None:

@@ -53,7 +53,7 @@ def replayed(plan: Plan, witness: Witness) -> str | None:
         OutputVerdict(r.spec, r.plan, "REFUTED" if i == witness.output else "UNKNOWN")
         for i, r in enumerate(plan.outputs)
     )
-    bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", "", witness.to_json())
+    bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", witness.to_json())
     with tempfile.TemporaryDirectory(prefix="trainverify-") as scratch:
         write(bundle, Path(scratch, "bundle"))
         options = []

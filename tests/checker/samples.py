@@ -100,6 +100,7 @@ class Bundle:
     verdicts: list[dict[str, str]]
     status: str = "unsat"
     extra: dict[str, bytes] = field(default_factory=dict)
+    version: int = 2
 
     def copy(self) -> Bundle:
         return copy.deepcopy(self)
@@ -110,7 +111,7 @@ class Bundle:
         data |= self.extra
         manifest = {
             "format": "trainverify-bundle",
-            "version": 1,
+            "version": self.version,
             "generator": "by hand",
             "status": self.status,
             "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},
@@ -298,7 +299,7 @@ def row_parallel() -> Bundle:
 (check-sat)
 (exit)
 """,
-        "0002": HEAD.format(logic="QF_UFLIRA")
+        "0002": HEAD.format(logic="ALL")
         + """; all-reduce
 (declare-fun tp () Int)
 (declare-fun z0 () Int)
@@ -434,7 +435,7 @@ def shards() -> Bundle:
         ]
         asserts = "".join(f"(assert (! {t} :named {k}.{n}))\n" for n, (k, t) in enumerate(lines, 1))
         files[f"000{1 + r}"] = (
-            HEAD.format(logic="QF_UFLIRA")
+            HEAD.format(logic="ALL")
             + f"""; gather and flatten
 (declare-fun dp () Int)
 (declare-fun z0 () Int)

@@ -18,8 +18,9 @@ MAY = {
     "kernel": ("errors", "language", "rules"),
     "solvers": ("errors",),
     "refuting": ("errors", "language", "reading", "rules"),
-    "report": ("language", "rules", "kernel"),
-    "cli": ("errors", "language", "reading", "rules", "kernel", "solvers", "refuting", "report"),
+    "report": ("language", "reading", "rules", "kernel", "refuting"),
+    "reporting": ("errors", "language", "reading", "kernel", "refuting", "report"),
+    "cli": ("errors", "reading", "rules", "kernel", "solvers", "refuting", "report", "reporting"),
 }
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.plan.placements import Placement, Shard
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Plan, Relation
 from orchestrator.errors import Unproved
 from orchestrator.proving.engine import Engine
 from orchestrator.solving.cores import Cores
 
 Write = Callable[[ProgramBuilder], None]
-Layout = Mapping[str, Mapping[str, Placement]]
+Layout = Mapping[str, Mapping[str, Placement]] | Sequence[Relation]
 
 
 def pair(

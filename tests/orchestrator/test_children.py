@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.children import Checked, _checked, command, run_checker
+from certificates.bundle.bundle import REPORTS
+from certificates.plan.plan import Plan
+from orchestrator.children import Checked, _checked, command, run_checker, write_reports
+from orchestrator.emit import emit
 
 LINE = {"exit_code": 0, "lines": ["PROVED: all of it"], "outputs": []}
 
@@ -52,3 +55,20 @@ def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
         command("checker.cli", "main", "--help"), cwd=tmp_path, capture_output=True, check=False
     )
     assert done.returncode == 0 and b"BUNDLE" in done.stdout
+
+
+def test_reports_are_written_by_the_checker(mlp: Plan, tmp_path: Path) -> None:
+    """As a child: what this process knows does not reach them. In this process the bytes are the same."""
+    emit(mlp, tmp_path / "b", solve=False)
+    here = {name: (tmp_path / "b" / name).read_bytes() for name in REPORTS}
+    for name in REPORTS:
+        (tmp_path / "b" / name).unlink()
+    manifest = json.loads((tmp_path / "b/manifest.json").read_bytes())
+    manifest["members"] = {n: d for n, d in manifest["members"].items() if n not in REPORTS}
+    (tmp_path / "b/manifest.json").write_text(json.dumps(manifest))
+    assert write_reports(tmp_path / "b") == here
+
+
+def test_a_checker_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"the checker wrote no report\.txt"):
+        write_reports(tmp_path / "nowhere")

@@ -20,9 +20,9 @@ from certificates.bundle.bundle import (
     OutputVerdict,
     read,
     read_manifest,
+    summary,
     write,
 )
-from certificates.bundle.report import summary
 from certificates.canonical import digest
 from certificates.errors import FormatError
 from certificates.plan.plan import Plan
@@ -34,11 +34,14 @@ from checker.solvers import read_answers
 ROOT = Path(__file__).resolve().parents[3]
 
 
+WORDS = {"report.txt": b"in words\n", "report.html": b"<p>in words\n"}
+
+
 @pytest.fixture
 def bundle(mlp: Plan) -> Bundle:
     verdicts = tuple(OutputVerdict(r.spec, r.plan, "PROVED") for r in mlp.outputs)
     texts = {"0001": "(check-sat)\n", "0002": "; second\n(check-sat)\n", "0010": "(exit)\n"}
-    return Bundle(mlp, proof_bytes(Proof([], [])), texts, verdicts, "unsat", "in words\n")
+    return Bundle(mlp, proof_bytes(Proof([], [])), texts, verdicts, "unsat", reports=WORDS)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -51,7 +54,7 @@ def test_every_file_is_listed_with_its_digest(bundle: Bundle, tmp_path: Path) ->
     manifest = json.loads(files.pop("manifest.json"))
     assert manifest["members"] == {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}
     assert set(files) == {
-        *("plan.json", "proof.json", "run.sh", "report.txt"),
+        *("plan.json", "proof.json", "run.sh", "report.txt", "report.html"),
         *(f"obligations/{n}.smt2" for n in ("0001", "0002", "0010")),
     }
     assert manifest["members"]["plan.json"] == digest(dumps(bundle.plan))
@@ -59,11 +62,24 @@ def test_every_file_is_listed_with_its_digest(bundle: Bundle, tmp_path: Path) ->
 
 
 def test_reading_gives_what_was_written(bundle: Bundle, tmp_path: Path) -> None:
-    bundle = replace(bundle, witness={"output": 0, "junk": "3"}, status="unknown")
+    bundle = replace(bundle, witness={"output": 0, "junk": "3"}, status="unknown", about={"who": "team"})
     write(bundle, tmp_path / "b")
     found = read(tmp_path / "b")
     assert found == replace(bundle, plan=found.plan)
     assert dumps(found.plan) == dumps(bundle.plan)
+
+
+def test_reports_are_written_of_all_other_members(bundle: Bundle, tmp_path: Path) -> None:
+    """Whoever writes them reads a bundle that is whole but for them."""
+
+    def report(folder: Path) -> dict[str, bytes]:
+        members = read_manifest(folder).members
+        assert set(members) == set(contents(folder)) - {"manifest.json"}
+        return {"report.txt": b"".join(sorted(n.encode() for n in members))}
+
+    write(replace(bundle, reports={}), tmp_path / "b", report)
+    found = read(tmp_path / "b")
+    assert b"plan.jsonproof.jsonrun.sh" in found.reports["report.txt"]
 
 
 def test_generator_names_the_released_version() -> None:
@@ -148,7 +164,7 @@ def test_a_changed_member_is_noticed(bundle: Bundle, tmp_path: Path) -> None:
         ({"members": {"../plan.json": "0"}}, "outside"),
         ({"members": {"plan.json": 1}}, "digests"),
         ({"members": {}}, "does not list plan.json"),
-        ({"version": 2}, "version 1"),
+        ({"version": 3}, "version 1"),
         ({"verdicts": [{"spec": "a", "plan": "a", "verdict": "FINE", "reason": ""}]}, "a verdict is"),
     ],
 )

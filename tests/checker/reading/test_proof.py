@@ -190,7 +190,7 @@ def test_references() -> None:
 @pytest.mark.parametrize(
     "path,value,reason",
     [
-        ("version", 2, "unknown version"),
+        ("version", 3, "unknown version"),
         ("version", 0, "unknown version"),
         ("status", "sat", "unknown status"),
         ("verdicts.0.reason", 7, "a text is expected"),

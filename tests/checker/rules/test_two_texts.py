@@ -161,7 +161,7 @@ def test_layout_definitions(name: str, beyond: int) -> None:
                 Layout(theirs, read.facts, read.stages[0], ref)
             continue
         layout = Layout(theirs, read.facts, read.stages[0], str(ref))
-        ours = file_text("QF_UFLIRA", "t", "unsat", list(layout.ranges), layout.assertions, theirs.signature,
+        ours = file_text("t", 2, "t", "unsat", list(layout.ranges), layout.assertions, theirs.signature,
                          theirs.describe)  # fmt: skip
         same(ours, text, f"{ref}")
         done += 1
@@ -213,7 +213,7 @@ def test_algebra_definitions(name: str, reduced: bool) -> None:
             continue
         read = proof(facts, stage)
         found = Premises(theirs, read.facts, read.stages[0], str(ref)).cases[0]
-        ours = file_text("QF_UFLRA", "t", "unsat", [], found.assertions, lambda _: "() Real", theirs.describe)
+        ours = file_text("e", 2, "t", "unsat", [], found.assertions, lambda _: "() Real", theirs.describe)
         same(ours, text, f"{ref}")
         done += 1
     assert done > 1

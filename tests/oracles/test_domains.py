@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
-from certificates.bundle.domains import unshown
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Function, Plan, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.types import TensorType
+from tests.oracles.domains import unshown
 
 VECTOR = TensorType.parse("f32[4]")
 

@@ -1,13 +1,13 @@
-"""An output relation in the words of ``tv-check``: types, coefficient, reduction and placement.
+"""An output relation in the words of ``tv-check``, from the plan as the emitter reads it.
 
 The checker has code of its own for the same words; ``tests/checker/report/test_claims.py`` compares the two.
 """
 
 from __future__ import annotations
 
-from ..plan.affine import Affine
-from ..plan.placements import Partial, Shard, placements_of
-from ..plan.plan import Plan, Relation
+from certificates.plan.affine import Affine
+from certificates.plan.placements import Partial, Shard, placements_of
+from certificates.plan.plan import Plan, Relation
 
 SUM = {"add": "sum", "max": "maximum", "min": "minimum"}
 #: More pieces than this are counted only.

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from ..plan.affine import Affine
-from ..plan.functions import body_plan
-from ..plan.ops import CALL, COLLECTIVES, OPS
-from ..plan.plan import Plan
-from ..plan.program import Op, Program
-from ..plan.sites import bodies, sites
+from certificates.plan.affine import Affine
+from certificates.plan.functions import body_plan
+from certificates.plan.ops import CALL, COLLECTIVES, OPS
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op, Program
+from certificates.plan.sites import bodies, sites
 
 Place = tuple[str, str, str]
 """Function ("" is none), program ("s" or a class), value."""

@@ -1,4 +1,4 @@
-"""A bundle's report says of every output what is claimed, and of which elements nothing is.
+"""The second way to say what is claimed, with which the checker's words are compared, says it in full.
 
 That ``tv-check`` says the same of every placement is tested in ``tests/checker/report/test_claims.py``.
 """
@@ -9,10 +9,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from certificates.authoring.build import ProgramBuilder, build_plan
-from certificates.bundle.claims import FEW, claim, open_elements
 from certificates.plan.affine import Affine
 from certificates.plan.placements import Shard, relate
 from certificates.plan.plan import Plan, Relation
+from tests.oracles.claims import FEW, claim, open_elements
 
 
 def output(plan: Plan, name: str) -> Relation:

@@ -1,11 +1,9 @@
-"""The specification runs alone; a rank in the environment that ``torchrun`` would give it."""
+"""One trace: the specification runs alone, a rank in its place of the mesh, and nothing is read unwritten."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orchestrator.capture import Batch, Definition, capture
-from orchestrator.capture.environment import alone, as_rank
 from orchestrator.capture.errors import CaptureError, ClosureError, DefinitionError
-from orchestrator.capture.tracing import trace
-from orchestrator.capture.userfile import load_definition
+from orchestrator.capture.tracing import local_shape, trace
 
 
 def definition(loss: Any, **changes: Any) -> Definition:
@@ -76,59 +72,9 @@ def test_the_single_device_has_no_process_group(loss: Any) -> None:
 
 @pytest.mark.slow
 def test_the_refusal_says_so_in_words_and_names_the_line() -> None:
-    message = (
-        r"there is no process group here: a single device has none[\s\S]*test_alone\.py:\d+ in by_world_size"
-    )
+    message = r"there is no process group here: a single device has none[\s\S]*\.py:\d+ in by_world_size"
     with pytest.raises(CaptureError, match=message):
         capture(definition(by_world_size), jobs=1)
-
-
-VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "SLURM_PROCID",
-)
-
-
-def test_the_environment_of_a_job_is_that_of_the_rank_and_comes_back(monkeypatch: Any) -> None:
-    monkeypatch.setenv("RANK", "7")
-    monkeypatch.setenv("SLURM_PROCID", "7")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    before = dict(os.environ)
-    with alone():
-        assert [os.environ.get(v) for v in VARIABLES] == [None] * 7
-        os.environ["WORLD_SIZE"] = "9"
-    assert dict(os.environ) == before
-    with as_rank(3, 8):
-        assert [os.environ.get(v) for v in VARIABLES] == ["3", "8", "3", "8", "0", "localhost", None]
-        assert dist.get_backend() == "nccl"
-    assert dict(os.environ) == before and not dist.is_initialized()
-
-
-def test_a_launched_rank_keeps_what_its_launcher_said(monkeypatch: Any) -> None:
-    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
-    with as_rank(3, 4):
-        assert (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]) == ("1", "2")
-    for rank, size in ((2, 4), (3, 8)):  # another rank, or another job, has another place on its host
-        with as_rank(rank, size):
-            assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == (str(rank), str(rank))
-            assert os.environ["WORLD_SIZE"] == str(size)
-
-
-class Asking(nn.Module):
-    def forward(self, x: Tensor) -> str:
-        return str(dist.get_backend())
-
-
-def test_a_model_that_asks_for_the_backend_is_told_that_of_a_job() -> None:
-    """PyTorch calls it: who asks is the code that has the question, not what lies around it."""
-    with as_rank(0, 2):
-        assert Asking()(torch.zeros(1)) == "nccl"
 
 
 @pytest.mark.slow
@@ -140,43 +86,6 @@ def test_a_loss_divided_by_the_world_size_of_the_environment_is_divided_on_the_r
     assert "26" in str(plan.classes[0].program.ops) and "26" not in str(plan.specification.ops)
 
 
-FILE = """
-import os
-{line}
-from orchestrator.capture import Definition
-def definition():
-    {inside}
-    nothing = dict.fromkeys(("build", "parallelize", "optimizer", "step"))
-    return Definition(name="x", mesh={{"dp": 2}}, batch={{}}, **nothing)
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "inside", "at"),
-    [
-        ("WORLD = int(os.environ.get('WORLD_SIZE', 1))", "pass", 3),
-        ("RANK = os.getenv('RANK')", "pass", 3),
-        ("WORLD = 'WORLD_SIZE' in os.environ", "pass", 3),
-        ("pass", "os.environ.get('LOCAL_RANK', 0)", 6),
-    ],
-)
-def test_a_file_that_reads_its_rank_while_it_is_loaded_is_refused(
-    tmp_path: Path, line: str, inside: str, at: int, monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    path = tmp_path / "mine.py"
-    path.write_text(FILE.format(line=line, inside=inside))
-    with pytest.raises(DefinitionError, match="while it is loaded, once for the single device") as caught:
-        load_definition(path)
-    assert re.search(rf"mine\.py:{at}\b", str(caught.value))
-
-
-def test_a_file_that_reads_another_variable_is_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(FILE.format(line="HOME = os.environ.get('HOME')", inside="dict(os.environ)"))
-    assert load_definition(path).name == "x"
-
-
 def test_uninitialised_memory_of_the_single_device_is_refused() -> None:
     """The plan may hold other garbage: equal names used to make the two equal."""
 
@@ -185,7 +94,7 @@ def test_uninitialised_memory_of_the_single_device_is_refused() -> None:
         noise[:2] = 0
         return error(model, {"x": batch["x"] + noise, "y": batch["y"]})
 
-    message = r"memory that nothing has written[\s\S]*test_alone\.py:\d+ in loss"
+    message = r"memory that nothing has written[\s\S]*test_tracing\.py:\d+ in loss"
     with pytest.raises(ClosureError, match=message):
         trace(definition(loss), None)
 
@@ -218,8 +127,55 @@ def test_roles_are_declared() -> None:
     assert plan.constants == ("buffers.scale",) and "buffers.calls" in plan.specification.outputs
 
 
-def test_a_file_reads_its_environment_as_bytes_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text("import os\nHOME = os.environb[b'PATH']\ndefinition = 3\n")
-    with pytest.raises(DefinitionError, match="`definition` is a int"):
-        load_definition(path)
+def rows_of(**batch: Batch) -> Definition:
+    return definition(error, mesh={"dp": 2, "cp": 3}, batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("shard", "shape"),
+    [({}, (12, 6)), ({"dp": 0}, (6, 6)), ({"dp": 0, "cp": 0}, (2, 6)), ({"dp": 0, "cp": 1}, (6, 2))],
+)
+def test_a_rank_reads_its_chunk_of_the_batch_and_the_single_device_all_of_it(
+    shard: dict[str, int], shape: tuple[int, int]
+) -> None:
+    given = rows_of(x=Batch((12, 6), shard=shard))
+    assert local_shape(given, "x", parallel=True) == shape
+    assert local_shape(given, "x", parallel=False) == (12, 6)
+
+
+@pytest.mark.parametrize("shard", [{"cp": 0}, {"tp": 0}])
+def test_rows_that_do_not_divide_or_an_axis_of_no_mesh_are_refused(shard: dict[str, int]) -> None:
+    with pytest.raises(DefinitionError, match=r"dimension 0 of .* does not divide over axis") as caught:
+        local_shape(rows_of(x=Batch((4, 6), shard=shard)), "x", parallel=True)
+    assert caught.value.tensor == "batch.x"
+
+
+def over(group: str) -> Any:
+    """A step that sums its gradients over a group that the model holds."""
+
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        total = error(model, batch)
+        total.backward()
+        if dist.is_initialized():
+            dist.all_reduce(model.weight.grad, group=getattr(model, group))
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": total}
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("ranks", "axes"), [([1, 4], "dp"), ([3, 4, 5], "cp"), ([0, 1, 2, 3, 4, 5], "dp_cp")]
+)
+def test_a_group_of_ranks_is_told_by_its_mesh_axes(ranks: list[int], axes: str) -> None:
+    """Made by the numbers of its ranks alone, as scripts do that have no device mesh."""
+
+    def parallelize(model: Any, mesh: Any) -> Any:
+        model.group = dist.new_group(ranks)
+        return model
+
+    given = definition(error, mesh={"dp": 2, "cp": 3}, step=over("group"), parallelize=parallelize)
+    traced = trace(given, 4)
+    (reduce,) = [d for d in traced.program.drafts if d.name == "all_reduce"]
+    assert str(reduce.attr("group")).partition(".")[0] == axes and traced.rank == 4
