@@ -11,10 +11,11 @@ import pytest
 from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
-from orchestrator.refuting.diagnose import contents, locate
+from orchestrator.refuting.diagnose import diagnose
 from orchestrator.refuting.narrowing import Narrowing
 from orchestrator.refuting.scenarios import random_inputs
 from orchestrator.refuting.search import search
+from orchestrator.refuting.standing import contents
 
 from ..plans import pair
 
@@ -115,11 +116,29 @@ def test_many_shards_are_told_apart_as_far_as_blocks_go() -> None:
     assert named(gathered(first, rows=64, ranks=32)) == "all_gather"
 
 
+def halves(b: ProgramBuilder, whole: Value, rows: int) -> Value:
+    """The rows of the first rank again, in two parts: no single edit gives each rank its own."""
+    half = rows // 2
+    lower = b.slice(whole, [0], [half])
+    upper = b.slice(whole, [half], [rows - half])
+    return b.concatenate([lower, upper], 0)
+
+
 def test_the_user_is_shown_the_line_of_the_collective() -> None:
     """All values have counterparts, in other rows; the gather is where the rows were lost."""
+    plan = gathered(halves)
+    witness = search(plan)
+    assert witness is not None
+    cause = diagnose(plan, witness, 30.0, lambda plan, outputs: False)
+    assert cause is not None and cause.op.name == "all_gather" and cause.suggestion == ""
+    assert "test_narrowing.py" in cause.describe(plan)
+    assert "after it the ranks hold less of the tensor than they gave" in cause.what
+
+
+def test_a_window_that_one_edit_sets_right_is_the_cause_itself() -> None:
+    """The gather is right then: each rank takes the wrong rows of it."""
     plan = gathered(first)
     witness = search(plan)
     assert witness is not None
-    suspect = locate(plan, witness)
-    assert suspect is not None and suspect.op.name == "all_gather"
-    assert "test_narrowing.py" in suspect.describe(plan)
+    cause = diagnose(plan, witness, 30.0, lambda plan, outputs: False)
+    assert cause is not None and cause.op.name == "slice" and "test_narrowing.py" in cause.describe(plan)
