@@ -17,8 +17,9 @@ def doubled(plan: Plan, out: str) -> Edit:
     rewrites = {}
     for c in plan.classes:
         op = next(o for o in c.program.ops if o.out == out)
-        twice = followed(op, 0, lambda hidden: [Op("?", "add", (hidden, hidden), op.type, {}, op.loc)])
-        rewrites[c.name] = {out: twice}
+        sum_ = Op("?", "add", (), op.type, {}, op.loc)
+        new = followed(op, 0, lambda hidden, sum_=sum_: [dataclasses.replace(sum_, ins=(hidden, hidden))])
+        rewrites[c.name] = {out: new}
     return Edit("add", "double it", tuple((c.name, out) for c in plan.classes), rewrites, after=True)
 
 
