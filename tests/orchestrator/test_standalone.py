@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
+import importlib
 import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -61,10 +65,22 @@ def commands(readme: str, heading: str) -> list[str]:
     return [line.strip() for line in re.findall("^    (.*)$", section, re.MULTILINE)]
 
 
+@functools.cache
+def auditor() -> Path:
+    """Commands of an environment with click and two solvers only: this one may have the repository too."""
+    home = Path(tempfile.mkdtemp(prefix="auditor-"))
+    atexit.register(shutil.rmtree, home)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    (packages,) = home.glob("lib/python*/site-packages")
+    for name in ("click", "z3", "cvc5"):
+        for path in Path(next(iter(importlib.import_module(name).__path__))).parent.glob(f"{name}*"):
+            (packages / path.name).symlink_to(path)
+    return home / "bin"
+
+
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """As the README says, in the bundle's folder, with no variable that leads to this repository."""
-    python = str(Path(sys.executable).parent)
-    env = {"PATH": f"{python}:/usr/bin:/bin", "HOME": str(folder.parent)}
+    env = {"PATH": f"{auditor()}:{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder.parent)}
     return subprocess.run(
         ["sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, check=False
     )

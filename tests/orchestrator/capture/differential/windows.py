@@ -223,7 +223,7 @@ def _cumsum(d: Draw) -> Case:
     return Case(torch.cumsum, (d.tensor(shape, d.one(*NUMBERS, torch.bool)), dim))
 
 
-@cases("aten.slice_scatter.default", "aten.select_scatter.default")
+@cases("aten.slice_scatter", "aten.select_scatter")
 def _into(d: Draw, name: str) -> Case:
     shape = d.shape(1)
     dim, rank = d.random.randrange(len(shape)), len(shape)
