@@ -101,6 +101,15 @@ def listing(data: dict[str, bytes]) -> bytes:
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests(data).items())).encode()
 
 
+def seal(folder: Path) -> None:
+    """The manifests of what is there, as a forger would write them."""
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    payload = {name: data for name, data in files.items() if name.startswith("data/")}
+    tags = {name: files[name] for name in BAG[:2]} | {BAG[2]: listing(payload)}
+    (folder / BAG[2]).write_bytes(tags[BAG[2]])
+    (folder / BAG[3]).write_bytes(listing(tags))
+
+
 def answers(folder: Path, solver: str, lines: str, version: str = "1") -> str:
     """A file of answers as `run.sh` writes it."""
     manifest = (folder / "manifest-sha256.txt").read_text().splitlines(keepends=True)

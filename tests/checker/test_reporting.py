@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +16,7 @@ from checker.reporting import main
 from orchestrator.emit import emit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import row_parallel
+from samples import answers, row_parallel, seal
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +31,12 @@ def bundle(emitted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(emitted, tmp_path / "b"))
 
 
-def seal(bundle: Path) -> None:
-    """The manifest of what is there, as a forger would write it."""
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
-    files = {p.relative_to(bundle).as_posix(): p for p in bundle.rglob("*") if p.is_file()}
-    del files["manifest.json"]
-    manifest["members"] = {n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in files.items()}
-    (bundle / "manifest.json").write_text(json.dumps(manifest, sort_keys=True, separators=(",", ":")) + "\n")
-
-
 def tv_check(bundle: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[int, list[str]]:
     monkeypatch.setattr(solvers, "RUNNERS", {})
-    count = len(list((bundle / "obligations").iterdir()))
+    count = len(list((bundle / "data/obligations").iterdir()))
     for name in ("one", "two"):
-        (bundle.parent / name).write_text("".join(f"{i:04} unsat\n" for i in range(1, count + 1)))
+        lines = "".join(f"{i:04} unsat\n" for i in range(1, count + 1))
+        (bundle.parent / name).write_text(answers(bundle, name, lines))
         options = (*options, "--answers", str(bundle.parent / name))
     result = CliRunner().invoke(check_main, [str(bundle), *options])
     return result.exit_code, result.output.splitlines()
@@ -69,9 +59,9 @@ def test_true_reports_are_said_to_be_true(bundle: Path, monkeypatch: pytest.Monk
 def test_a_forged_report_is_named(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str
 ) -> None:
-    text = (bundle / name).read_text()
+    text = (bundle / "data" / name).read_text()
     assert old in text
-    (bundle / name).write_text(text.replace(old, new, 1))
+    (bundle / "data" / name).write_text(text.replace(old, new, 1))
     seal(bundle)
     code, lines = tv_check(bundle, monkeypatch)
     assert code == 1
@@ -81,7 +71,7 @@ def test_a_forged_report_is_named(
 
 
 def test_a_missing_text_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (bundle / "report.txt").unlink()
+    (bundle / "data/report.txt").unlink()
     seal(bundle)
     code, lines = tv_check(bundle, monkeypatch)
     assert code == 1 and "report.txt is not what the checker writes" in lines[-1]
@@ -91,7 +81,7 @@ def test_a_policy_may_leave_the_reports_alone_and_says_so(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a bundle whose reports another version wrote: the proof counts, the reports do not."""
-    (bundle / "report.html").write_text("<h1>PROVED by magic</h1>")
+    (bundle / "data/report.html").write_text("<h1>PROVED by magic</h1>")
     seal(bundle)
     policy = bundle.parent / "policy.json"
     policy.write_text('{"reports":false}')

@@ -41,7 +41,7 @@ from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, forged, listing, row_parallel, shards
+from samples import Bundle, dump, forged, row_parallel, seal, shards
 
 MANIFEST = "manifest-sha256.txt"
 BAD, ACCEPTED, SAT, OPEN = "malformed", "accepted", "refuted by the solver", "no verdict"
@@ -975,7 +975,7 @@ def test_every_byte_of_every_file_counts(tmp_path: Path) -> None:
     """Whatever file of a bag is changed, one byte more, less or another, its name is said."""
     place = folder(tmp_path)
     (place / "bag-info.txt").write_bytes(b"Contact-Name: x\n")
-    reseal(place)
+    seal(place)
     for path in sorted(p for p in place.rglob("*") if p.is_file()):
         whole = path.read_bytes()
         named = "sha256|[.]txt|json" if "sha256" in path.name else path.stem
@@ -998,9 +998,3 @@ def test_every_byte_of_every_file_counts(tmp_path: Path) -> None:
 def accepted(place: Path) -> None:
     data = read_bundle(place)
     kernel.examine(read_manifest(data), read_plan(data["plan.json"]), read_proof(data["proof.json"]), data)
-
-
-def reseal(place: Path) -> None:
-    """Another `bag-info.txt`, listed."""
-    names = ("bagit.txt", "bag-info.txt", MANIFEST)
-    (place / "tagmanifest-sha256.txt").write_bytes(listing({n: (place / n).read_bytes() for n in names}))

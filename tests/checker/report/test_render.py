@@ -20,7 +20,7 @@ def test_the_same_bytes_whatever_surrounds_it(right: Findings, proved: Path, tmp
     words = [sys.executable, "-P", "-c", code, str(proved), "--out", str(tmp_path)]
     subprocess.run(words, env=odd, cwd=tmp_path, check=True)
     for name, text in render(right).items():
-        assert (tmp_path / name).read_bytes() == text.encode() == (proved / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == text.encode() == (proved / "data" / name).read_bytes()
 
 
 def test_no_path_of_this_machine_stands_in_a_report(wrong: Findings, refuted: Path) -> None:
