@@ -22,6 +22,7 @@ PARTS = {
     "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "cli"),
     "REFUTED": ("refuting",),
     "report": ("report", "reporting"),
+    "run": ("run",),
 }
 LAYOUT = {
     *(token.NEWLINE, token.INDENT, token.DEDENT, token.ENDMARKER),

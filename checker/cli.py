@@ -20,11 +20,11 @@ from .reading.plan import read_plan
 from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
 from .refuting.witnesses import witnesses
+from .report.details import details
 from .report.render import NOT_COMPARED, SAME
 from .report.verdict import final_line, report, shown
-from .report.verdict import trusted_base as trusted
 from .reporting import compare
-from .rules.roles import states
+from .run.tie import tied
 from .solvers import Offline, independent, joined, obligations_digest, read_answers, replay, solvers
 
 
@@ -90,6 +90,17 @@ def itself() -> list[str]:
 @click.option("--jobs", default=2, type=click.IntRange(1, 256), help="Solver processes at a time.")
 @click.option("--trusted-base", is_flag=True, help="List everything that the verdict rests on.")
 @click.option(
+    "--fingerprint",
+    "records",
+    type=click.Path(path_type=Path),
+    help="Records of the launch, one per rank, that must be of this plan.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="A sharded checkpoint that must have the states of this plan, laid out alike.",
+)
+@click.option(
     "--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json)."
 )
 def main(
@@ -101,21 +112,23 @@ def main(
     jobs: int,
     trusted_base: bool,
     policy_path: Path | None,
+    records: Path | None,
+    checkpoint: Path | None,
 ) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
-    Exit codes: 0 valid, every output PROVED; 1 refuted or invalid; 2 usage; 3 unknown, incomplete or solvers
-    disagree; 4 solver missing; 5 malformed input.
+    Exit codes: 0 valid, every output PROVED; 1 refuted, invalid, or of another run; 2 usage; 3 unknown,
+    incomplete or solvers disagree; 4 solver missing; 5 malformed input.
     """
     try:
         code, lines, detail = check(
-            bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path
+            bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, (records, checkpoint)
         )
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
         code = error.code if isinstance(error, CheckerError) else 5
-        kind = {3: "UNKNOWN", 4: "SOLVER MISSING"}.get(code, "MALFORMED")
+        kind = {1: "FOREIGN", 3: "UNKNOWN", 4: "SOLVER MISSING"}.get(code, "MALFORMED")
         lines, detail = [f"{kind}: {str(error) or 'nested too deeply'}"], {}
     lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
     if as_json:
@@ -135,6 +148,7 @@ def check(
     jobs: int,
     base: bool,
     policy_path: Path | None,
+    run: tuple[Path | None, Path | None] = (None, None),
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
@@ -146,6 +160,7 @@ def check(
     if given != data["plan.json"]:
         read_plan(given)  # which may be malformed
         raise Rejected(1, "the bundle's plan is not the plan you gave")
+    notes = tied(plan, *run)
     proof = read_proof(data["proof.json"])
     examined = kernel.examine(manifest, plan, proof, data)
     if not policy.reductions and examined.algebra:
@@ -161,9 +176,9 @@ def check(
         raise SolverMissing(
             f"{policy.confirmations} solvers must confirm, there is {', '.join(there) or 'none'}"
         )
-    told = [(f.solver, f.answers) for f in offline.values()]
-    told += [(independent(name), given) for name, given in replay(examined.files, chosen, jobs).items()]
-    answers = joined([(solver, {}) for solver in there] + told)
+    said = [(f.solver, f.answers) for f in offline.values()]
+    said += [(independent(name), found) for name, found in replay(examined.files, chosen, jobs).items()]
+    answers = joined([(solver, {}) for solver in there] + said)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
     who = [f"trusted for the answers of {independent(name)}: {name}, which ran here" for name in chosen]
@@ -174,19 +189,8 @@ def check(
     who.append(f"bundle {manifest.members[manifest.root]}, the SHA-256 of {manifest.root}")
     note = SAME if compared else NOT_COMPARED
     lines = report(examined, verified, answers, proof, note, [*who, *itself()])
+    told = details(examined, verified, answers, proof, bool(refuted)) | {"policy": vars(policy)}
+    told["bundle"] = manifest.members[manifest.root]
     if base:
-        lines = trusted(plan, proof, examined.files.values(), list(answers), bool(refuted)) + lines
-    outputs = [vars(o) for o in verified.outputs]
-    return (
-        code,
-        [*lines, last],
-        {
-            "outputs": outputs,
-            "digest": plan.digest,
-            "bundle": manifest.members[manifest.root],
-            "invariant": not verified.invariant,
-            "states": states(plan),
-            "given": list(plan.given),
-            "constants": list(plan.constants),
-        },
-    )
+        lines = [f"trusted: {line}" for line in told["trusted_base"]] + lines
+    return code, [*lines, *notes, last], told

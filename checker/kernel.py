@@ -1,6 +1,6 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
-    examine(manifest, plan, proof, members)     obligations 1-16, gives the files that solvers must refute
+    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, gives the files to refute
     conclude(examined, answers, confirmations)  obligation 17, builds the one kind of `Verified`
 
  1 members            every member has the digest that the manifest lists, and every member is listed
@@ -23,6 +23,8 @@
 16 outputs            relations cover every element of both sides' outputs, at every rank
 17 solvers            the policy's number of solvers refuted every file a verdict rests on, none disagreed
 18 witnesses          a refuted output has a witness that replays at true sizes without a solver (witness.py)
+19 messages           what a rank receives is what the rank that both ends mean sends, once, at the same time
+20 time               a rank has each tensor once for all its runs, which sums and stacks alone join
 """
 
 from __future__ import annotations
@@ -52,11 +54,13 @@ from .rules.algebra import Algebra
 from .rules.calls import Call, seen, tensors
 from .rules.infinite import infinities
 from .rules.layout import Layout
+from .rules.messages import check_messages
 from .rules.model import LITERALS, Model
 from .rules.normalise import Normaliser
 from .rules.relations import check_once, check_outputs, relation_facts
 from .rules.roles import broken
 from .rules.terms import file_text, plain
+from .rules.timing import check_time
 from .rules.widths import check_widths
 
 _SEAL = object()
@@ -74,7 +78,7 @@ class Proved:
 
 @dataclass(frozen=True)
 class Examined:
-    """A bundle that fulfils obligations 1 to 16: what is left is that solvers refute `files`."""
+    """A bundle that fulfils obligations 1 to 16, 19 and 20: what is left is that solvers refute `files`."""
 
     plan: Plan
     manifest: Manifest
@@ -116,12 +120,14 @@ class Verified:
 
 
 def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, bytes]) -> Examined:
-    """Obligations 1 to 16; raises `Rejected` where one fails."""
+    """Obligations 1 to 16, 19 and 20; raises `Rejected` where one fails."""
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
     for name in sorted(members.keys() - manifest.members.keys()):
         raise Rejected(1, f"{name} is not listed in the manifest")
+    check_messages(plan)
+    check_time(plan)
     check_acyclic(plan)
     model, assumptions, never = Model(plan), list[str](), None
     try:

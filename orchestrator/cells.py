@@ -138,10 +138,11 @@ def divide(form: Affine, bound: int, ranges: Mapping[str, Range]) -> None:
         first, last = ranges[symbol]
         if last - first < 2:
             continue
-        if coef < 0:
-            raise Unfollowable(f"{form} runs downwards in {symbol}")
         low, high = (form - Affine.of(0, {symbol: coef})).interval(ranges)
-        for edge in (-(-(bound - high) // coef), -(-(bound - low) // coef)):
+        edges = [-(-(bound - end) // coef) for end in (high, low)]
+        if coef < 0:  # below the bound from an edge on
+            edges = [(end - bound) // -coef + 1 for end in (low, high)]
+        for edge in edges:
             if first < edge < last:
                 raise Cut(symbol, edge)
     raise Unfollowable(f"{form} cannot be compared with {bound}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from certificates.bundle.bundle import REPORTS, OutputVerdict
+from certificates.errors import FormatError
 
 _ROOT = str(Path(__file__).parents[1])
 _CODE = (
@@ -57,6 +58,25 @@ def write_reports(bundle: Path) -> dict[str, bytes]:
             f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {done.returncode}'}"
         )
     return {name: (bundle / name).read_bytes() for name in REPORTS}
+
+
+def timestamped(data: Path, reply: Path, authority: Path) -> str:
+    """The time of an RFC 3161 reply for a file, given by an authority that is trusted; or a ``FormatError``.
+
+    ``openssl ts`` verifies. An ``OSError`` where it is not installed.
+    """
+    words = ["openssl", "ts", "-verify", "-data", str(data), "-in", str(reply), "-CAfile", str(authority)]
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise FormatError(f"{reply} is no timestamp of {data} by an authority of {authority}")
+    told = subprocess.run(
+        ["openssl", "ts", "-reply", "-in", str(reply), "-text"],
+        capture_output=True, stdin=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    for line in told.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith("Time stamp: "):
+            return f"existed at {line.removeprefix('Time stamp: ')}, as the authority says"
+    raise FormatError(f"{reply} names no time")
 
 
 def _checked(code: int, out: bytes, err: bytes) -> Checked:

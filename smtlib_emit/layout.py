@@ -160,8 +160,12 @@ class LayoutText:
         ins = self.model.operands(ref)
         mesh = len(self.model.tensors.mesh_axes(ref))
         index = list(at)
+        if op.name == "recv":
+            return self.read_family(self.model.family(ref), self.model.source(ref, index), ref)
         shape = self.model.tensors.type(ins[0]).shape
         match op.name:
+            case "send":
+                return self.read(ins[0], index)
             case "reshape" | "gather":
                 assert arg is not None
                 return self.read(ins[0], arg)

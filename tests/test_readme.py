@@ -87,7 +87,7 @@ def test_ci_runs_the_test_commands_of_readme() -> None:
     """It reads them from README: with ``sh`` replaced by ``echo`` it names them one by one."""
     commands = block("test commands").splitlines()
     assert len(commands) == 2 and all("pytest" in line for line in commands)
-    assert "[torch,yices]" in commands[0] and "-m 'not slow'" in commands[0] and "-m slow" in commands[1]
+    assert "[sign,torch,yices]" in commands[0] and "-m 'not slow'" in commands[0] and "-m slow" in commands[1]
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert os.access(ROOT / ".ci" / "run", os.X_OK) and script.startswith("#!/bin/sh\n")
     assert 'sh -c "$line"' in script

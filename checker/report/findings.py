@@ -69,8 +69,8 @@ class Findings:
     @property
     def ranks(self) -> int:
         count = 1
-        for _, size in self.plan.mesh:
-            count *= size
+        for axis, size in self.plan.mesh:
+            count *= 1 if axis in self.plan.time else size
         return count
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Any
 
 from ..language.plan import Plan
@@ -50,8 +51,8 @@ UNTRACED = ("interpolated_ranks", "traced_ranks")
 def page(found: Findings) -> str:
     """The whole file."""
     sections = [
-        ("claim", "What this says", _claim(found)),
         ("difference", "Where it differs", _differences(found)),
+        ("claim", "What this says", _claim(found)),
         ("assumed", "What was assumed", _assumed(found)),
         ("uncovered", "What was not covered", _uncovered(found)),
         ("again", "Who can check this again, and how", _again(found)),
@@ -100,7 +101,7 @@ def listed(items: Iterable[str], css: str = "") -> str:
 def _top(found: Findings) -> Iterator[str]:
     plan, outputs = found.plan, found.outputs
     proved = sum(o.verdict == "PROVED" for o in outputs)
-    mesh = " × ".join(f"{esc(a)} {n}" for a, n in plan.mesh) or "one rank"
+    mesh = " × ".join(f"{esc(a)} {n}" for a, n in plan.mesh if a not in plan.time) or "one rank"
     yield '<p class="brand">TrainVerify certificate</p>'
     yield f'<span class="badge {found.word}">{found.word}</span>\n<h1>{esc(found.sentence)}</h1>'
     yield (
@@ -112,6 +113,7 @@ def _top(found: Findings) -> Iterator[str]:
         ("Plan", esc(plan.name)),
         ("Mesh", mesh),
         ("Ranks", f"{found.ranks:,}"),
+        *((f"Runs of each rank, by {esc(a)}", f"{n:,}") for a, n in plan.mesh if a in plan.time),
         ("Outputs proved", f"{proved:,} of {len(outputs):,}"),
         ("Obligations", f"{len(found.examined.files):,}"),
         ("Proof stages", f"{found.examined.steps:,}"),
@@ -269,17 +271,19 @@ def _mesh(plan: Plan) -> Iterator[str]:
     used = collectives(plan)
     if not used:
         return
-    yield '<h3>Process groups</h3><div class="scroll"><table><thead><tr><th '
+    yield '<h3>Process groups</h3><div class="scroll"><table class="fixed"><thead><tr><th '
     yield 'scope="col">Group</th><th scope="col">'
     yield 'Axes</th><th scope="col" class="n2">Groups × ranks</th><th scope="col">First group</th>'
     yield '<th scope="col">Collectives of a rank</th></tr></thead><tbody>'
     for name, counts in used.items():
         group = plan.groups[name]
-        first = ", ".join(map(str, group.ranks[0][:8])) + (", …" if len(group.ranks[0]) > 8 else "")
+        first = ", ".join(map(str, group.ranks[0][:8])) if group.ranks else "the runs of one rank"
+        first += ", …" if group.size > 8 and group.ranks else ""
+        many = len(group.ranks) or prod(n for a, n in plan.mesh if a not in plan.time)
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items())) or "none"
         yield "<tr><th "
         yield f'scope="row"><code>{esc(name)}</code></th><td>{esc(" ".join(group.axes))}</td><td class="n2">'
-        yield f"{len(group.ranks):,} × {len(group.ranks[0]):,}</td><td>{first}</td><td>{kinds}</td></tr>"
+        yield f"{many:,} × {group.size:,}</td><td>{first}</td><td>{kinds}</td></tr>"
     yield "</tbody></table></div>"
 
 

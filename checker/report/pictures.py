@@ -34,9 +34,10 @@ def positions(size: int, cuts: Sequence[int]) -> list[int | None]:
 def mesh_svg(plan: Plan) -> str:
     """One square per rank, coloured by its class; the last axis runs to the right, the one before it down.
 
-    Further axes are panels. One fibre of each of the last two axes is outlined.
+    Further axes are panels. One fibre of each of the last two axes is outlined. Classes are those of the
+    first run.
     """
-    axes = list(plan.mesh) or [("rank", 1)]
+    axes = [(a, n) for a, n in plan.mesh if a not in plan.time] or [("rank", 1)]
     cuts = {a: sorted({e for c in plan.classes for e in plan.box(c)[a]}) for a, _ in plan.mesh}
     across, down = axes[-1], axes[-2] if len(axes) > 1 else ("", 1)
     columns, rows = (positions(n, cuts.get(a, [])) for a, n in (across, down))
@@ -66,7 +67,9 @@ def mesh_svg(plan: Plan) -> str:
             if i is None or j is None:
                 out.append(f'<text x="{x + 10}" y="{y + 20}" class="s">…</text>')
                 continue
-            at = dict(place) | ({down[0]: i} if down[0] else {}) | {across[0]: j}
+            at = (
+                dict.fromkeys(plan.time, 0) | dict(place) | ({down[0]: i} if down[0] else {}) | {across[0]: j}
+            )
             rank = 0
             for axis, size in axes:
                 rank = rank * size + at[axis]
@@ -74,7 +77,7 @@ def mesh_svg(plan: Plan) -> str:
                 (
                     n
                     for n, c in enumerate(classes)
-                    if all(lo <= at[a] < hi for a, (lo, hi) in plan.box(c).items())
+                    if all(lo <= at[a] < hi for a, (lo, hi) in plan.box(c).items() if a in at)
                 ),
                 0,
             )

@@ -6,12 +6,13 @@ evaluator, which shares nothing with this checker. A reader runs it and sees the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 from ..language.affine import Affine
-from ..language.ops import COLLECTIVES, Op
+from ..language.ops import Op
 from ..language.plan import Plan
 from ..language.proof import Fact, Reduced, Tensor
 
@@ -149,7 +150,14 @@ def model(name):
     return value(-1, name)
 
 
-def collective(name, a, rank, shape):
+def meeting(name, a, rank, shape):
+    """A collective, or a message: the sender's value."""
+    if name in ("send", "recv"):
+        source, where = 0, place(rank)
+        for form, (axis, size) in zip(a.get("from", ()), MESH):
+            source = source * size + at(form, where)
+        source = source if name == "recv" else rank
+        return value(source, MEETS[a["seq"]][owner(source)])
     line = next(line for line in GROUPS[a["group"]] if rank in line)
     parts = [value(r, MEETS[a["seq"]][owner(r)]) for r in line]
     mine = line.index(rank)
@@ -178,7 +186,7 @@ def run_until(rank, name):
     for result, op, operands, shape, sort, a in PROGRAMS["s" if rank < 0 else owner(rank)]:
         if (rank, result) not in MADE:
             if "seq" in a:
-                out = collective(op, a, rank, shape)
+                out = meeting(op, a, rank, shape)
             else:
                 x = [value(rank, o) for o in operands]
                 out = compute(op, x, shape, sort, a, place(rank) if rank >= 0 else {})
@@ -211,8 +219,8 @@ def script(flat: Plan, fact: Fact, witness: dict[str, Any], symbols: dict[str, i
     data: dict[str, object] = {
         "MESH": list(flat.mesh),
         "BOXES": {c: flat.box(c) for c in flat.classes},
-        "GROUPS": {n: [list(r) for r in flat.groups[n].ranks] for n in sorted(cone.groups)},
-        "MEETS": {s: {c: op.operands[0] for c, op in flat.rendezvous[s].items()} for s in sorted(cone.meets)},
+        "GROUPS": {n: [list(line) for line in flat.lines(flat.groups[n])] for n in sorted(cone.groups)},
+        "MEETS": {s: {c: op.operands[0] for c, op in cone.meets[s].items()} for s in sorted(cone.meets)},
         "JUNK": float(Fraction(str(witness["junk"]))),
         "INPUTS": {
             n: (list(t.shape), t.sort, witness["inputs"][n]["cuts"], witness["inputs"][n]["values"])
@@ -253,7 +261,7 @@ class _Cone:
         self.plan = plan
         self.seen: set[tuple[str, str]] = set()
         self.groups: set[str] = set()
-        self.meets: set[int] = set()
+        self.meets: dict[int, Mapping[str, Op]] = {}
 
     def need(self, space: str, value: str) -> None:
         stack = [(space, value)]
@@ -266,10 +274,10 @@ class _Cone:
             if op is None:
                 if here[0] != "s":
                     stack += [("s", r.spec) for r in self.plan.inputs if r.plan == here[1]]
-            elif op.name in COLLECTIVES:
-                self.groups.add(op.attrs["group"])
-                self.meets.add(op.attrs["seq"])
-                stack += [(c, met.operands[0]) for c, met in self.plan.rendezvous[op.attrs["seq"]].items()]
+            elif "seq" in op.attrs:
+                self.groups |= {op.attrs["group"]} if "group" in op.attrs else set()
+                met = self.meets[op.attrs["seq"]] = self.plan.meets(op)
+                stack += [(c, other.operands[0]) for c, other in met.items()]
             else:
                 stack += [(here[0], operand) for operand in op.operands]
 

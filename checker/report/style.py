@@ -13,7 +13,7 @@ STYLE = """
 --openback:#2b2111;
 --k0:#1d3a57;--k1:#23432b;--k2:#4d3a1c;--k3:#3b2d55;--k4:#532a33;--k5:#1d4442}}
 *{box-sizing:border-box}
-html{-webkit-text-size-adjust:100%;scroll-behavior:smooth}
+html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--back);color:var(--ink);font:17px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,
 "Helvetica Neue",Arial,sans-serif}
 main,header,footer{max-width:56rem;margin:0 auto;padding:0 1.5rem}
@@ -53,6 +53,7 @@ flex-wrap:wrap;gap:.25rem 1.4rem}
 nav a{text-decoration:none}nav a:hover,nav a:focus{text-decoration:underline}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.9rem;line-height:1.45}
+table.fixed{min-width:34rem}
 th{font-weight:600;text-align:left;color:var(--soft);font-size:.82rem}
 th,td{padding:.5rem .9rem .5rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 tbody th{font-weight:400;color:var(--ink);font-size:.9rem}

@@ -17,6 +17,7 @@ from .verdict import (
     normalised_line,
     provenance,
     role_lines,
+    runs,
     solver_line,
     unclaimed,
 )
@@ -32,7 +33,7 @@ CLAIM = (
 def text(found: Findings) -> str:
     """The whole file, printable ASCII with a newline at its end."""
     examined, plan = found.examined, found.plan
-    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh) or "one rank"
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh if axis not in plan.time) or "one rank"
     classes = f"{len(plan.classes)} rank class{'es' if len(plan.classes) > 1 else ''}"
     outputs = zip(found.outputs, plan.outputs, strict=True)
     sections: list[tuple[str, Iterable[str]]] = [
@@ -40,6 +41,7 @@ def text(found: Findings) -> str:
             f"{found.word}: {found.sentence}",
             [
                 f"plan {plan.name}: {mesh}, ranks: {found.ranks} in {classes}",
+                *runs(plan),
                 f"digest {plan.digest}",
                 solver_line(examined),
                 normalised_line(examined),

@@ -31,6 +31,7 @@ CONDITIONS = (
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
+SAME_RUN = "ranks that communicate are then in the same run (no schedule is claimed)"
 OUTSIDE = (
     "floating-point rounding (numbers are reals and unbounded integers)",
     "values of ops outside their domain (functions are total here; see the domains that are not shown)",
@@ -115,9 +116,10 @@ def laws_said(proof: Proof) -> str:
 
 
 def assumed(examined: Examined) -> list[str]:
-    """What the claim assumes of inputs: declared ranges, and rows that no mask covers."""
+    """What the claim assumes: equal runs meet, inputs in declared ranges, rows that no mask covers."""
     ranges = sorted(examined.plan.ranges.items())
-    return [f"{name} lies in [{lo}, {hi})" for name, (lo, hi) in ranges] + list(examined.assumptions)
+    said = [SAME_RUN] if examined.plan.time else []
+    return said + [f"{name} lies in [{lo}, {hi})" for name, (lo, hi) in ranges] + list(examined.assumptions)
 
 
 def unclaimed(examined: Examined) -> list[str]:
@@ -138,8 +140,8 @@ def report(
 ) -> list[str]:
     """The verdict in words; `sources` say who is trusted for which answers."""
     plan = examined.plan
-    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
-    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
+    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh if a not in plan.time) or "one rank"
+    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}", *runs(plan)]
     lines += folded(
         [
             f"  {o.verdict:8}{claim(plan, r)}{': ' + o.reason if o.reason else ''}"
@@ -162,6 +164,13 @@ def report(
         lines.append("claim: the step is an INVARIANT of the run: outputs agree after any number of steps if")
         lines += [f"  {condition}" for condition in CONDITIONS]
     return lines
+
+
+def runs(plan: Plan) -> list[str]:
+    """What time axes mean."""
+    return [
+        f"every rank runs its program {n} times, once for each {a}" for a, n in plan.mesh if a in plan.time
+    ]
 
 
 def provenance(plan: Plan) -> list[str]:

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .bookkeeping import BOOK
 from .errors import GroupError
+from .missing import OF_BATCHES
 from .recorder import user_frame
-from .refusals import OF_BATCHES
 from .work import Future
 
 _EVEN = "batches of equal size on all ranks, without join()"

@@ -55,7 +55,7 @@ def locate(plan: Plan, witness: Witness) -> Suspect | None:
     expansion = scenario.expand(plan)
     relation = plan.outputs[witness.output]
     at = {a: witness.symbols.get(a, 0) for a in plan.mesh.axes}
-    rank = plan.mesh.rank(at)
+    rank = plan.mesh.point(at)
     output = expansion.program(rank).outputs[relation.plan]
     values = _Values(plan, scenario, expansion)
     ops = {op.out: op for op in expansion.program(rank).ops}
@@ -137,8 +137,8 @@ class _Values:
         mesh = self._plan.mesh
         parts = []
         for moving in itertools.product(*(range(mesh.axes[a]) for a in axes)):
-            rank = mesh.rank({**at, **dict(zip(axes, moving, strict=True))})
-            if self._made(rank, name) != self._made(mesh.rank(at), name):
+            rank = mesh.point({**at, **dict(zip(axes, moving, strict=True))})
+            if self._made(rank, name) != self._made(mesh.point(at), name):
                 return None
             parts.append(self._expansion.value(rank, name))
         first = self._expansion.network.nodes[parts[0]]

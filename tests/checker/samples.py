@@ -507,6 +507,72 @@ def shards() -> Bundle:
     )
 
 
+def staged() -> Bundle:
+    """y = x + x on two stages and two microbatches: the first stage cuts its rows out, adds and sends, the
+    second stacks what it receives."""
+    spec = program([["x", "f32[4]"]], [op("%0", "add", ["x", "x"], "f32[4]")], [["y", "%0"]])
+    first = program(
+        [["x", "f32[4]"]],
+        [
+            op("%0", "slice", ["x"], "f32[2]", start=[{"mb": 2}], stride=[1]),
+            op("%1", "add", ["%0", "%0"], "f32[2]"),
+            op("%2", "send", ["%1"], "f32[2]", seq=0, to=[{"mb": 1}, 1]),
+        ],
+        [],
+    )
+    last = program(
+        [],
+        [
+            op("%0", "recv", [], "f32[2]", seq=0, **{"from": [{"mb": 1}, 0]}),
+            op("%1", "all_gather", ["%0"], "f32[4]", group="runs", dim=0, seq=1),
+        ],
+        [["y", "%1"]],
+    )
+    plan = plan_of(
+        [["pp", 2]],
+        spec,
+        [
+            {"name": f"c{s}", "box": {"mb": [0, 2], "pp": [s, s + 1]}, "program": body}
+            for s, body in enumerate((first, last))
+        ],
+        [relation("x", "x", piece("c0", [4], [z(0)], [z(0)]))],
+        [relation("y", "y", piece("c1", [4], [z(0)], [z(0)]))],
+        {"runs": {"axes": ["mb"]}},
+        given=["x"],
+    )
+    plan |= {"version": 2, "time": [["mb", 2]]}
+    mb, i = ["mb", 0, 2], ["z0", 0, 4]
+    here = [{"mb": 1}, {"pp": 1}, z(0)]
+    facts = [
+        fact("c0:x", "s:x", [mb, ["pp", 0, 1], i], here, [z(0)]) | {"by": {"input": 0}},
+        fact("c1:%1", "s:%0", [mb, ["pp", 1, 2], i], here, [z(0)]) | {"by": {"output": 0}},
+    ]
+    run, row = {"q0": 1}, {"q1": 1}
+    sent, cut = [run, 0, row], {"q0": 2, "q1": 1}
+    stage = {
+        "kind": "layout",
+        "goal": 1,
+        "title": "received and stacked",
+        "file": "0001",
+        "symbols": [["q0", 0, 2], ["q1", 0, 2]],
+        "premises": [
+            {"k": "bound", "sym": "z0"},
+            {"k": "bound", "sym": "q0"},
+            {"k": "bound", "sym": "q1"},
+            {"k": "bound", "t": "c1:%1", "at": here, "arg": [run, {"pp": 1}, row], "part": 0},
+            {"k": "def", "t": "c1:%1", "at": here, "arg": [run, {"pp": 1}, row]},
+            {"k": "def", "t": "c1:%0", "at": [run, {"pp": 1}, row], "arg": None},
+            {"k": "def", "t": "c0:%1", "at": sent, "arg": None},
+            {"k": "def", "t": "c0:%0", "at": sent, "arg": None},
+            {"k": "hyp", "facts": [0], "at": [run, 0, cut], "lift": [], "kind": "add"},
+            {"k": "def", "t": "s:%0", "at": [z(0)], "arg": None},
+        ],
+    }
+    proof = {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [stage]}
+    verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
+    return forged(Bundle(plan, proof, {}, verdicts))
+
+
 def one_case(
     premises: list[Any],
     *,

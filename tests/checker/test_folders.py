@@ -20,7 +20,8 @@ MAY = {
     "refuting": ("errors", "language", "reading", "rules"),
     "report": ("language", "reading", "rules", "kernel", "refuting"),
     "reporting": ("errors", "language", "reading", "kernel", "refuting", "report"),
-    "cli": ("errors", "reading", "rules", "kernel", "solvers", "refuting", "report", "reporting"),
+    "run": ("errors", "language", "reading", "rules"),
+    "cli": ("errors", "reading", "kernel", "solvers", "refuting", "report", "reporting", "run"),
 }
 
 

@@ -70,11 +70,15 @@ def test_a_forged_report_is_named(
     )
 
 
-def test_a_missing_text_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (bundle / "data/report.txt").unlink()
+@pytest.mark.parametrize("name", ["report.txt", "report.html"])
+def test_one_report_without_the_other_is_named(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else a forger would drop the page to have the text not compared."""
+    (bundle / "data" / name).unlink()
     seal(bundle)
     code, lines = tv_check(bundle, monkeypatch)
-    assert code == 1 and "report.txt is not what the checker writes" in lines[-1]
+    assert code == 1 and f"{name} is not what the checker writes" in lines[-1]
 
 
 def test_a_policy_may_leave_the_reports_alone_and_says_so(

@@ -7,10 +7,11 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 180, "language": 5_000, "reading": 9_450, "rules": 22_650, "kernel": 3_300},
-    **{"solvers": 1_240, "cli": 1_650, "refuting": 11_400, "report": 12_550, "reporting": 550},
+    **{"errors": 180, "language": 5_470, "reading": 9_770, "rules": 26_600, "kernel": 3_350},
+    **{"solvers": 1_240, "cli": 1_500, "refuting": 11_500, "report": 13_300, "reporting": 550},
+    **{"run": 3_100},
 }
-PROVED = 43_350
+PROVED = 48_100
 
 
 def test_every_folder_stays_within_its_budget() -> None:

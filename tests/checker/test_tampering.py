@@ -41,7 +41,7 @@ from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, forged, row_parallel, seal, shards
+from samples import Bundle, dump, forged, row_parallel, seal, shards, staged
 
 MANIFEST = "manifest-sha256.txt"
 BAD, ACCEPTED, SAT, OPEN = "malformed", "accepted", "refuted by the solver", "no verdict"
@@ -79,6 +79,7 @@ def fresh(make: Callable[[], Bundle]) -> Bundle:
 BASES: dict[str, Callable[[], Bundle]] = {
     "row": partial(fresh, row_parallel),
     "shards": partial(fresh, shards),
+    "staged": partial(fresh, staged),
     "mlp": partial(fresh, partial(emitted, "mlp")),
 }
 
@@ -285,6 +286,12 @@ def attribute(name: str, how: Callable[[Any, Random, Bundle], Any], *owners: str
     )
 
 
+def elsewhere(forms: Any, rng: Random, b: Bundle) -> Any:
+    """One coordinate of the other end of a message is another."""
+    i = rng.randrange(len(forms))
+    return [shifted(f, rng, b) if k == i else f for k, f in enumerate(forms)]
+
+
 def claim_and_proof(b: Bundle, rng: Random) -> Any:
     """An output relation and the facts that prove it get another coefficient."""
     i = rng.randrange(len(b.plan["outputs"]))
@@ -308,11 +315,12 @@ def circular(b: Bundle, rng: Random) -> Any:
 
 def false_law(b: Bundle, rng: Random) -> Any:
     cases = [c for s in b.proof["stages"] if s["kind"] == "algebra" for c in s["cases"]]
-    schema = rng.choice(("ring", "lattice", "recip"))
+    schema = rng.choice(("ring", "lattice", "recip", "field"))
     left = {
         "ring": ["+", ["lit", "1"], ["lit", "1"]],
         "lattice": ["max2", ["lit", "1"], ["lit", "2"]],
         "recip": ["recip", ["lit", "0"]],
+        "field": ["fexp", ["lit", "1"]],
     }[schema]
     right = ["lit", rng.choice(("0", "1", "-3"))]
     if not cases:
@@ -402,7 +410,7 @@ def unproved(b: Bundle, rng: Random) -> Any:
 PREMISES = at("proof", "stages", "**", "premises")
 FACTS = at("proof", "facts", "*")
 INDEX = at("proof", "stages", "**", "premises", "*", "at", "*")
-ANY = frozenset(range(1, 19)) | {BAD, SAT}
+ANY = frozenset(range(1, 21)) | {BAD, SAT}
 SOME = dict[str, tuple[Change, set[Any] | frozenset[Any]]]
 
 
@@ -682,6 +690,26 @@ WRONG: SOME = {
         attribute("lhs_contract", lambda v, r, b: [1 - d for d in v], "dot_general"),
         {BAD, 4, 8, SAT},
     ),
+    "receiver of a message": (attribute("to", elsewhere, "send"), {19}),
+    "sender of a message": (attribute("from", elsewhere, "recv"), {19}),
+    "number of a message": (attribute("seq", shifted, "send", "recv"), {BAD, 19}),
+    "message not sent": (
+        change(OPS, lambda op, r, b: [op[0], "negate", op[2], op[3], {}, op[5]], ops("send")),
+        {19},
+    ),
+    "message not received": (
+        change(OPS, lambda op, r, b: [op[0], "constant", [], op[3], {"value": "1"}, op[5]], ops("recv")),
+        {19},
+    ),
+    "state that is cut over time": (
+        change(
+            at("plan", "inputs", "*", "pieces", "*"),
+            lambda v, r, b: {**v, "sizes": [n // 2 for n in v["sizes"]], "spec": [{"mb": 2, "z0": 1}]},
+            lambda v: len(v["sizes"]) == 1,
+        ),
+        {BAD, 20},
+    ),
+    "time": (change(at("plan", "time", "*", "1"), shifted), {BAD}),
     "permutation": (attribute("perm", lambda v, r, b: v[::-1], "transpose"), {BAD, 4, 8, SAT}),
 }
 #: Accepted mutants that are no wrong claims, with the reason.

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from certificates.plan.affine import Affine
 from certificates.plan.functions import body_plan
-from certificates.plan.ops import CALL, COLLECTIVES, OPS
+from certificates.plan.ops import CALL, COLLECTIVES, MESSAGES, OPS
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 from certificates.plan.sites import bodies, sites
@@ -25,7 +25,17 @@ ANY, NOT_NEGATIVE, POSITIVE = 0, 1, 2
 #: Ops whose result has a sign that all operands have, ``select`` aside, whose first is a truth value.
 _OF_ALL = frozenset(
     (
-        *("multiply", "minimum", "reduce", "dot_general", "sqrt", "power", "convert", *COLLECTIVES),
+        *(
+            "multiply",
+            "minimum",
+            "reduce",
+            "dot_general",
+            "sqrt",
+            "power",
+            "convert",
+            *COLLECTIVES,
+            *MESSAGES,
+        ),
         *("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate"),
     )
 )
@@ -118,8 +128,8 @@ class _Signs:
             body = self.programs[op.text("function")][owner]
             return self.signs[op.text("function"), owner, list(body.outputs.values())[op.integer("output")]]
         x = [self.signs[function, owner, name] for name in op.ins]
-        if op.name in COLLECTIVES:
-            met = self.parts[function].rendezvous(op.integer("seq"))
+        if op.name in COLLECTIVES | MESSAGES:
+            met = self.parts[function].meets(op)
             x = [self.signs[function, cls, name] for cls, other in met.items() for name in other.ins]
         match op.name:
             case "exponential" | "logistic":

@@ -244,3 +244,35 @@ def test_the_checker_that_runs_is_the_one_beside_this_package(
     monkeypatch.chdir(tmp_path)
     result = verify(good, "--quiet")
     assert result.exit_code == 0 and last(result).startswith("VALID: all 5 outputs")
+
+
+# --- what is said of the run -------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_the_run_is_kept_apart(good: Path, tmp_path: Path) -> None:
+    """From a file and from options, which win; nothing of the proof changes."""
+    (tmp_path / "about.json").write_text('{"who": "team", "commit": "old"}')
+    said = ("--about", tmp_path / "about.json", "--about-commit", "new", "--about-dataset", "c4@1")
+    assert emit(good, "--out", tmp_path / "b", "--no-solve", *said).exit_code == 0
+    assert emit(good, "--out", tmp_path / "silent", "--no-solve").exit_code == 0
+    told, silent = read(tmp_path / "b"), read(tmp_path / "silent")
+    assert told.about == {"who": "team", "commit": "new", "dataset": "c4@1"} and silent.about is None
+    assert (told.proof, told.obligations) == (silent.proof, silent.obligations)
+    lines = told.reports["report.txt"].decode().splitlines()
+    at = lines.index("Said by the maker, not checked")
+    assert lines[at + 1 : at + 4] == ["  made by: team", "  source commit: new", "  data set: c4@1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (("--about-who", "a\nVALID"), "MALFORMED: --about-...: who must be one line"),
+        (("--about", "no such file"), "MALFORMED: cannot read no such file"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(
+    good: Path, tmp_path: Path, said: tuple[str, ...], reason: str
+) -> None:
+    result = emit(good, "--out", tmp_path / "b", "--no-solve", *said)
+    assert result.exit_code == 5 and last(result).startswith(reason)
+    assert not (tmp_path / "b").exists()

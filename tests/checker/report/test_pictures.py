@@ -53,3 +53,11 @@ def test_a_graph_runs_down_and_escapes_names() -> None:
 
 def test_long_names_are_cut() -> None:
     assert cut("a" * 27) == "a" * 27 and cut("a" * 28) == "a" * 26 + "…"
+
+
+def test_runs_of_a_rank_are_no_ranks(right: Findings) -> None:
+    """A time axis says how often a rank runs; the picture is of ranks."""
+    whole = right.plan.classes["c0"]
+    classes = {"c0": replace(whole, box=((0, 8), *whole.box))}
+    plan = replace(right.plan, mesh=(("mb", 8), *right.plan.mesh), time=("mb",), classes=classes)
+    assert drawn(mesh_svg(plan)) == ["0", "1", "2", "3"]

@@ -20,6 +20,7 @@ from checker.report import script as module
 from checker.report.findings import Findings
 from checker.report.script import script
 from checker.rules.relations import relation_facts
+from tests.pipeline_plans import pipeline
 
 
 def numbers(text: str, folder: Path) -> list[float]:
@@ -53,6 +54,14 @@ def block(plan: Any, value: Fraction) -> dict[str, Any]:
 
 def test_right_plans_have_equal_numbers(any_plan: Plan, tmp_path: Path) -> None:
     """All ops and collectives of the hand-written plans, evaluated by the script: both sides agree."""
+    both_sides_agree(any_plan, tmp_path)
+
+
+def test_messages_and_runs_are_evaluated(tmp_path: Path) -> None:
+    both_sides_agree(pipeline(2, 2, 2), tmp_path)
+
+
+def both_sides_agree(any_plan: Plan, tmp_path: Path) -> None:
     plan = inline(read_plan(dumps(any_plan)))
     for relation in plan.outputs[:3]:
         fact = relation_facts(plan, relation, "outputs")[0]

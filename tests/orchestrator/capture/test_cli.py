@@ -131,7 +131,7 @@ import torch
 from orchestrator.capture import Batch, Definition
 
 def step(model, optimizer, batch):
-    return {"loss": model(batch["x"]).cumsum(0).lgamma().sum()}
+    return {"loss": model(batch["x"]).cumprod(0).lgamma().sum()}
 
 definition = Definition(
     name="odd", mesh={"dp": 2}, build=lambda: torch.nn.Linear(2, 2), parallelize=lambda m, mesh: m,
@@ -144,7 +144,7 @@ definition = Definition(
     refused = run(file, "--out", tmp_path / "plan.json", "--quiet")
     for result in (listed, refused):
         assert result.exit_code == 3
-        for op in ("cumsum", "lgamma"):
+        for op in ("cumprod", "lgamma"):
             where = f"(op aten.{op}.default, single device, ranks 0, 1)"
             assert f"unsupported-op: no lowering for {op} {where}\n" in result.output
         assert "odd.py:6 in step: return" in result.output and "odd.py:7" not in result.output

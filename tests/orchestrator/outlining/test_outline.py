@@ -239,7 +239,7 @@ def test_a_wrong_plan_is_noticed_without_solving(name: str, tmp_path: Path) -> N
 
 
 def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:
-    proof = json.loads((bundle / "proof.json").read_text())
+    proof = json.loads((bundle / "data/proof.json").read_text())
     assert len(proof["lemmas"]) <= 2, "the first layer may stand in other relations than the others"
     assert sum(s["kind"] == "call" for s in proof["stages"]) == 6
     engine = Engine(flat, Cores())
