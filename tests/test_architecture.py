@@ -36,7 +36,7 @@ ROWS = {
         "bundle": "canonical errors plan proof words",
         "authoring": "errors plan",
         "showing": "plan proof words",
-        "attesting": "canonical errors",
+        "attesting": "bundle canonical errors",
         "cli": "bundle canonical endings errors plan proof showing words",
     },
     "smtlib_emit": {

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..bundle.archive import read_files
 from ..canonical import digest, read_bytes
 from ..errors import FormatError
 
@@ -32,9 +33,10 @@ class NotProved(Exception):
 
 def subject(bundle: Path) -> dict[str, Any]:
     """What is signed: the file that lists the digests of all others, by its own digest."""
+    files = read_files(bundle)
     for name in SEALS:
-        if (bundle / name).is_file():
-            return {"name": name, "digest": {"sha256": digest((bundle / name).read_bytes())}}
+        if name in files:
+            return {"name": name, "digest": {"sha256": digest(files[name])}}
     raise FormatError(f"{bundle} is no bundle")
 
 

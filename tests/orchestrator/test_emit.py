@@ -18,6 +18,7 @@ from certificates.bundle.bundle import NotABundle, OutputVerdict, read
 from certificates.plan.plan import Plan
 from certificates.plan.reading import load
 from certificates.plan.writing import dump
+from checker.solvers import obligations_digest
 from orchestrator import emit as emission
 from orchestrator.children import Checked, command, run_checker
 from orchestrator.emit import emit
@@ -220,10 +221,11 @@ def test_obligations_written_without_solvers_are_solved_elsewhere(any_plan: Plan
     bundle = read(tmp_path / "b")
     assert {v.verdict for v in bundle.verdicts} == {"UNKNOWN"}
     answers = real_confirm(list(bundle.obligations.values()), emission.Journal(), VERSIONS, 2)
-    options = []
+    about, options = obligations_digest({n: t.encode() for n, t in bundle.obligations.items()}), []
     for solver in ("z3", "cvc5"):
         lines = [f"{n} {getattr(a, solver)}\n" for n, a in zip(bundle.obligations, answers, strict=True)]
-        (tmp_path / solver).write_text("".join(lines), encoding="ascii")
+        head = f"# solver {solver}\n# version {VERSIONS}\n# obligations {about}\n"
+        (tmp_path / solver).write_text(head + "".join(lines), encoding="ascii")
         options += ["--answers", str(tmp_path / solver)]
     checked = run_checker(tmp_path / "b", *options)
     assert checked.exit_code == 0, checked.lines
