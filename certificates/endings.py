@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
+from types import FrameType
 from typing import NoReturn, ParamSpec
 
 import click
@@ -34,9 +35,16 @@ class Terminated(BaseException):
     """
 
 
+#: Seconds after which an interruption that fell into a finaliser is tried again.
+_AGAIN = 0.01
+
+
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM is raised as :class:`Terminated`; a second one is not waited for."""
+    """SIGTERM is raised as :class:`Terminated`, a second one is not waited for; Ctrl-C is never swallowed.
+
+    Python drops what is raised while a finaliser runs, as those of a solver's terms do all the time.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,11 +53,28 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        if any(f.f_code.co_name == "__del__" for f in _callers(frame)):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        else:
+            raise KeyboardInterrupt
+
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: stop}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us ignores it
+        handlers |= {signal.SIGINT: interrupt, signal.SIGALRM: interrupt}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def told(error: BaseException) -> tuple[int, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import click
@@ -66,6 +67,29 @@ def test_termination_is_no_error_that_could_be_taken_for_an_answer() -> None:
         except Exception:
             pytest.fail("an error handler caught it")
     assert signal.getsignal(signal.SIGTERM) is not None
+
+
+class Finalised:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(100))  # the signal arrives here, where Python drops what is raised
+
+
+def test_an_interruption_in_a_finaliser_is_not_lost() -> None:
+    """Terms of a solver are finalised all the time; `tv-emit` went on to its verdict after Ctrl-C."""
+    with pytest.raises(KeyboardInterrupt), terminable():
+        thing = Finalised()
+        del thing
+        time.sleep(60)
+
+
+def test_who_ignores_interruptions_is_not_interrupted() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with terminable():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_handler_of_the_caller_comes_back_and_threads_have_none() -> None:
