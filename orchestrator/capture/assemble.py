@@ -121,7 +121,7 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced(), grid.needed),
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, found[0].shims),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
@@ -398,13 +398,14 @@ def _provenance(
     fitted: Iterable[FittedClass],
     untraced: Sequence[str],
     needed: Iterable[Meeting],
+    shims: Iterable[str],
 ) -> dict[str, object]:
     traced = sorted({rank for f in fitted for rank in f.traced})
     return {
         "torch": torch.__version__,
         "traced_ranks": [str(r) for r in traced],
         "interpolated_ranks": str(mesh.ranks - len(traced)),
-        "shims": list(SHIMS),
+        "shims": [*SHIMS, *shims],
         **{key: str(value) for key, value in definition.provenance.items()},
         **({"declared, not traced": list(untraced)} if untraced else {}),
         **({FOR_OTHERS: [f"{group} {at}" for group, at in sorted(needed)]} if needed else {}),

@@ -19,9 +19,12 @@ from torch.overrides import TorchFunctionMode
 SHIMS = (
     "optimizers that can keep their step and learning rate in tensors do so on a CPU (capturable=True), "
     "one parameter at a time (foreach=False, fused=False)",
-    "a step count or learning rate that is a tensor stays one where an optimizer would read its value: "
-    "value= and alpha= are the products that they stand for",
     "DTensor divides a replicated 2-norm by the exact root of the axis size, not by the double nearest to it",
+)
+#: Recorded where it had anything to change.
+NUMBERS = (
+    "a step count or learning rate that is a tensor stays one where an optimizer would read its value: "
+    "value= and alpha= are the products that they stand for"
 )
 
 
@@ -49,8 +52,12 @@ def _is_formula(item: object) -> bool:
 class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
     """``x.addcdiv_(y, z, value=t)`` and ``x.add_(y, alpha=t)`` of a tensor ``t`` are what they mean.
 
-    PyTorch would read the tensor's value, which a trace has not.
+    PyTorch would read the tensor's value, which a trace has not. ``used`` is told when it happens.
     """
+
+    def __init__(self, used: set[str]) -> None:
+        super().__init__()
+        self._used = used
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -60,6 +67,7 @@ class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
         for option, names in (("value", ("addcdiv", "addcmul")), ("alpha", ("add", "sub"))):
             factor = kwargs.get(option)
             if name.rstrip("_") in names and isinstance(factor, torch.Tensor) and "out" not in kwargs:
+                self._used.add(NUMBERS)
                 x, y, *rest = args
                 term = y * factor if not rest else factor * (y / rest[0] if "div" in name else y * rest[0])
                 operation = ("sub" if "sub" in name else "add") + ("_" if name.endswith("_") else "")
@@ -68,15 +76,17 @@ class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
 
 
 @contextmanager
-def capturable_on_cpu() -> Iterator[None]:
+def capturable_on_cpu() -> Iterator[set[str]]:
     """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU.
 
-    Nor does it turn a tensor-valued step or learning rate into a Python number.
+    Nor does it turn a tensor-valued step or learning rate into a Python number. Yields what of this was
+    needed, as a plan records it.
     """
+    used: set[str] = set()
 
     def formula(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with TensorNumbers():
+            with TensorNumbers(used):
                 return function(*args, **kwargs)
 
         return functools.wraps(function)(run)
@@ -95,7 +105,7 @@ def capturable_on_cpu() -> Iterator[None]:
             saved.append((module, name, item))
             setattr(module, name, new)
     try:
-        yield
+        yield used
     finally:
         for module, name, item in saved:
             setattr(module, name, item)

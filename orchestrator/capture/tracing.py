@@ -32,11 +32,13 @@ from .swallowed import told
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One traced rank; ``layouts`` by input name. ``rank`` is ``None`` for the single device."""
+    """One traced rank; ``layouts`` by input name, ``shims`` that not every trace needs. ``rank`` is ``None``
+    for the single device."""
 
     rank: int | None
     program: RankProgram
     layouts: Mapping[str, Layout]
+    shims: tuple[str, ...] = ()
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -73,7 +75,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
             states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
         ),
     )
-    with capturable_on_cpu(), exact_norm_shares(), fake:
+    with capturable_on_cpu() as used, exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=built())
 
     def again() -> None:
@@ -96,7 +98,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         for name, s in states
         if s.layout is not None and name in program.inputs
     }
-    return RankTrace(rank, program, layouts)
+    return RankTrace(rank, program, layouts, tuple(sorted(used)))
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
-from orchestrator.capture.shims import TensorNumbers, copied_by_ops, symbolic_hyperparameters
+from orchestrator.capture.shims import NUMBERS, TensorNumbers, copied_by_ops, symbolic_hyperparameters
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 
@@ -107,17 +107,21 @@ def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor
 
 def test_a_tensor_in_place_of_a_number_means_that_number() -> None:
     x, y, z = (torch.rand(3, dtype=torch.float64) + 0.5 for _ in range(3))
-    t = torch.tensor(-0.3, dtype=torch.float64)
+    t, used = torch.tensor(-0.3, dtype=torch.float64), set[str]()
+    with TensorNumbers(used):
+        x + y
+    assert used == set(), "a plan lists what changed something"
     for name in ("addcdiv", "addcmul"):
         want = getattr(torch, name)(x, y, z, value=float(t))
-        with TensorNumbers():
+        with TensorNumbers(used):
             assert torch.allclose(getattr(torch, name)(x, y, z, value=t), want)
             assert torch.allclose(getattr(x.clone(), f"{name}_")(y, z, value=t), want)
     for name in ("add", "sub"):
         want = getattr(torch, name)(x, y, alpha=float(t))
-        with TensorNumbers():
+        with TensorNumbers(used):
             assert torch.allclose(getattr(x.clone(), f"{name}_")(y, alpha=t), want)
             assert torch.equal(getattr(torch, name)(x, y, alpha=2), getattr(torch, name)(x, 2 * y))
+    assert used == {NUMBERS}
 
 
 @pytest.mark.parametrize(
