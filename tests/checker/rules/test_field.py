@@ -86,6 +86,8 @@ TRUE = {
     ),
 }
 FALSE = {
+    "another first argument of an unknown function": (("max2", x, y), ("max2", n, y)),
+    "another last argument of an unknown function": (("max2", x, y), ("max2", x, n)),
     "wrong sign": (e(minus(x, y)), over(e(y), e(x))),
     "a divisor that may be zero": (over(x, x), ONE),
     "a divisor that is not negative": (over(n, n), ONE),
