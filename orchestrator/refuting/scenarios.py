@@ -19,7 +19,7 @@ from certificates.plan.types import TensorType
 from ..evaluating.boxes import Evaluator
 from ..evaluating.forms import Form
 from ..evaluating.grids import Cuts, flattened
-from ..evaluating.network import Expansion, Network, Node
+from ..evaluating.network import Expansion, Network, Node, Work
 
 _VIEWS = frozenset(
     ["convert", "reshape", "transpose", "broadcast_in_dim", "slice", "pad", "concatenate", "negate"]
@@ -38,11 +38,16 @@ class Blocks:
 
 
 class Scenario:
-    """Block-constant inputs of a specification, and the network and evaluator that live on them."""
+    """Block-constant inputs of a specification, and the network and evaluator that live on them.
 
-    def __init__(self, inputs: Mapping[str, Blocks], junk: Fraction = Fraction(3)) -> None:
+    ``work`` is what several scenarios may do together.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Blocks], junk: Fraction = Fraction(3), work: Work | None = None
+    ) -> None:
         self.inputs, self.junk = inputs, junk
-        self.network = Network()
+        self.network = Network(work=work or Work())
         self.evaluator = Evaluator(self.network)
 
     def expand(self, plan: Plan) -> Expansion:
