@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from certificates.plan.affine import Affine
 from certificates.proof.facts import Fact, Ref
@@ -50,19 +51,17 @@ class Siblings:
             ]
             return self._places(ref, operands, position, cell)
 
+        def fact(cell: Cell, wanted: str) -> Fact:
+            at = next((at for v, at in compute(cell) if v == wanted), None)
+            if at is None:
+                raise Unrelated(missing)
+            reading = self.k.read(wanted, at, cell.ranges)
+            left = index(cell, pattern.operands[position])
+            return make_fact(self.model, cell, missing, left, reading.target, reading.at, reading.coef)
+
         try:
-            found = explore(start, compute)
-            for wanted in dict.fromkeys(v for v, _ in found[0][1]):
-                pieces = []
-                for cell, guesses in found:
-                    at = next((at for v, at in guesses if v == wanted), None)
-                    if at is None:
-                        raise Unrelated(missing)
-                    reading = self.k.read(wanted, at, cell.ranges)
-                    left = index(cell, pattern.operands[position])
-                    pieces.append(
-                        make_fact(self.model, cell, missing, left, reading.target, reading.at, reading.coef)
-                    )
+            for wanted in dict.fromkeys(v for v, _ in explore(start, compute)[0][1]):
+                pieces = [piece for _, piece in explore(start, partial(fact, wanted=wanted))]
                 if self.propose(join(self.model, pieces)):
                     return True
         except (Unrelated, Unfollowable, NoDefinition):

@@ -71,3 +71,20 @@ def test_with_two_unrelated_operands_nothing_is_guessed() -> None:
 
     made = formulas({"dp": 2}, lambda b, x: masked(b, x) * masked(b, x), plan, GIVEN)
     assert guesses(made, keep=True)[0] == []
+
+
+def test_a_partner_that_repeats_a_mask_along_blocks_is_read_block_by_block() -> None:
+    """Its operand is a reshape: what it says of a column depends on the column's block."""
+
+    def repeated(b: ProgramBuilder, x: Value) -> Value:
+        block = b.compare(b.iota("i64[2]", 0), 1, "LT")
+        return b.select(b.reshape(b.broadcast(block, (8, 2, 3), (1,)), (8, 6)), x, x * 2)
+
+    def counted(b: ProgramBuilder, x: Value) -> Value:
+        return b.select(b.compare(b.iota("i64[4,6]", 1), 3, "LT"), x, x * 2)
+
+    plan = formulas({"dp": 2}, repeated, counted, {"x": ("f32[8,6]", "f32[4,6]", {"dp": Shard(0)})})
+    proposed, _, done = guesses(plan, keep=True)
+    numbers = Numbers(plan)
+    assert proposed and done
+    assert [numbers.failure(f) for facts in proposed for f in facts if numbers.failure(f)] == []
