@@ -17,7 +17,7 @@ from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Cut, Unfollowable, explore
+from ..cells import Cell, Unfollowable, explore, undivided
 from .access import Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -88,8 +88,9 @@ class Folder:
         total, readings = Fraction(0), list[Reading | None]()
         for member, at in places:
             try:
-                reading = self.k.read(member, at, ranges)
-            except (Unrelated, Cut):
+                with undivided():
+                    reading = self.k.read(member, at, ranges)
+            except (Unrelated, Unfollowable, NoDefinition):
                 return []
             value = self._value(reading)
             if not isinstance(value, Fraction):

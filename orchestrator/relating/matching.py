@@ -16,7 +16,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Fact, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore
+from ..cells import Cell, Unfollowable, explore, undivided
 from .access import COMMUTATIVE, Access
 from .candidates import Candidate, Candidates, Operand
 from .joining import join
@@ -186,7 +186,11 @@ class Matcher:
         op = self.model.ops[ref]
         orders = [wholes, wholes[::-1]] if op.name in COMMUTATIVE or op.name == "dot_general" else [wholes]
         for order in orders:
-            candidate = self.candidates.match(next(iter(specs)), op, order, start)
+            try:
+                with undivided():
+                    candidate = self.candidates.match(next(iter(specs)), op, order, start)
+            except (Unrelated, Unfollowable, NoDefinition):
+                continue
             if candidate is not None:
                 left = tuple(start.at[s] for s in self.k.full_index(ref).ranges)
                 self.sums.begin()

@@ -71,3 +71,23 @@ def test_with_two_unrelated_operands_nothing_is_guessed() -> None:
 
     made = formulas({"dp": 2}, lambda b, x: masked(b, x) * masked(b, x), plan, GIVEN)
     assert guesses(made, keep=True)[0] == []
+
+
+def test_a_partner_that_reads_a_concatenation_is_read_in_its_pieces() -> None:
+    """Rows chosen by their number, where the specification puts two tensors one after the other."""
+
+    def chosen(b: ProgramBuilder, x: Value, u: Value, v: Value) -> Value:
+        first = b.compare(b.iota("i64[8,3]", 0), 3, "LT")
+        return x + b.select(first, b.pad(u, (0, 0), (5, 0)), b.pad(v, (3, 0), (0, 0)))
+
+    def joined(b: ProgramBuilder, x: Value, u: Value, v: Value) -> Value:
+        return x + b.concatenate([u, v], 0)
+
+    given = {"x": ("f32[8,3]", "f32[8,3]", {}), "u": ("f32[3,3]",) * 2, "v": ("f32[5,3]",) * 2}
+    plan = formulas({"dp": 2}, joined, chosen, {n: (g[0], g[1], {}) for n, g in given.items()})
+    proposed, knowledge, done = guesses(plan, keep=True)
+    (facts,) = proposed
+    assert sorted(str(f.rhs) for f in facts) == ["s:u", "s:v"]
+    numbers = Numbers(plan)
+    assert [numbers.failure(f) for f in facts] == [None] * len(facts)
+    assert done and all(numbers.failure(knowledge.facts[n]) is None for n in knowledge.by_lhs[last(plan)])
