@@ -119,8 +119,12 @@ class Ledger:
                     known.append(lhs)
 
     def drop(self, number: int) -> None:
-        """Forget a guess that has no proof: made again in another way, it is a new fact."""
+        """Forget a guess that has no proof: made again in another way, it is a new fact.
+
+        Only what is declared has no recipe, and is taken for granted.
+        """
         fact = self.facts[number]
+        self.recipes.setdefault(number, LayoutRecipe())
         if self._known.get(fact) == number and number not in self.by_lhs.get(fact.lhs, ()):
             del self._known[fact]
 
