@@ -34,7 +34,7 @@ _CATCHES = "; a trace raises here where a job goes on, and the code catches the 
 
 
 @contextmanager
-def told(but: type[CaptureError] | tuple[()] = ()) -> Iterator[None]:
+def told(but: tuple[type[CaptureError], ...] = ()) -> Iterator[None]:
     """What is raised inside by the trace alone is raised at the end, too, if nothing else is.
 
     ``but`` errors that the capture itself makes inside and handles.

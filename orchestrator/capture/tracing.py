@@ -20,7 +20,7 @@ from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
 from .environment import alone, as_rank
-from .errors import AliasingError, DefinitionError, LoweringError, gathered
+from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef
@@ -107,7 +107,7 @@ def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.
     Outside the fake mode: a device mesh computes with real tensors.
     """
     device_mesh = dist.init_device_mesh("cpu", tuple(mesh.axes.values()), mesh_dim_names=tuple(mesh.axes))
-    with told(but=LoweringError):  # its recorder describes what it can
+    with told(but=(LoweringError, UnsupportedOpError)):  # its recorder describes what it can
         return parallelized(definition.parallelize, model, device_mesh)
 
 

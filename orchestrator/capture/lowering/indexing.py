@@ -145,9 +145,8 @@ def _index_put(
     here = c.b.reduce(_one_hot(c, at), axes, "or") if axes else _one_hot(c, at)
     if uniform or all(at.shape[a] == 1 for a in at.axes[at.counted :]):
         one = [1 if d in axes else n for d, n in enumerate(spread.shape)]
-        entry = c.b.reshape(
-            c.b.slice(spread, [0] * len(one), one), (*spread.shape[: at.counted], 1, *at.rest)
-        )
+        entry = c.b.reshape(c.b.slice(spread, [0] * len(one), one), (*spread.shape[: at.counted], *at.rest))
+        entry = c.b.broadcast(entry, target.shape, [d for d in range(len(target.shape)) if d != at.counted])
     else:  # one entry at most is not zero
         entry = _added_at(c, at, spread)
     here = c.b.broadcast(here, target.shape, range(at.counted + 1))
@@ -157,8 +156,8 @@ def _index_put(
 def _one_hot(c: Context, at: Places) -> Value:
     """[axes of the index, elements looked up]: is this the element?"""
     rank = len(at.shape)
-    wide = c.b.insert(at.index, rank, at.size)
-    return c.b.compare("EQ", wide, c.b.iota(rank, wide.shape, at.index.dtype))
+    numbers = c.b.iota(rank, (*at.shape, at.size), at.index.dtype)
+    return c.b.compare("EQ", numbers, c.b.insert(at.index, rank, at.size))
 
 
 def _added_at(c: Context, at: Places, values: Value) -> Value:
