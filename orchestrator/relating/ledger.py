@@ -93,7 +93,10 @@ class Ledger:
                 self.add(fact, None)
 
     def add(self, fact: Fact, recipe: object | None, *, relates: bool = True) -> int:
-        """Record a fact (once); ``relates`` makes it usable as a relation of its left side."""
+        """Record a fact (once); ``relates`` makes it usable as a relation of its left side.
+
+        What has no recipe is taken for granted: declared facts, and no others.
+        """
         if fact in self._known:
             number = self._known[fact]
             if recipe is not None and self.recipes.get(number) == LayoutRecipe():
@@ -119,14 +122,14 @@ class Ledger:
                     known.append(lhs)
 
     def drop(self, number: int) -> None:
-        """Forget a guess that has no proof: made again in another way, it is a new fact.
-
-        Only what is declared has no recipe, and is taken for granted.
-        """
+        """Forget a guess that has no proof: made again in another way, it is a new fact."""
         fact = self.facts[number]
-        self.recipes.setdefault(number, LayoutRecipe())
         if self._known.get(fact) == number and number not in self.by_lhs.get(fact.lhs, ()):
             del self._known[fact]
+
+    def repeats(self, ref: Ref) -> bool:
+        """Whether a tensor is related to itself, at another place."""
+        return any(self.facts[n].rhs == ref for n in self.by_lhs.get(ref, ()))
 
     def is_atom(self, ref: Ref) -> bool:
         """A specification tensor that stands for itself, or a literal."""
