@@ -102,8 +102,11 @@ class Siblings:
                 for v, names, i in zip(ins, pattern.operands, order, strict=True):
                     operand = operands[i]
                     if operand is not None and self.model.literal(operand.reading.target) is None:
-                        solved = self.candidates.solve_operand(v, names, operand.reading, known, cell.ranges)
-                        fits = fits and solved is not None
+                        found = next(
+                            self.candidates.solutions(v, names, operand.reading, known, cell.ranges), None
+                        )
+                        fits = fits and found is not None
+                        known = known if found is None else found[1]
                 place = order.index(position)
                 if fits and all(n in known for n in pattern.operands[place]):
                     out.append((ins[place], [known[n] for n in pattern.operands[place]]))
