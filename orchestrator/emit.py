@@ -36,9 +36,10 @@ from certificates.plan.checking import check_plan
 from certificates.plan.functions import inline
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
+from certificates.proof.when import with_when
 from certificates.words import clean
 
-from .children import write_reports
+from .children import schedule_said, write_reports
 from .errors import NoAnswer, SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
@@ -46,6 +47,7 @@ from .proving.engine import Engine, Judge, Plausibility, anything
 from .proving.lemmas import Lemma, Prover
 from .proving.reuse import Kept
 from .relating.hints import Hints
+from .scheduling import when
 from .solving.confirming import confirm
 from .solving.journal import Journal
 from .solving.premises import AllPremises, CoreFinder
@@ -78,20 +80,29 @@ class Emission:
     seconds: dict[str, float]
     peak_mib: float
     cause: Mapping[str, object] | None = None
+    schedule: str = ""
 
     @property
     def exit_code(self) -> int:
-        """1 refuted; 3 an output has no proof; 0. Without solving, all obligations written is enough."""
+        """1 refuted, or a schedule that is not safe; 3 an output has no proof; 0. Without solving, all
+        obligations written is enough."""
         words = {v.verdict for v in self.verdicts}
-        if "REFUTED" in words:
+        if "REFUTED" in words or self.unsafe:
             return 1
         done = words == {"PROVED"} if self.solved else self.complete == len(self.verdicts) > 0
         return 0 if done else 3
 
     @property
+    def unsafe(self) -> bool:
+        """What the checker says of the schedule is anything but SAFE."""
+        return bool(self.schedule) and not self.schedule.startswith("SAFE: ")
+
+    @property
     def verdict(self) -> str:
         """One line in words."""
         total = len(self.verdicts)
+        if self.unsafe and not any(v.verdict == "REFUTED" for v in self.verdicts):
+            return self.schedule
         if self.solved or self.complete < total or not total:
             return summary(self.verdicts)
         return f"UNSOLVED: {total} of {total} outputs have all their obligations; no solver was asked"
@@ -106,6 +117,7 @@ class Emission:
             "bundle": str(self.bundle),
             "outputs": [v.to_json() for v in self.verdicts],
             "cause": self.cause,
+            "schedule": self.schedule,
             "counts": {
                 "outputs": len(words),
                 "proved": words.count("PROVED"),
@@ -162,9 +174,10 @@ def emit(
     proof = run.again() or run.anew()
     refutation = run.refute(witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
+    happens = when(plan)
     bundle = Bundle(
         plan,
-        proof.document,
+        proof.document if happens is None else with_when(proof.document, happens),
         {o.file: o.text for o in proof.obligations},
         verdicts,
         solving.status,
@@ -175,7 +188,13 @@ def emit(
     )
     with run.progress.phase("write"):
         _check_out(out, canonical, force)  # another emission may have been here
-        write(bundle, out, write_reports)
+        said = dict[str, bytes]()
+
+        def reports(folder: Path) -> dict[str, bytes]:
+            said.update(write_reports(folder))
+            return said
+
+        write(bundle, out, reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()
@@ -183,6 +202,7 @@ def emit(
         out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
         refutation.cause.to_json(plan) if refutation and refutation.cause else None,
+        schedule_said(said["report.txt"]) if plan.schedule else "",
     )  # fmt: skip
 
 

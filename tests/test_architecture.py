@@ -61,7 +61,9 @@ ROWS = {
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
         "standalone": "",
-        "emit": "certificates children errors progress proving refuting relating solving standalone",
+        "scheduling": "certificates",
+        "emit": "certificates children errors progress proving refuting relating scheduling solving "
+        "standalone",
         "cli": "certificates children emit errors progress",
         "attesting": "certificates children",
         # A front end asks a prover nothing itself: its command hands one in.
@@ -75,8 +77,9 @@ ROWS = {
         "language": "errors",
         "reading": "errors language",
         "rules": "errors language",
-        "kernel": "errors language rules",
-        "report": "kernel language reading refuting rules",
+        "scheduling": "errors language",
+        "kernel": "errors language rules scheduling",
+        "report": "kernel language reading refuting rules scheduling",
         "refuting": "errors language reading rules",
         "reporting": "endings errors kernel language reading refuting report",
         "run": "errors language reading rules",

@@ -66,6 +66,7 @@ def certificate(
             "notClaimed": found["not_claimed"],
             "domainsNotShown": found["domains_not_shown"],
             "outside": found["outside"],
+            "schedule": found["schedule"],
             "reduction": {"obligations": found["algebra"], "acceptedByPolicy": found["policy"]["reductions"]},
             "stages": {
                 "stages": found["stages"],

@@ -16,6 +16,7 @@ from ..errors import FormatError
 from .checking import check_plan
 from .ops import CALL
 from .program import Op, Program, op_from_json
+from .schedule import schedule_from_json
 from .types import TensorType, rational
 
 
@@ -173,7 +174,7 @@ _KEYS = frozenset(
 )
 
 
-_OPTIONAL = frozenset(("functions", "given", "constants", "time"))
+_OPTIONAL = frozenset(("functions", "given", "constants", "time", "schedule"))
 
 
 def loads(data: bytes) -> Plan:
@@ -219,6 +220,7 @@ def loads(data: bytes) -> Plan:
         roles["given"],
         roles["constants"],
         int(str(version)),
+        schedule_from_json(raw["schedule"]) if "schedule" in raw else None,
     )
     check_plan(plan)
     return plan

@@ -20,9 +20,9 @@ OVER_TIME = frozenset(("all_reduce", "all_gather"))
 
 
 def check_version(plan: Plan) -> None:
-    """Version 1 has neither time axes nor messages."""
-    if plan.version == 1 and (plan.mesh.time or has_messages(plan)):
-        raise FormatError("time axes and messages need version 2 of the format")
+    """Version 1 has neither time axes nor messages nor a schedule."""
+    if plan.version == 1 and (plan.mesh.time or plan.schedule or has_messages(plan)):
+        raise FormatError("time axes, messages and schedules need version 2 of the format")
 
 
 def needed_version(plan: Plan) -> int:

@@ -20,6 +20,7 @@ from ..language.affine import Affine, evident
 from ..language.ops import ATTRIBUTES, COLLECTIVES, OPERANDS, SORTS, Op, Type, check_types
 from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Site, apart, fibres
 from .meeting import check_meetings, meetings
+from .schedule import read_schedule
 from .strict import (
     RESULT,
     Reader,
@@ -48,7 +49,7 @@ MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
 VERSIONS = (1, 2)
 axes = many(row(symbol, natural))
 ROLES = ("given", "constants")
-OPTIONAL = ("functions", "time", *ROLES)
+OPTIONAL = ("functions", "time", "schedule", *ROLES)
 
 
 def read_plan(data: bytes) -> Plan:
@@ -77,7 +78,9 @@ def read_plan(data: bytes) -> Plan:
     mesh, names = (*time, *top["mesh"]), tuple(a for a, _ in time)
     known = isinstance(version, int) and not isinstance(version, bool) and version in VERSIONS
     need(known and isinstance(top["provenance"], dict), "plan: unknown version, or provenance")
-    need(version > 1 or not time, "plan: version 1 has no time axes")
+    need(
+        version > 1 or not extra.keys() & {"time", "schedule"}, "plan: version 1 has no time axes or schedule"
+    )
     world = math.prod(n for _, n in mesh)
     need(len(dict(mesh)) == len(mesh) and 1 <= world <= MAX_RANKS, "mesh: bad axes")
     need(len(top["classes"]) <= MAX_CLASSES, f"plan: more than {MAX_CLASSES} classes")
@@ -170,7 +173,13 @@ def read_plan(data: bytes) -> Plan:
     roles = [_declared(plan, extra.get(role, []), role) for role in ROLES]
     need(not set(roles[0]) & set(roles[1]), "an input is declared both given and constant")
     return replace(
-        plan, inputs=relations[0], outputs=relations[1], ranges=ranges, given=roles[0], constants=roles[1]
+        plan,
+        inputs=relations[0],
+        outputs=relations[1],
+        ranges=ranges,
+        given=roles[0],
+        constants=roles[1],
+        schedule=read_schedule(extra["schedule"], plan) if "schedule" in extra else None,
     )
 
 

@@ -25,16 +25,18 @@ from .pictures import COLOURS, mesh_svg
 from .script import script
 from .style import STYLE
 from .text import HOLDS, diagnoses, plain
+from .timetable import timetable_svg
 from .verdict import (
     CONDITIONS,
-    OUTSIDE,
     assumed,
     folded,
     laws_used,
     named,
     normalised_line,
+    outside,
     provenance,
     role_lines,
+    schedule_line,
     side,
     solver_line,
     unclaimed,
@@ -60,6 +62,7 @@ def page(found: Findings) -> str:
         ("again", "Who can check this again, and how", _again(found)),
         ("outputs", "The outputs", _outputs(found)),
         ("mesh", "The mesh and its groups", _mesh(found.plan)),
+        ("schedule", "The schedule", _schedule(found)),
         ("flow", "The flow of the step", _flow(found)),
         ("rests", "What it rests on", _rests(found)),
         ("said", "Said by the maker, not checked", _said(found)),
@@ -236,7 +239,7 @@ def named_value(value: object) -> str:
 
 
 def _uncovered(found: Findings) -> Iterator[str]:
-    yield listed(esc(item) for item in OUTSIDE)
+    yield listed(esc(item) for item in outside(found.examined))
     notes = folded(unclaimed(found.examined))
     if notes:
         yield f"<h3>Not claimed</h3>{listed(map(esc, notes))}"
@@ -289,6 +292,14 @@ def _mesh(plan: Plan) -> Iterator[str]:
         yield f'scope="row"><code>{esc(name)}</code></th><td>{esc(" ".join(group.axes))}</td><td class="n2">'
         yield f"{many:,} × {group.size:,}</td><td>{first}</td><td>{kinds}</td></tr>"
     yield "</tbody></table></div>"
+
+
+def _schedule(found: Findings) -> Iterator[str]:
+    line = schedule_line(found.examined)
+    if line:
+        yield f"<p>{esc(line[:1].upper() + line[1:])}.</p>"
+    if found.examined.safe is not None:
+        yield timetable_svg(found.plan, found.examined.safe)
 
 
 def _flow(found: Findings) -> Iterator[str]:

@@ -21,6 +21,7 @@ FOUND: dict[str, Any] = {
         "not_claimed": [],
         "domains_not_shown": ["d"],
         "outside": ["o"],
+        "schedule": "SAFE: 6 events",
         "algebra": 1,
         "stages": 2,
         "cases": 2,
@@ -35,6 +36,7 @@ def test_a_certificate_says_what_was_claimed_assumed_and_trusted() -> None:
     predicate = statement.pop("predicate")
     assert statement == {"_type": STATEMENT, "subject": [ABOUT], "predicateType": CERTIFICATE}
     assert predicate["claim"]["outputs"] == ["y = y"] and predicate["claim"]["holds"] == "after every step"
+    assert predicate["schedule"] == "SAFE: 6 events"
     assert (predicate["assumptions"], predicate["domainsNotShown"], predicate["outside"]) == (
         ["a"],
         ["d"],
