@@ -106,6 +106,8 @@ class Simulation:
             elif self.once(cls.name, self.part(cls, value)):
                 turn, mark = 0, ("value", value, 0)
         slot = slots.get((cls.name, value))
+        if value in cls.program.inputs:  # one tensor of the rank, whichever of its programs reads it
+            slot = next((s for s in rank.lane.slots if s.value == value), None)
         return (slot.first + turn % slot.count if slot else (mark[:2], turn)), mark
 
     def part(self, cls: RankClass, value: str) -> str | int:

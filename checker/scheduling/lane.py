@@ -229,7 +229,12 @@ class Walk:
                     yield self.ended[self.item(key, run)], offset if key[0] == "run" else END
                 yield from ((self.there(v, run), END) for v in summed)
 
-        if value in program.inputs:
+        if value in program.inputs:  # one tensor of the rank, whichever of its programs reads it
+            shared = [d for d in self.parts if d != c and value in self.plan.program(d).inputs]
+            if any((d, value) not in self.slotted for d in shared):
+                raise wrong(
+                    f"{value[:40]} has a slot for some of the classes {', '.join(shared)}", self.where
+                )
             yield ("", value, 0), slot.first, ((-1, 0), max(read(part.runs), default=(-1, 0)))
         elif value in part.joins:
             op = part.joins[value]

@@ -7,7 +7,7 @@ holds only what is the same in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import Rejected
@@ -79,7 +79,7 @@ def parts(plan: Plan, schedule: Schedule, c: str) -> Parts:
             if owner[start] != owner[i]:
                 raise wrong(f"the results of the call at {op.result} stand in two segments", where)
         found.makes[op.result] = key, start
-        if (base := _seen(plan, c, op)) is not None:
+        for base in _shared(plan, c, op, site):
             found.views.setdefault(base, []).append(op.result)
         last = END if i not in owner else i
         reads = found.reads.setdefault(key, {})
@@ -118,17 +118,30 @@ def _inside(plan: Plan, c: str, site: Site) -> Iterator[Meeting]:
             yield site, op.attrs["seq"], op.attrs["group"]
 
 
-def _seen(plan: Plan, c: str, op: Op) -> str | None:
-    """The operand whose memory a result may share: what a view shows, and what a function hands back."""
+def _shared(plan: Plan, c: str, op: Op, site: Mapping[str, tuple[Site, tuple[str, ...]]]) -> Iterator[str]:
+    """The values whose memory a result may share: what a view shows, what a function hands back of its
+    operands, and other results of the call that show the same."""
     if op.name != "call":
-        return op.operands[0] if op.name in VIEWS and op.ins[0].dtype == op.type.dtype else None
-    body, value = plan.functions[op.attrs["function"]].program(c), op.attrs["value"]
-    while value in body.producers:
-        inner = body.producers[value]
-        if inner.name not in VIEWS or inner.ins[0].dtype != inner.type.dtype:
-            return None
-        value = inner.operands[0]
-    return op.operands[list(body.inputs).index(value)]
+        yield from op.operands[:1] if _view(op) else ()
+        return
+    body = plan.functions[op.attrs["function"]].program(c)
+
+    def root(value: str) -> str:
+        while value in body.producers and _view(body.producers[value]):
+            value = body.producers[value].operands[0]
+        return value
+
+    own = root(op.attrs["value"])
+    if own in body.inputs:
+        yield op.operands[list(body.inputs).index(own)]
+    for result in site[op.result][1]:
+        other = plan.program(c).producers[result].attrs["value"]
+        if result != op.result and root(other) == own:
+            yield result
+
+
+def _view(op: Op) -> bool:
+    return op.name in VIEWS and op.ins[0].dtype == op.type.dtype
 
 
 def _once(plan: Plan, schedule: Schedule, c: str, found: Parts) -> None:

@@ -31,6 +31,7 @@ class Transport:
         self.needs = {name: [*self._needs(walk)] for name, walk in walks.items()}
         self.met: dict[Hashable, list[tuple[Spot, Hashable]]] = {}
         self._ends: dict[Hashable, str] = {}
+        self._sizes: dict[Hashable, int] = {}
         self._lines: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {}
         self._meet()
 
@@ -67,9 +68,9 @@ class Transport:
                     (kind, seq), run = item
                     spot, part = (name, i), walk.parts[walk.at[run]]
                     if kind == "run":
-                        meets = part.meets[str(seq)]
+                        meets = tuple(part.meets[str(seq)])
                         for site, number, group in meets:
-                            self._collective(walk, (site, number, run), group, spot, ("in a segment", *meets))
+                            self._collective(walk, (site, number, run), group, spot, meets)
                     elif kind == "meet":
                         group = self.plan.rendezvous[int(seq)][walk.at[run]].attrs["group"]
                         self._collective(walk, (None, seq, run), group, spot, (event.on, *batch))
@@ -127,6 +128,8 @@ class Transport:
             if any(not apart(a, b) for i, a in enumerate(kinds) for b in kinds[:i]):
                 raise wrong("lanes share some of its lists, not all: cut them alike", f"group {group.name}")
             self._lines[group.name] = lines
+            for line in lines.values():
+                self._sizes[group.name, line] = self._sizes.get((group.name, line), 0) + 1
         return self._lines[group.name]
 
     def _in_order(self, where: str, sent: list[tuple[Item, Spot]], received: list[tuple[Item, Spot]]) -> None:
@@ -145,10 +148,10 @@ class Transport:
         """Every lane of a collective takes part, alike."""
         if isinstance(key, tuple) and found[0][1] is not None:
             group, line, _, seq, run = key
-            lines = self._lines[group]
-            absent = sorted(n for n in lines if lines[n] == line and n not in {s[0] for s, _ in found})
             spots = [spot for spot, _ in found]
-            if absent:
+            if len(spots) < self._sizes[group, line]:
+                lines, there = self._lines[group], {name for name, _ in spots}
+                absent = [n for n in lines if lines[n] == line and n not in there]
                 raise Unsafe(f"collective {seq}, run {run}: lane {absent[0]} does not take part", *spots)
             odd = next((spot for spot, tag in found if tag != found[0][1]), None)
             if odd is not None:

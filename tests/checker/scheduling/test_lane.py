@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.authoring.scheduling import ScheduleBuilder, meet, recv, send, with_schedule
 from certificates.plan.plan import Plan
 from certificates.plan.schedule import Batch, Event, Item, Run, Slot, Wait
@@ -201,3 +202,39 @@ def test_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "MAX_WORK", 10)
     with pytest.raises(Undecided, match="more than 10 ops and slots"):
         judged(serial())
+
+
+def two_programs(slots: list[Slot]) -> Plan:
+    """One rank, whose second run has a program of its own; both read `w`."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("w", "f32[2]") * 2)
+    bs = {c: ProgramBuilder({"pp": 1}, box={"mb": (k, k + 1)}, time={"mb": 2}) for k, c in enumerate("ab")}
+    for b in bs.values():
+        w = b.input("w", "f32[2]")
+        with b.segment("part"):
+            v = w * 1
+        b.output("y", b.all_reduce(v, "mb", seq=0))
+    programs = {c: b.build() for c, b in bs.items()}
+    plan = build_plan(
+        name="two", mesh={"pp": 1}, time={"mb": 2}, specification=spec.build(),
+        classes={c: ({"mb": (k, k + 1)}, p) for k, (c, p) in enumerate(programs.items())},
+        inputs={"w": {}}, outputs={"y": {}}, given=["w"],
+    )  # fmt: skip
+    s = ScheduleBuilder(programs)
+    lane = s.lane("rank", {})
+    lane.run("part", 0)
+    lane.run("part", 1)
+    lane.slots += [Slot("a", "%2", 9), Slot("b", "%2", 9), *slots]
+    return with_schedule(plan, s.build())
+
+
+def test_programs_of_one_rank_share_its_inputs() -> None:
+    """The first run may not write over an input that the second one reads, by whatever program."""
+    found = judged(two_programs([]))
+    assert found is not None and found.safe and trouble(two_programs([]), 1) == ""
+    half = [Slot("a", "w", 0), Slot("a", "%1", 0)]
+    with refuses(23, "w has a slot for some of the classes"):
+        judged(two_programs(half))
+    whole = two_programs([*half, Slot("b", "w", 0)])
+    assert "from which w, run 0 is still to be read" in reason(whole)
+    assert "finds" in trouble(whole, 1)

@@ -82,6 +82,16 @@ def test_a_call_is_one_part_of_one_run() -> None:
     assert read.schedule is not None
     assert parts(read, read.schedule, "c0").views["%1"] == ["%9", "%2"]
     assert parts(read, read.schedule, "c1").views["%0"] == ["%9"]
+    for one in (spec, body, other):
+        one["outputs"].append(["c", one["outputs"][0][1]])
+    for program in (plan["specification"], first, last):
+        call = next(entry for entry in program["ops"] if entry[1] == "call")
+        call[0].append("%10")
+    plan["schedule"]["segments"] = {"c0": {"f": [[0, 4]]}, "c1": {"g": [[1, 3]]}}
+    read = read_plan(dump(plan))
+    assert read.schedule is not None
+    views = parts(read, read.schedule, "c1").views
+    assert (views["%9"], views["%10"]) == (["%10"], ["%9"]), "both results may be one memory"
     body["ops"].append(op("%1", "all_reduce", ["%0"], "f32[2]", group="runs", kind="add", seq=0))
     other["ops"].append(op("%1", "all_reduce", ["a"], "f32[2]", group="runs", kind="add", seq=0))
     read = read_plan(dump(plan))
