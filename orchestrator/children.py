@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +71,13 @@ def write_reports(bundle: Path) -> dict[str, bytes]:
 
     Of a bundle that does not hold, the reports say so; a checker that wrote none is an ``OSError``.
     """
-    code, _, err = _run(command("checker.reporting", "main", str(bundle), "--out", str(bundle)))
-    missing = [name for name in REPORTS if not (bundle / name).is_file()]
-    if missing:
-        last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise OSError(f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {code}'}")
-    return {name: (bundle / name).read_bytes() for name in REPORTS}
+    with tempfile.TemporaryDirectory(prefix="tv-reports-") as out:
+        code, _, err = _run(command("checker.reporting", "main", str(bundle), "--out", out))
+        missing = [name for name in REPORTS if not Path(out, name).is_file()]
+        if missing:
+            last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+            raise OSError(f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {code}'}")
+        return {name: Path(out, name).read_bytes() for name in REPORTS}
 
 
 def schedule_said(report: bytes) -> str:

@@ -40,7 +40,8 @@ _OPTIONS = (
     click.option("--quiet", is_flag=True, help="No progress on standard error."),
     click.option(
         "--witness-seconds", type=click.FloatRange(0), default=30.0, show_default=True,
-        help="Time to look for a witness against outputs without a proof.",
+        help="How long to look for a witness against outputs without a proof. Counted in steps, so that "
+        "every machine finds the same.",
     ),
     click.option("--force", is_flag=True, help="Replace the bundle of another plan."),
     version,

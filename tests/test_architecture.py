@@ -279,6 +279,41 @@ def test_the_rules_catch_what_they_forbid() -> None:
     assert (2, "certificates") in set(imports(module))
 
 
+#: Modules that may read a clock, and why no byte of a plan or bundle follows from it.
+CLOCKS = {
+    "checker/cli.py": "progress on standard error",
+    "checker/solvers.py": "a solver that hangs in spite of its limit in steps is UNKNOWN",
+    "orchestrator/attesting.py": "the time of a verification, which is what it says",
+    "orchestrator/capture/counters.py": "numbers of dates in Python's own objects, no clock",
+    "orchestrator/capture/workers.py": "the patience of a process group, which ends the capture",
+    "orchestrator/children.py": "patience with a child that ends anyway",
+    "orchestrator/progress.py": "progress on standard error, seconds of --json",
+    "orchestrator/solving/command_cores.py": "ends the run: NoAnswer",
+    "orchestrator/solving/confirming.py": "ends the run: NoAnswer",
+}
+_CLOCKS = {"time", "datetime", "timeit", "sched"}
+
+
+def clocks(module: ast.Module) -> Iterator[int]:
+    """Lines that import a clock, or wait for something no longer than so many seconds."""
+    yield from (line for line, name in imports(module) if name in _CLOCKS)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            limited = any(k.arg == "timeout" for k in node.keywords)
+            if limited or (called in ("select", "poll", "wait") and len(node.args) == 1):
+                yield node.lineno
+
+
+def test_no_clock_decides_what_is_written() -> None:
+    """Two machines, one slow and one fast, write the same bytes: what is given up is counted in steps."""
+    found = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in modules(package)
+             if any(clocks(tree(p)))}  # fmt: skip
+    assert found == CLOCKS.keys()
+    source = "import time\nx.wait(3)\ny.poll()\nz.communicate(timeout=2)\nfrom datetime import datetime\n"
+    assert set(clocks(ast.parse(source))) == {1, 2, 4, 5}
+
+
 def untested(package: str) -> list[str]:
     """Modules with code of their own and without a test module of their name, in their folder or above it."""
     found = []

@@ -13,6 +13,7 @@ the call that makes them, and every op remembers the line of Python that asked f
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ Number = int | float | Fraction
 GroupLike = Sequence[str] | Group
 #: Per specification tensor: placements of the plan tensor of the same name, or a relation in full.
 Layouts = Mapping[str, Mapping[str, Placement]] | Sequence[Relation]
+_HERE = os.path.dirname(__file__)
 
 
 def exact(value: Number) -> Fraction:
@@ -491,9 +493,9 @@ class ProgramBuilder:
         return value
 
     def _caller(self) -> Loc | None:
-        """The innermost frame outside this module."""
+        """The innermost frame outside this folder."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
             frame = frame.f_back
         path = frame.f_code.co_filename
         if path not in self._sources:

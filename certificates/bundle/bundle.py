@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -147,13 +147,16 @@ class Bundle:
         text = (SHIPPED / "README.md").read_text("utf-8")
         return re.sub("@([A-Z]+)@", lambda found: words[found[1]], text).encode("ascii")
 
-    def files(self) -> dict[str, bytes]:
-        """The whole bag: its files by their names in it."""
+    def info(self) -> list[tuple[str, str]]:
+        """What the bag says of itself, in order: ``bag-info.txt``."""
         said = [
             (f"TrainVerify-{name.capitalize()}", text) for name, text in sorted((self.about or {}).items())
         ]
-        info = [("Bag-Software-Agent", GENERATOR), ("External-Description", summary(self.verdicts)), *said]
-        return sealed(self.members(), info)
+        return [("Bag-Software-Agent", GENERATOR), ("External-Description", summary(self.verdicts)), *said]
+
+    def files(self) -> dict[str, bytes]:
+        """The whole bag: its files by their names in it."""
+        return sealed(self.members(), self.info())
 
 
 def _obligation(number: str) -> str:
@@ -172,18 +175,22 @@ def write(bundle: Bundle, out: Path, report: Reporter | None = None) -> None:
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
-        scratch = Path(beside, "new")
-        if report is not None:
+        folder = Path(beside, "new")
+        members, info = bundle.members(), bundle.info()
+        files = sealed(members, info)
+        if report is None:
+            _put(files, folder)
+        else:
             without = Path(beside, "without")
-            _put(bundle.files(), without)
-            bundle = replace(bundle, reports=report(without))
+            _put(files, without)
+            before, files = files, sealed(members | dict(report(without)), info)
+            _put(files, folder, {name: without / name for name in files if files[name] == before.get(name)})
         if is_archive(out):
-            root = f"trainverify-{digest(dumps(bundle.plan))[:16]}"
-            scratch.write_bytes(tar_bytes(root, bundle.files()))
-            scratch.replace(out)
-            return
-        _put(bundle.files(), scratch)
-        _exchange(scratch, out, Path(beside, "old"))
+            archive = Path(beside, out.name)
+            archive.write_bytes(tar_bytes(f"trainverify-{digest(members['plan.json'])[:16]}", files))
+            archive.replace(out)
+        else:
+            _exchange(folder, out, Path(beside, "old"))
 
 
 def _exchange(new: Path, folder: Path, old: Path) -> None:
@@ -199,10 +206,14 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
         raise
 
 
-def _put(files: Mapping[str, bytes], folder: Path) -> None:
+def _put(files: Mapping[str, bytes], folder: Path, there: Mapping[str, Path] | None = None) -> None:
+    """Write files into a folder; those that are ``there`` elsewhere already are moved."""
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        if there and name in there:
+            there[name].rename(folder / name)
+        else:
+            (folder / name).write_bytes(data)
 
 
 def check_replaceable(out: Path) -> None:

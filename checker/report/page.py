@@ -46,6 +46,8 @@ MOST, LINES = 100, 40
 """Obligations that are written out, and formulas of one."""
 ROWS = 80
 """Outputs that have a row of their own; of more, those that differ in numbers only share one."""
+REASONS = 8
+"""Reasons for which the step is no invariant that are written out."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 UNTRACED = ("interpolated_ranks", "traced_ranks")
 
@@ -141,7 +143,9 @@ def _claim(found: Findings) -> Iterator[str]:
         yield "<p><strong>An output that is not called PROVED has no certificate.</strong></p>"
     if found.invariant:
         yield "<h3>One step only</h3><p>The step is not shown to be an invariant of the run, because</p>"
-        yield listed(esc(reason) for reason in folded(list(found.invariant)))
+        reasons = folded(list(found.invariant))
+        yield listed(map(esc, reasons[:REASONS]))
+        yield f"<p>and {len(reasons) - REASONS:,} more of this kind.</p>" if len(reasons) > REASONS else ""
     else:
         yield f"<h3>Any number of steps</h3><p>{esc(HOLDS[:1].upper() + HOLDS[1:])}</p>"
         yield listed(esc(condition) for condition in CONDITIONS)

@@ -99,10 +99,12 @@ summary{cursor:pointer;overflow-wrap:anywhere}
 summary .m{color:var(--soft);font-size:.82rem;margin-right:.6rem}
 .formulas{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;font-size:.95rem;
 margin:.8rem 0;
-overflow-x:auto;font-family:"STIX Two Text","Cambria Math",Cambria,Georgia,"Times New Roman",serif}
+overflow-x:auto}
+math{font-family:"STIX Two Math","Latin Modern Math","Cambria Math",math,serif;font-size:1.08em}
+.legend math{font-size:1.15em}
 .formulas dt{color:var(--soft);font:.78rem/1.9 system-ui,sans-serif}
-.formulas dd{margin:0;overflow-wrap:anywhere}
-.formulas .goal{font-weight:600}
+.formulas dd{margin:0;line-height:1.75}
+.formulas .goal{border-left:3px solid var(--good);padding-left:.6rem}
 .legend{font-size:.8rem;color:var(--soft);line-height:1.5;padding-left:0;list-style:none;
 overflow-wrap:anywhere}
 footer{color:var(--soft);font-size:.86rem;margin-top:4.5rem;padding-bottom:4rem}

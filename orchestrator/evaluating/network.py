@@ -12,7 +12,6 @@ thing share it, and so do a plan and its mutants when one network serves them al
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -27,6 +26,8 @@ from certificates.plan.types import Sort, TensorType
 
 from ..errors import EvaluationError, OutOfTime
 
+#: Steps that count as a second: about what a core of a server does.
+SPEED = 100_000
 #: Attributes of a node, fixed per op; see :meth:`Network.local`.
 Attrs = tuple[Any, ...]
 
@@ -43,23 +44,29 @@ class Node:
 
 
 @dataclass
-class Network:
-    """All nodes made so far; equal nodes have one number.
+class Work:
+    """Steps that were done, and the most that may be: every machine gives up at the same one.
 
-    Work on them ends at ``deadline`` (monotonic), or after the step ``last``, which every machine agrees on.
+    A step is a visit of a value or of a node, or so many cells of a grid that numpy computes.
     """
 
-    nodes: list[Node] = field(default_factory=list)
-    deadline: float = math.inf
     steps: int = 0
     last: float = math.inf
-    _index: dict[Node, int] = field(default_factory=dict)
 
-    def tick(self) -> None:
-        """Raises :class:`OutOfTime` after the deadline or the last step."""
-        self.steps += 1
-        if self.steps > self.last or time.monotonic() > self.deadline:
-            raise OutOfTime(f"after {len(self.nodes)} nodes")
+    def tick(self, steps: int = 1) -> None:
+        """Raises :class:`OutOfTime` after the last step."""
+        self.steps += steps
+        if self.steps > self.last:
+            raise OutOfTime(f"after {self.steps} steps")
+
+
+@dataclass
+class Network:
+    """All nodes made so far; equal nodes have one number. ``work`` is the work on them, or on several."""
+
+    nodes: list[Node] = field(default_factory=list)
+    work: Work = field(default_factory=Work)
+    _index: dict[Node, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> int:
         """The number of a node; ops that change nothing return their operand."""
@@ -201,7 +208,7 @@ class Expansion:
         """
         made, stack, waiting = self._made, [(rank, name)], set()
         while stack:
-            self.network.tick()
+            self.network.work.tick()
             here = stack[-1]
             if here in made:
                 stack.pop()

@@ -13,7 +13,6 @@ All of this is for people; the refutation does not rest on it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -79,8 +78,9 @@ class Cause:
 
 
 def diagnose(plan: Plan, witness: Witness, seconds: float, prove: Prove) -> Cause | None:
-    """The cause of what a witness shows, or ``None`` if no op stands out. Edits are tried for ``seconds``."""
-    trials = Trials.of(plan, witness.inputs, time.monotonic() + seconds)
+    """The cause of what a witness shows, or ``None`` if no op stands out. Edits are tried for ``seconds``
+    of so many steps (``SPEED``)."""
+    trials = Trials.of(plan, witness.inputs, seconds)
     wrong = trials.wrong() or [witness.output]
     return _Diagnosis(plan, witness, trials, wrong).cause(prove)
 
@@ -114,7 +114,7 @@ class _Diagnosis:
                 break
         if first is not None:
             return first
-        self.trials.scenarios[0].network.deadline = math.inf  # what is left is little, and most is known
+        self.trials.work.last = math.inf  # what is left is little, and most is known
         lost = self._lost()
         return None if lost is None else self._made(lost, "")
 

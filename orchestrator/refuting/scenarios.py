@@ -19,7 +19,7 @@ from certificates.plan.types import TensorType
 from ..evaluating.boxes import Evaluator
 from ..evaluating.forms import Form
 from ..evaluating.grids import Cuts, flattened
-from ..evaluating.network import Expansion, Network, Node
+from ..evaluating.network import Expansion, Network, Node, Work
 
 _VIEWS = frozenset(
     ["convert", "reshape", "transpose", "broadcast_in_dim", "slice", "pad", "concatenate", "negate"]
@@ -27,6 +27,9 @@ _VIEWS = frozenset(
 _SMOOTH = _VIEWS | frozenset(
     ["add", "subtract", "multiply", "divide", "power", "select", "maximum", "minimum"]
 )
+
+#: The largest input of which all elements differ where a plan compares elements of one tensor.
+_APART = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,16 @@ class Blocks:
 
 
 class Scenario:
-    """Block-constant inputs of a specification, and the network and evaluator that live on them."""
+    """Block-constant inputs of a specification, and the network and evaluator that live on them.
 
-    def __init__(self, inputs: Mapping[str, Blocks], junk: Fraction = Fraction(3)) -> None:
+    ``work`` is what several scenarios may do together.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Blocks], junk: Fraction = Fraction(3), work: Work | None = None
+    ) -> None:
         self.inputs, self.junk = inputs, junk
-        self.network = Network()
+        self.network = Network(work=work or Work())
         self.evaluator = Evaluator(self.network)
 
     def expand(self, plan: Plan) -> Expansion:
@@ -109,11 +117,13 @@ def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) 
 
     Matrices that are contracted are scaled by the contracted size; inputs that reach a root, a logarithm or
     the base of a power by elementwise ops are positive; integers come from the declared ranges, preferably
-    numbers that the plan's own offsets make interesting.
+    numbers that the plan's own offsets make interesting. Where elements of one tensor are compared with each
+    other, as a router does, equal ones would leave open which comes first: then all elements differ.
     """
     spec = plan.specification
     contracted, positive, exponents, local = _roles(spec)
     marks = _interesting(plan)
+    ranked = any(map(_ranked, (spec, *(f.specification for f in plan.functions.values()))))
     spread = rng.choice((1, 1, 2, 4))
     out = {}
     for name, type_ in spec.inputs.items():
@@ -121,6 +131,9 @@ def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) 
             _cuts(n, [*_boundaries(plan, name, d), *(m for m in marks if 0 < m < n)], rng, type_.sort)
             for d, n in enumerate(type_.shape)
         )
+        apart = ranked and type_.sort == "Real" and type_.size <= _APART
+        if apart:
+            cuts = tuple(tuple(range(n + 1)) for n in type_.shape)
         count = math.prod(len(c) - 1 for c in cuts)
         values: list[Fraction | int | bool] = []
         seen: set[Fraction | int | bool] = set()
@@ -136,6 +149,8 @@ def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) 
                 if name not in positive and name not in exponents:
                     scale *= size
                 value = _value(type_, name in positive, name in exponents, scale, near, (lo, hi), rng)
+                if apart and isinstance(value, Fraction):
+                    value += Fraction(rng.randrange(1 << 10), 1 << 16) * scale
                 if value not in seen:
                     break
             seen.add(value)
@@ -209,6 +224,19 @@ def _interesting(plan: Plan) -> list[int]:
                 for v in (lo, hi):
                     out |= {v - 1, v, v + 1}
     return sorted(out)
+
+
+def _ranked(spec: Program) -> bool:
+    """Whether elements of one real tensor are compared with each other."""
+    types, origin = spec.types(), dict[str, str]()
+    for op in spec.ops:
+        if op.name in _VIEWS:
+            origin[op.out] = origin.get(op.ins[0], op.ins[0])
+        elif op.name == "compare" and types[op.ins[0]].sort == "Real" and op.ins[0] != op.ins[1]:
+            first, second = (origin.get(v, v) for v in op.ins)
+            if first == second:
+                return True
+    return False
 
 
 def _roles(spec: Program) -> tuple[dict[str, int], set[str], set[str], set[str]]:

@@ -7,7 +7,6 @@ a guess in floating point; an edit is suggested only after it was proved.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from dataclasses import dataclass, field
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, relation_facts
 
-from ..errors import EvaluationError, OutOfTime
-from ..evaluating.network import Expansion
+from ..errors import EvaluationError
+from ..evaluating.network import SPEED, Expansion, Work
 from .scenarios import Blocks, Scenario, random_inputs
 from .search import SIZES, difference, places
 
@@ -26,11 +25,11 @@ _NODES = 200_000
 
 @dataclass
 class Trials:
-    """Trials of plans with one specification and one mesh. Work ends at ``deadline`` (monotonic)."""
+    """Trials of plans with one specification and one mesh. All of them together are ``work``."""
 
     plan: Plan
     scenarios: list[Scenario]
-    deadline: float
+    work: Work
     #: Plans that were evaluated.
     count: int = 0
     _facts: list[list[Fact]] = field(default_factory=list)
@@ -39,14 +38,16 @@ class Trials:
 
     @classmethod
     def of(
-        cls, plan: Plan, inputs: Mapping[str, Blocks], deadline: float, more: Sequence[int] = (3, 6)
+        cls, plan: Plan, inputs: Mapping[str, Blocks], seconds: float, more: Sequence[int] = (3, 6)
     ) -> Trials:
-        """On the inputs of a witness, and on those of more seeds."""
-        found = [Scenario(inputs)]
+        """On the inputs of a witness, and on those of more seeds, for seconds of ``SPEED`` steps."""
+        work = Work(last=seconds * SPEED)
+        found = [Scenario(inputs, work=work)]
         for seed in more:
-            found.append(Scenario(random_inputs(plan, random.Random(100 + seed), SIZES[seed % len(SIZES)])))
+            drawn = random_inputs(plan, random.Random(100 + seed), SIZES[seed % len(SIZES)])
+            found.append(Scenario(drawn, work=work))
         facts = [relation_facts(plan, r, "output", i) for i, r in enumerate(plan.outputs)]
-        return cls(plan, found, deadline, 0, facts)
+        return cls(plan, found, work, 0, facts)
 
     def wrong(self) -> list[int]:
         """Numbers of the output relations that fail visibly in one of the scenarios."""
@@ -88,8 +89,7 @@ class Trials:
     def _scenario(self, number: int) -> Scenario:
         found = self.scenarios[number]
         if len(found.network.nodes) > _NODES:
-            found = self.scenarios[number] = Scenario(found.inputs, found.junk)
-        found.network.deadline = self.deadline
+            found = self.scenarios[number] = Scenario(found.inputs, found.junk, self.work)
         return found
 
     def _fails(self, plan: Plan, scenario: Scenario, expansion: Expansion, output: int) -> bool | None:
@@ -97,8 +97,7 @@ class Trials:
         relation = plan.outputs[output]
         for fact in self._facts[output]:
             for at in places({s: r for s, r in fact.ranges.items() if s in plan.mesh.axes}):
-                if time.monotonic() > self.deadline:
-                    raise OutOfTime("no time is left for edits")
+                self.work.tick()
                 try:
                     if difference(plan, scenario, expansion, relation, fact, at) is not None:
                         return True

@@ -109,8 +109,10 @@ def test_reports_are_written_by_the_checker(mlp: Plan, tmp_path: Path) -> None:
     assert write_reports(tmp_path / "b") == here
 
 
-def test_a_checker_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"the checker wrote no report\.txt"):
+def test_a_checker_that_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [sys.executable, "-c", "raise SystemExit('out of luck')"]
+    monkeypatch.setattr("orchestrator.children.command", lambda *_: words)
+    with pytest.raises(OSError, match=r"the checker wrote no report\.txt: out of luck"):
         write_reports(tmp_path / "nowhere")
 
 

@@ -149,3 +149,15 @@ def test_cuts_stand_where_shards_begin_and_beside() -> None:
     cuts = [random_inputs(plan, random.Random(seed))["x"].cuts[0] for seed in range(60)]
     assert all(any(at in c for c in cuts) for at in (3, 4, 5))
     assert sum(4 in c for c in cuts) > len(cuts) / 3
+
+
+@pytest.mark.parametrize("among_themselves", [True, False])
+def test_elements_that_are_compared_with_each_other_differ(among_themselves: bool) -> None:
+    """Of equal scores no enclosure says which is chosen; to compare with another input, blocks are enough."""
+    b = ProgramBuilder()
+    x, y = b.input("x", "f32[6]"), b.input("y", "f32[6]")
+    other = x if among_themselves else y
+    b.output("p", b.compare(b.broadcast(x, (6, 6), (0,)), b.broadcast(other, (6, 6), (1,)), "GT"))
+    for seed in range(4):
+        values = random_inputs(alone(b), random.Random(seed))["x"].values
+        assert (len(set(values)) == 6) == among_themselves
