@@ -133,6 +133,7 @@ def emit_main(
         verdicts = (f"  {v.verdict:8} {v.plan}{': ' + v.reason if v.reason else ''}" for v in done.verdicts)
         lines = folded(list(verdicts))
         lines.append(f"{done.bundle}: {done.obligations} obligations in {done.stages} stages")
+        lines += [f"schedule: {done.schedule}"] if done.schedule else []
         _finish(done.exit_code, [*lines, done.verdict], done.to_json(), as_json)
 
 
