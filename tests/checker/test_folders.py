@@ -15,7 +15,7 @@ MAY = {
     "language": ("errors",),
     "reading": ("errors", "language"),
     "rules": ("errors", "language"),
-    "scheduling": ("errors", "language", "rules"),
+    "scheduling": ("errors", "language"),
     "kernel": ("errors", "language", "rules", "scheduling"),
     "solvers": ("errors",),
     "refuting": ("errors", "language", "reading", "rules"),
