@@ -15,9 +15,12 @@ from certificates.plan.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A file of examples/models, and arguments of its ``definition``.
-PROVED = {
+PROVED: dict[str, tuple[str, dict[str, int | str]]] = {
     "llama": ("hf_decoder.py", {}),
+    "qwen3": ("hf_decoder.py", {"family": "qwen3"}),
     "gpt2": ("hf_gpt2.py", {}),
+    "gpt2 sharded": ("hf_gpt2.py", {"sharded": 1}),
+    "vit": ("hf_gpt2.py", {"family": "vit"}),
 }
 
 
