@@ -13,7 +13,7 @@ are its two halves: the first writes a certificate, the second decides about one
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -27,7 +27,8 @@ from certificates.plan.plan import Plan
 from certificates.plan.reading import load
 from certificates.plan.writing import dump
 from orchestrator.children import Checked, run_checker
-from orchestrator.emit import Emission, emit
+from orchestrator.emit import Emission
+from orchestrator.emit import emit as emission
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -89,18 +90,43 @@ def fingerprint(
     return traced(definition, plan, group)
 
 
+def emit(
+    plan: Plan | Path | str,
+    out: Path | str,
+    *,
+    solve: bool = True,
+    jobs: int | None = None,
+    witness_seconds: float = 30.0,
+    answers: Path | str | None = None,
+    core_solver: str | None = None,
+    about: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> Emission:
+    """Write the certificate of a plan to the folder ``out``; whether it holds, :func:`check` says.
+
+    Without ``solve`` no solver is asked. ``answers`` is a file that keeps solver answers for the next
+    emission, ``core_solver`` the command of a solver that chooses premises, ``about`` what is said of the
+    run. Only with ``force`` the certificate of another plan is replaced; what is no certificate never is.
+    """
+    problem = plan if isinstance(plan, Plan) else load(plan)
+    return emission(
+        problem, out, solve=solve, jobs=jobs, witness_seconds=witness_seconds, answers=answers,
+        core_solver=core_solver, about=about, force=force,
+    )  # fmt: skip
+
+
 def verify(
     plan: Plan | Path | str,
     *,
     jobs: int | None = None,
     out: Path | str | None = None,
     witness_seconds: float = 30.0,
+    force: bool = False,
 ) -> Verdict:
     """Prove or refute a plan: write a certificate (to ``out``, or to a scratch folder) and check it."""
     with ExitStack() as stack:
         folder = Path(out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tv-")), "bundle"))
-        problem = plan if isinstance(plan, Plan) else load(plan)
-        emit(problem, folder, jobs=jobs, witness_seconds=witness_seconds)
+        emit(plan, folder, jobs=jobs, witness_seconds=witness_seconds, force=force)
         verdict = check(folder, jobs=jobs)
     return verdict if out else replace(verdict, bundle=None)
 

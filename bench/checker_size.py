@@ -19,9 +19,10 @@ from pathlib import Path
 CHECKER = Path(__file__).resolve().parents[1] / "checker"
 #: What must be right for whom. A part that is named later rests on the parts before it.
 PARTS = {
-    "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "cli"),
+    "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli"),
     "REFUTED": ("refuting",),
-    "report": ("report",),
+    "report": ("report", "reporting"),
+    "run": ("run",),
 }
 LAYOUT = {
     *(token.NEWLINE, token.INDENT, token.DEDENT, token.ENDMARKER),

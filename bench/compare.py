@@ -53,9 +53,11 @@ class Side:
 
 
 def digests(bundle: Path) -> dict[str, str]:
-    """SHA-256 of each file of a bundle that is part of the proof: no report, no manifest."""
-    files = (f for f in bundle.rglob("*") if f.is_file() and f.name not in {"report.txt", "manifest.json"})
-    return {str(f.relative_to(bundle)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    """SHA-256 of each file of a bundle that is part of the proof, in whatever version of bundles it lies."""
+    data = bundle / "data" if (bundle / "data").is_dir() else bundle
+    files = [data / "plan.json", data / "proof.json", *data.glob("obligations/*.smt2")]
+    found = {f.relative_to(data): f.read_bytes() for f in files if f.is_file()}
+    return {str(name): hashlib.sha256(content).hexdigest() for name, content in found.items()}
 
 
 def row(name: str, old: Side, new: Side) -> str:

@@ -2,6 +2,7 @@
 
 python bench/fuzz.py --pairs 200000
 python bench/fuzz.py --pairs 20000 --weaken width      must find a pair that is accepted and differs
+python bench/fuzz.py --pairs 200000 --field             the law `field`, against floating point
 python bench/fuzz.py --pairs 2000 --engine             plans with reshapes, cuts, masks, lookups, shards
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.fuzz import run
+from tests.fuzz import fields, run
 
 
 def main() -> None:
@@ -29,7 +30,12 @@ def main() -> None:
         help="w less one; weights dropped; a maximum over one representative; widths before ADR 0010",
     )
     parser.add_argument("--engine", action="store_true", help="whole plans: engine, solver, checker")
+    parser.add_argument("--field", action="store_true", help="the law `field`: both normal forms, and floats")
     options = parser.parse_args()
+    if options.field:
+        found = fields.run(options.pairs, options.seed)
+        print(found.table())
+        sys.exit(bool(found.false) or bool(found.apart))
     if options.engine:
         tally = run.engine(options.pairs, options.seed)
         print(tally.table())

@@ -23,7 +23,7 @@ from tests.fuzz_capture import record, run
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "fuzz.md"
 #: Seeds that a worker does at a time.
-PROGRAMS, RUNS = 50, 25
+PROGRAMS, RUNS = 50, 100
 #: What the numbers depend on.
 _CODE = ("orchestrator", "certificates", "tests/fuzz_capture")
 

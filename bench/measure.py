@@ -101,7 +101,7 @@ def measured(path: Path) -> Measured:
         emit = run(command("orchestrator.cli", "emit_main", str(path), *options))
         check = run(command("checker.cli", "main", str(bundle), "--json"))
         size = sum(f.stat().st_size for f in bundle.rglob("*") if f.is_file())
-        text = (bundle / "plan.json").stat().st_size
+        text = (bundle / "data/plan.json").stat().st_size
     counts, valid = json.loads(emit.printed)["counts"], json.loads(check.printed)["exit_code"] == 0
     return Measured(load(path), emit, check, counts, valid, size, text)
 

@@ -175,6 +175,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     found = [m for under in given.file or [""] for m in mutants(CAPTURE, under)]
+    if not found:
+        parser.error(f"no module or folder of the capture is called {' or '.join(given.file)}")
     if given.replay:
         raise SystemExit(replay({m.key: m for m in found}, given.replay, given.seed) > 0)
     known = listed()

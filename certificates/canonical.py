@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +16,19 @@ MAX_BYTES = 1 << 30
 
 
 def read_bytes(path: Path) -> bytes:
-    """The uncompressed bytes of a plan file; over 1 GiB or not gzip after all is a ``FormatError``."""
+    """The uncompressed bytes of a plan file.
+
+    What is over 1 GiB, a pipe, a device, or not gzip after all is a ``FormatError``.
+    """
     try:
-        if path.stat().st_size > MAX_BYTES:
+        # Otherwise who opens a pipe waits for its other end, and a terminal may take over the process.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise FormatError(f"{path} is no regular file")
+            data = file.read(MAX_BYTES + 1) if found.st_size <= MAX_BYTES else b""
+        if max(found.st_size, len(data)) > MAX_BYTES:
             raise FormatError(f"{path} is over {MAX_BYTES} bytes")
-        data = path.read_bytes()
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     if data[:2] == b"\x1f\x8b":

@@ -10,10 +10,12 @@ import click
 from certificates.errors import FormatError
 from certificates.showing.proof_text import bundle_text, stage_text
 
-from .canonical import parse_json, read_bytes
+from .bundle.archive import is_archive, read_member
+from .canonical import parse_json
+from .endings import ending, version
 from .plan.functions import body_plan
 from .plan.plan import Plan
-from .plan.reading import load
+from .plan.reading import load, loads
 from .proof.reading import proof_from_json, verdicts_from_json
 from .proof.stages import Proof
 from .showing.plan_text import (
@@ -30,7 +32,7 @@ from .words import clean, one_line
 _MALFORMED = 5
 
 
-@click.command()
+@click.command(name="tv-show")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--spec", is_flag=True, help="Show the specification.")
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show the program of a rank class.")
@@ -40,6 +42,8 @@ _MALFORMED = 5
 @click.option(
     "--stage", "stages", multiple=True, metavar="ID", help="Show a stage of a bundle; 0.17 is one of lemma 0."
 )
+@version
+@ending("tv-show")
 def main(
     path: Path,
     spec: bool,
@@ -49,13 +53,14 @@ def main(
     functions: tuple[str, ...],
     stages: tuple[str, ...],
 ) -> None:
-    """Show the plan file or the bundle (a folder) PATH.
+    """Show the plan file or the bundle (a folder or an archive) PATH.
 
     Of a plan: mesh, groups, rank classes, relations and programs. Of a bundle: claimed verdicts and stages;
     tv-check says whether they hold. Options select parts and may be combined and repeated. --op takes a value
     of any program (%17, params.w) or of one (s:%17 for the specification, c0:%17 for class c0).
 
-    Exit codes: 0 shown, 2 usage, 5 unreadable or malformed file.
+    Exit codes: 0 shown, 2 usage, 5 unreadable or malformed file, 6 cannot be written, 130 interrupted,
+    143 terminated.
     """
     try:
         sections = _sections(path, spec, classes, relations, values, functions, stages)
@@ -77,9 +82,10 @@ def _sections(
 ) -> list[list[str]]:
     """What the options select, or a whole plan, or the overview of a bundle."""
     proof: Proof | None = None
-    plan = load(path / "plan.json" if path.is_dir() else path)
-    if path.is_dir():
-        proof = proof_from_json(parse_json(read_bytes(path / "proof.json")))
+    bundle = path.is_dir() or is_archive(path)
+    plan = loads(read_member(path, "plan.json")) if bundle else load(path)
+    if bundle:
+        proof = proof_from_json(parse_json(read_member(path, "proof.json")))
     sections: list[list[str]] = []
     if relations:
         sections += [header_text(plan), relations_text(plan)]
@@ -104,7 +110,7 @@ def _sections(
         return sections
     if proof is None:
         return [plan_text(plan)]
-    verdicts = verdicts_from_json(parse_json(read_bytes(path / "manifest.json")))
+    verdicts = verdicts_from_json(parse_json(read_member(path, "manifest.json")))
     return [header_text(plan), *bundle_text(proof, verdicts)]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+#: Of all packages; ``pyproject.toml`` has the same.
+VERSION = "0.1.0"
 #: More lines than this are folded.
 MANY = 200
 
@@ -33,7 +35,7 @@ def folded(lines: Sequence[str], many: int = MANY) -> list[str]:
     ]
 
 
-def one_line(error: Exception, limit: int = 500) -> str:
+def one_line(error: BaseException, limit: int = 500) -> str:
     """A message fit for one line of a terminal, whatever the file contained."""
     text = clean(" ".join(str(error).split()))
     return text if len(text) <= limit else text[: limit - 3] + "..."

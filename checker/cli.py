@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import click
 
 from . import kernel
-from .errors import CheckerError, Rejected, SolverMissing, Undecided, need
-from .language.plan import Plan
-from .language.proof import Fact
+from .endings import ending, version
+from .errors import CheckerError, Malformed, Rejected, SolverMissing, Undecided, need
 from .reading.bundle import read_bundle, read_file, read_plan_file
 from .reading.plan import read_plan
 from .reading.proof import read_manifest, read_proof
 from .reading.strict import integer, members, read_json
-from .refuting.inline import inline
-from .refuting.witness import replay as replay_witness
-from .report.verdict import final_line, report, rounded
-from .report.verdict import trusted_base as trusted
-from .rules.relations import relation_facts
-from .rules.roles import states
-from .solvers import read_answers, replay, solvers
+from .refuting.witnesses import witnesses
+from .report.details import details
+from .report.render import NOT_COMPARED, SAME
+from .report.verdict import final_line, report, shown
+from .reporting import compare
+from .run.tie import tied
+from .solvers import Offline, independent, joined, obligations_digest, read_answers, replay, solvers
+
+EVERY = 5.0
+"""Seconds between two lines of progress."""
+
+
+class Progress:
+    """What the command does, on standard error every few seconds."""
+
+    def __init__(self) -> None:
+        self.phase, self.total = "reading", 0
+        self._count, self._done = itertools.count(1), 0
+
+    def tick(self) -> None:
+        self._done = next(self._count)
+
+    @contextmanager
+    def shown(self, quiet: bool) -> Iterator[None]:
+        over, start = threading.Event(), time.monotonic()
+
+        def beat() -> None:
+            while not over.wait(EVERY):
+                count = f", {self._done} of {self.total} answers" if self.total else ""
+                click.echo(f"tv-check: {self.phase}{count}, {time.monotonic() - start:.0f} s", err=True)
+
+        if not quiet:
+            threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
 
 @dataclass(frozen=True)
@@ -34,36 +69,38 @@ class Policy:
 
     confirmations: int = 2
     reductions: bool = True
+    reports: bool = True
 
 
 def read_policy(path: Path) -> Policy:
-    item = members(
-        read_json(read_file(path, "policy"), "policy"), "policy", "", "confirmations shape_reduction"
-    )
-    reductions = item.get("shape_reduction", True)
-    need(isinstance(reductions, bool), "policy: shape_reduction is true or false")
-    return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), reductions)
+    known = "confirmations shape_reduction reports"
+    item = members(read_json(read_file(path, "policy"), "policy"), "policy", "", known)
+    flags = [item.get(name, True) for name in known.split()[1:]]
+    need(all(isinstance(f, bool) for f in flags), "policy: shape_reduction and reports are true or false")
+    return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), *flags)
 
 
-def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...], ...]) -> dict[int, str]:
-    """Replays the bundle's witness (obligation 18)."""
-    if "witness.json" not in data:
-        return {}
-    witness = read_json(data["witness.json"], "witness")
-    need(isinstance(witness, dict), "witness: an object is expected")
-    output = integer(witness.get("output"), "witness: output", 0, len(claimed))
-    piece = integer(witness.get("piece"), "witness: piece", 0, len(claimed[output]))
-    flat = inline(plan)  # calls written out: an output then has another name
-    fact = relation_facts(flat, flat.outputs[output], "outputs")[piece]
-    found = replay_witness(flat, fact, witness)
-    at = ", ".join(f"{s} = {v}" for s, v in sorted(found.symbols.items()))
-    sides = [
-        f"[{rounded(s[0])}, {rounded(s[1])}]" if s else "no real number" for s in (found.plan, found.spec)
+UNNAMED = "a solver that is not named"
+
+
+def read_offline(path: Path, files: Mapping[str, bytes]) -> Offline:
+    """A file of answers, which must be about these obligations. All files that name no solver are of one."""
+    found = read_answers(read_file(path, str(path)).decode("utf-8", "replace"), path.name)
+    if found.obligations not in ("", obligations_digest(files)):
+        raise Malformed(f"{path.name}: these answers are about the obligations of another bundle")
+    return found._replace(solver=independent(found.solver) if found.solver else UNNAMED)
+
+
+def itself() -> list[str]:
+    """What a checker that is one file says of itself: it may have come with the bundle."""
+    program = Path(__file__).parents[1]
+    if not program.is_file():
+        return []
+    digest = sha256(program.read_bytes()).hexdigest()
+    return [
+        f"this checker: {program.name}, SHA-256 {digest}. If it came with the bundle, compare this with the "
+        "release of TrainVerify, or get the checker from there: whoever made the bundle could have changed it"
     ]
-    return {
-        output: f"the witness gives {sides[0]} on the plan's side and {sides[1]} on the specification's"
-        f"{' at ' + at if at else ''}"
-    }
 
 
 @click.command(name="tv-check")
@@ -82,14 +119,28 @@ def witnesses(plan: Plan, data: dict[str, bytes], claimed: tuple[tuple[Fact, ...
     "answer_files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Offline results, lines 'NNNN answer'; each file counts as one solver.",
+    help="Answers of a solver that ran elsewhere, as the bundle's run.sh writes them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 256), help="Solver processes at a time.")
 @click.option("--trusted-base", is_flag=True, help="List everything that the verdict rests on.")
 @click.option(
+    "--fingerprint",
+    "records",
+    type=click.Path(path_type=Path),
+    help="Records of the launch, one per rank, that must be of this plan.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="A sharded checkpoint that must have the states of this plan, laid out alike.",
+)
+@click.option(
     "--policy", "policy_path", type=click.Path(path_type=Path), help="What you accept (policy.json)."
 )
+@click.option("--quiet", is_flag=True, help="No progress on standard error.")
+@version
+@ending("tv-check")
 def main(
     bundle: Path,
     plan_path: Path | None,
@@ -99,21 +150,28 @@ def main(
     jobs: int,
     trusted_base: bool,
     policy_path: Path | None,
+    records: Path | None,
+    checkpoint: Path | None,
+    quiet: bool,
 ) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
-    Exit codes: 0 valid, every output PROVED; 1 refuted or invalid; 2 usage; 3 unknown, incomplete or solvers
-    disagree; 4 solver missing; 5 malformed input.
+    Exit codes: 0 valid, every output PROVED; 1 refuted, invalid, or of another run; 2 usage; 3 unknown,
+    incomplete or solvers disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk, memory);
+    130 interrupted; 143 terminated.
     """
+    progress = Progress()
     try:
-        code, lines, detail = check(
-            bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path
-        )
+        with progress.shown(quiet):
+            run = records, checkpoint
+            code, lines, detail = check(
+                bundle, plan_path, commands, answer_files, jobs, trusted_base, policy_path, run, progress
+            )
     except Rejected as error:
         code, lines, detail = 1, [f"INVALID: {error}"], {"obligation": error.number}
     except (CheckerError, RecursionError) as error:
         code = error.code if isinstance(error, CheckerError) else 5
-        kind = {3: "UNKNOWN", 4: "SOLVER MISSING"}.get(code, "MALFORMED")
+        kind = {1: "FOREIGN", 3: "UNKNOWN", 4: "SOLVER MISSING"}.get(code, "MALFORMED")
         lines, detail = [f"{kind}: {str(error) or 'nested too deeply'}"], {}
     lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
     if as_json:
@@ -133,46 +191,53 @@ def check(
     jobs: int,
     base: bool,
     policy_path: Path | None,
+    run: tuple[Path | None, Path | None],
+    progress: Progress,
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
     gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
     policy = read_policy(policy_path) if policy_path else Policy()
     data = read_bundle(bundle)
-    manifest = read_manifest(data["manifest.json"])
+    manifest = read_manifest(data)
     plan = read_plan(data["plan.json"])
     given = read_plan_file(plan_path) if plan_path else data["plan.json"]
     if given != data["plan.json"]:
         read_plan(given)  # which may be malformed
         raise Rejected(1, "the bundle's plan is not the plan you gave")
+    notes = tied(plan, *run)
     proof = read_proof(data["proof.json"])
+    progress.phase = "examining"
     examined = kernel.examine(manifest, plan, proof, data)
-    if not policy.reductions and any(b"QF_UFLRA" in t for t in examined.files.values()):
+    if not policy.reductions and examined.algebra:
         raise Undecided("the policy does not accept shape reduction, on which algebra stages rest")
-    refuted = witnesses(plan, data, examined.claimed)
+    replayed = witnesses(plan, data, examined.claimed)
+    compared = policy.reports and compare(examined, proof, data, replayed)
+    refuted = {output: shown(replay) for output, replay in replayed.items()}
     chosen = solvers(commands)
-    answers = {
-        f"the answers in {p.name}": read_answers(read_file(p, str(p)).decode("utf-8", "replace"), p.name)
-        for p in answer_files
-    }
-    if len(chosen) + len(answers) < policy.confirmations:
-        there = ", ".join([*chosen, *answers]) or "none"
-        raise SolverMissing(f"{policy.confirmations} solvers must confirm, there is {there}")
-    answers |= replay(examined.files, chosen, jobs)
+    offline = {p.name: read_offline(p, examined.files) for p in answer_files}
+    sources = [(independent(name), name) for name in chosen] + [(f.solver, n) for n, f in offline.items()]
+    there = list(dict.fromkeys(solver for solver, _ in sources))
+    if examined.files and len(there) < policy.confirmations:
+        raise SolverMissing(
+            f"{policy.confirmations} solvers must confirm, there is {', '.join(there) or 'none'}"
+        )
+    told = [(f.solver, f.answers) for f in offline.values()]
+    progress.phase, progress.total = "solving", len(chosen) * len(examined.files)
+    replayed_answers = replay(examined.files, chosen, jobs, progress.tick)
+    told += [(independent(name), given) for name, given in replayed_answers.items()]
+    answers = joined([(solver, {}) for solver in there] + told)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
     code, last = final_line(verified)
-    lines = report(examined, verified, answers, proof)
+    who = [f"trusted for the answers of {independent(name)}: {name}, which ran here" for name in chosen]
+    who += [
+        f"trusted for the answers of {f.solver}: whoever made {name}{f' (of {f.version})' * bool(f.version)}"
+        for name, f in offline.items()
+    ]
+    who.append(f"bundle {manifest.members[manifest.root]}, the SHA-256 of {manifest.root}")
+    note = SAME if compared else NOT_COMPARED
+    lines = report(examined, verified, answers, proof, note, [*who, *itself()])
+    detail = details(examined, verified, answers, proof, bool(refuted))
+    detail |= {"policy": vars(policy), "bundle": manifest.members[manifest.root]}
     if base:
-        lines = trusted(plan, proof, examined.files.values(), list(answers), bool(refuted)) + lines
-    outputs = [vars(o) for o in verified.outputs]
-    return (
-        code,
-        [*lines, last],
-        {
-            "outputs": outputs,
-            "digest": plan.digest,
-            "invariant": not verified.invariant,
-            "states": states(plan),
-            "given": list(plan.given),
-            "constants": list(plan.constants),
-        },
-    )
+        lines = [f"trusted: {line}" for line in detail["trusted_base"]] + lines
+    return code, [*lines, *notes, last], detail

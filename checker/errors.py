@@ -23,6 +23,8 @@ OBLIGATIONS = dict(
             "outputs",
             "solvers",
             "witnesses",
+            "messages",
+            "time",
         ),
         1,
     )

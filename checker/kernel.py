@@ -1,6 +1,6 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
-    examine(manifest, plan, proof, members)     obligations 1-16, gives the files that solvers must refute
+    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, gives the files to refute
     conclude(examined, answers, confirmations)  obligation 17, builds the one kind of `Verified`
 
  1 members            every member has the digest that the manifest lists, and every member is listed
@@ -23,6 +23,8 @@
 16 outputs            relations cover every element of both sides' outputs, at every rank
 17 solvers            the policy's number of solvers refuted every file a verdict rests on, none disagreed
 18 witnesses          a refuted output has a witness that replays at true sizes without a solver (witness.py)
+19 messages           what a rank receives is what the rank that both ends mean sends, once, at the same time
+20 time               a rank has each tensor once for all its runs, which sums and stacks alone join
 """
 
 from __future__ import annotations
@@ -52,11 +54,13 @@ from .rules.algebra import Algebra
 from .rules.calls import Call, seen, tensors
 from .rules.infinite import infinities
 from .rules.layout import Layout
+from .rules.messages import check_messages
 from .rules.model import LITERALS, Model
 from .rules.normalise import Normaliser
 from .rules.relations import check_once, check_outputs, relation_facts
 from .rules.roles import broken
 from .rules.terms import file_text, plain
+from .rules.timing import check_time
 from .rules.widths import check_widths
 
 _SEAL = object()
@@ -74,7 +78,7 @@ class Proved:
 
 @dataclass(frozen=True)
 class Examined:
-    """A bundle that fulfils obligations 1 to 16: what is left is that solvers refute `files`."""
+    """A bundle that fulfils obligations 1 to 16, 19 and 20: what is left is that solvers refute `files`."""
 
     plan: Plan
     manifest: Manifest
@@ -85,6 +89,7 @@ class Examined:
     claimed: tuple[tuple[Fact, ...], ...]
     cases: int
     steps: int
+    algebra: frozenset[str]
     normalised: frozenset[str]
     assumptions: tuple[str, ...]
     padding: tuple[str, ...]
@@ -115,12 +120,14 @@ class Verified:
 
 
 def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, bytes]) -> Examined:
-    """Obligations 1 to 16; raises `Rejected` where one fails."""
+    """Obligations 1 to 16, 19 and 20; raises `Rejected` where one fails."""
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
-    for name in sorted(members.keys() - manifest.members.keys() - {"manifest.json"}):
+    for name in sorted(members.keys() - manifest.members.keys()):
         raise Rejected(1, f"{name} is not listed in the manifest")
+    check_messages(plan)
+    check_time(plan)
     check_acyclic(plan)
     model, assumptions, never = Model(plan), list[str](), None
     try:
@@ -138,7 +145,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         relation = proof.declared.get(number)
         if relation is not None and (relation >= len(declared) or fact not in declared[relation]):
             raise Rejected(3, "this is no fact of the input relation it cites", f"fact {number}")
-    texts = _Texts(members, manifest.status)
+    texts = _Texts(members, manifest)
     lemmas = [_lemma(plan, lemma, texts, f"lemma {i}, ") for i, lemma in enumerate(proof.lemmas)]
     unlisted = dict.fromkeys(f for relation in declared for f in relation if lemmas).keys() - set(proof.facts)
     facts = [*proof.facts, *unlisted]  # a call may rest on a declared fact without its being listed
@@ -158,6 +165,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         claimed,
         texts.cases,
         len(proof.stages) + sum(len(lemma.stages) for lemma in proof.lemmas),
+        frozenset(texts.algebra),
         frozenset(texts.normalised),
         tuple(assumptions),
         tuple(padding),
@@ -188,9 +196,10 @@ def _fact(model: Model, fact: Fact, where: str) -> None:
 class _Texts:
     """Obligation 12: the files of a bundle against the texts that the kernel generates."""
 
-    def __init__(self, members: Mapping[str, bytes], status: str) -> None:
-        self.members, self.status = members, status
+    def __init__(self, members: Mapping[str, bytes], manifest: Manifest) -> None:
+        self.members, self.status, self.version = members, manifest.status, manifest.version
         self.files: dict[str, bytes] = {}
+        self.algebra: set[str] = set()
         self.normalised: set[str] = set()
         self.cases = 0
 
@@ -277,7 +286,8 @@ def _stages(
         if isinstance(stage, LayoutStage):
             layout = Layout(model, facts, stage, where)
             text = file_text(
-                "QF_UFLIRA",
+                "t",
+                texts.version,
                 stage.title,
                 texts.status,
                 list(layout.ranges),
@@ -292,7 +302,8 @@ def _stages(
             check_widths(algebra, where)
             for i, case in enumerate(algebra.cases):
                 text = file_text(
-                    "QF_UFLRA",
+                    "e",
+                    texts.version,
                     stage.title,
                     texts.status,
                     [],
@@ -304,6 +315,7 @@ def _stages(
                 if new and _normal(case.defs, case.left, case.right):
                     texts.normalised.add(case.file)
             names = {case.file for case in algebra.cases}
+            texts.algebra |= names
         proved.add(stage.goal)
         stages.append(Proved(stage.goal, stage.title, frozenset(names), frozenset(used)))
     if not proved.issuperset(range(listed)):
@@ -406,10 +418,10 @@ def conclude(
             )
     if examined.never and not refuted:
         raise examined.never
-    return Verified(tuple(outputs), _invariant(examined.plan, outputs), _SEAL)
+    return Verified(tuple(outputs), invariant(examined.plan, outputs), _SEAL)
 
 
-def _invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
+def invariant(plan: Plan, outputs: Sequence[Output]) -> tuple[str, ...]:
     """Why the claim is not the inductive invariant of a whole run; empty if it is (DESIGN section 1)."""
     reasons = [f"{o.plan} is not proved" for o in outputs if o.verdict != "PROVED"]
     reasons += [] if plan.outputs else ["nothing is claimed"]

@@ -1,11 +1,9 @@
 """Boxes of index symbols, split on demand.
 
 Following a tensor element to its source is straight-line code over affine forms; where a branch or a
-division is
-not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore` splits the
-box there and
-runs the code again on every part. Names of split symbols depend on the split only, so equal code gives
-equal names.
+division is not uniform on the current box, it raises :class:`Cut` or :class:`Digits`, and :func:`explore`
+splits the box there and runs the code again on every part. Names of split symbols depend on the split only,
+so equal code gives equal names.
 """
 
 from __future__ import annotations
@@ -140,10 +138,11 @@ def divide(form: Affine, bound: int, ranges: Mapping[str, Range]) -> None:
         first, last = ranges[symbol]
         if last - first < 2:
             continue
-        if coef < 0:
-            raise Unfollowable(f"{form} runs downwards in {symbol}")
         low, high = (form - Affine.of(0, {symbol: coef})).interval(ranges)
-        for edge in (-(-(bound - high) // coef), -(-(bound - low) // coef)):
+        edges = [-(-(bound - end) // coef) for end in (high, low)]
+        if coef < 0:  # below the bound from an edge on
+            edges = [(end - bound) // -coef + 1 for end in (low, high)]
+        for edge in edges:
             if first < edge < last:
                 raise Cut(symbol, edge)
     raise Unfollowable(f"{form} cannot be compared with {bound}")

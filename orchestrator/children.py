@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from certificates.bundle.bundle import OutputVerdict
+from certificates.bundle.bundle import REPORTS, OutputVerdict
+from certificates.errors import FormatError
 
+#: Seconds that a child has to clean up behind itself.
+_PATIENCE = 10.0
 _ROOT = str(Path(__file__).parents[1])
 _CODE = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
@@ -38,9 +43,58 @@ class Checked:
 
 def run_checker(bundle: Path, *options: str) -> Checked:
     """``tv-check`` on a bundle, as a child process: nothing that it trusts comes from this one."""
-    words = command("checker.cli", "main", str(bundle), "--json", *options)
+    return _checked(*_run(command("checker.cli", "main", str(bundle), "--json", "--quiet", *options)))
+
+
+def _run(words: list[str]) -> tuple[int, bytes, bytes]:
+    """Exit code and output of a child. Ctrl-C is for this process, which ends its child: it has solvers and
+    folders of its own to clean up.
+    """
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as child:  # fmt: skip
+        try:
+            out, err = child.communicate()
+        except BaseException:
+            child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_PATIENCE)
+            child.kill()
+            raise
+    return child.returncode, out, err
+
+
+def write_reports(bundle: Path) -> dict[str, bytes]:
+    """The reports of a bundle without any, written by the checker, as a child process.
+
+    Of a bundle that does not hold, the reports say so; a checker that wrote none is an ``OSError``.
+    """
+    code, _, err = _run(command("checker.reporting", "main", str(bundle), "--out", str(bundle)))
+    missing = [name for name in REPORTS if not (bundle / name).is_file()]
+    if missing:
+        last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise OSError(f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {code}'}")
+    return {name: (bundle / name).read_bytes() for name in REPORTS}
+
+
+def timestamped(data: Path, reply: Path, authority: Path) -> str:
+    """The time of an RFC 3161 reply for a file, given by an authority that is trusted; or a ``FormatError``.
+
+    ``openssl ts`` verifies. An ``OSError`` where it is not installed.
+    """
+    words = ["openssl", "ts", "-verify", "-data", str(data), "-in", str(reply), "-CAfile", str(authority)]
     done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    return _checked(done.returncode, done.stdout, done.stderr)
+    if done.returncode:
+        raise FormatError(f"{reply} is no timestamp of {data} by an authority of {authority}")
+    told = subprocess.run(
+        ["openssl", "ts", "-reply", "-in", str(reply), "-text"],
+        capture_output=True, stdin=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    for line in told.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith("Time stamp: "):
+            return f"existed at {line.removeprefix('Time stamp: ')}, as the authority says"
+    raise FormatError(f"{reply} names no time")
 
 
 def _checked(code: int, out: bytes, err: bytes) -> Checked:
@@ -54,5 +108,6 @@ def _checked(code: int, out: bytes, err: bytes) -> Checked:
         if isinstance(said, list) and said:
             return Checked(code, tuple(map(str, said)), tuple(OutputVerdict(**o) for o in outputs), document)
     lines = err.decode("utf-8", "replace").strip().splitlines()[-1:]
-    last = f"UNKNOWN: tv-check ended with code {code}: {lines[0] if lines else 'no message'}"
-    return Checked(code if code not in (0, 1) else 3, (last,), (), {})
+    how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+    last = f"UNKNOWN: tv-check {how}: {lines[0] if lines else 'no message'}"
+    return Checked(code if code > 1 else 3, (last,), (), {})

@@ -16,8 +16,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from certificates.bundle.bundle import Bundle, OutputVerdict, Status, Word, check_replaceable, write
-from certificates.bundle.report import report, summary
+from certificates.bundle.about import checked_about
+from certificates.bundle.bundle import (
+    CHECKER,
+    Bundle,
+    NotABundle,
+    OutputVerdict,
+    Status,
+    Word,
+    certified,
+    check_replaceable,
+    summary,
+    write,
+)
 from certificates.canonical import digest
 from certificates.errors import FormatError
 from certificates.plan.calls import Site
@@ -27,7 +38,8 @@ from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
 from certificates.words import clean
 
-from .errors import SolverMissing, Unproved
+from .children import write_reports
+from .errors import NoAnswer, SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
 from .proving.engine import Engine, Judge, Plausibility, anything
@@ -37,6 +49,7 @@ from .relating.hints import Hints
 from .solving.confirming import confirm
 from .solving.journal import Journal
 from .solving.premises import AllPremises, CoreFinder
+from .standalone import licence, standalone
 
 if TYPE_CHECKING:
     from .refuting.diagnose import Prove
@@ -118,15 +131,23 @@ def emit(
     progress: Progress | None = None,
     answers: Path | str | None = None,
     core_solver: str | None = None,
+    force: bool = False,
+    about: Mapping[str, str] | None = None,
 ) -> Emission:
-    """Write the bundle of ``plan`` to the folder ``out``. Raises ``NotABundle``, :class:`SolverMissing`.
+    """Write the bundle of ``plan`` to the folder ``out``, or to an archive ``X.tar``.
+
+    Raises ``NotABundle`` if something else is there, which no option gives up, or, without ``force``, the
+    bundle of another plan; :class:`ForeignFile` if a file to keep answers in is not one of ours;
+    :class:`SolverMissing`; :class:`NoAnswer`.
 
     ``answers`` is a file of solver answers that is used and added to: after an edit of the plan, solvers are
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
+    ``about`` is what is said of the run (``certificates.bundle.about``); it stands apart from what is proved.
     """
     out = Path(os.path.abspath(out))
-    check_replaceable(out)
+    canonical = digest(dumps(plan))
+    _check_out(out, canonical, force)
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = Path(answers) if answers is not None else None
     journal = Journal((kept or out.with_name(f"{out.name}.journal")) if solve else None)
@@ -138,18 +159,20 @@ def emit(
     proof = run.again() or run.anew()
     refutation = run.refute(witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
-    canonical = digest(dumps(plan))
     bundle = Bundle(
         plan,
         proof.document,
         {o.file: o.text for o in proof.obligations},
         verdicts,
         solving.status,
-        report(plan, canonical, verdicts, solving.status, len(proof.obligations), proof.document),
         refutation.witness if refutation else None,
+        checked_about(about) if about else None,
+        solvers=solving.solvers,
+        companions={CHECKER: standalone(), "LICENSE": licence()},
     )
     with run.progress.phase("write"):
-        write(bundle, out)
+        _check_out(out, canonical, force)  # another emission may have been here
+        write(bundle, out, write_reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()
@@ -158,6 +181,13 @@ def emit(
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
         refutation.cause.to_json(plan) if refutation and refutation.cause else None,
     )  # fmt: skip
+
+
+def _check_out(out: Path, plan: str, force: bool) -> None:
+    """Raise ``NotABundle`` if the bundle of this plan may not be written there."""
+    check_replaceable(out)
+    if not force and certified(out) not in (None, plan):
+        raise NotABundle(f"{out} is the bundle of another plan: another --out, or --force to replace it")
 
 
 def provable(plan: Plan) -> bool:
@@ -209,6 +239,7 @@ class _Solving:
     journal: Journal | None = None
     versions: str = ""
     jobs: int = 1
+    solvers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def status(self) -> Status:
@@ -227,15 +258,16 @@ class _Solving:
 def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None) -> _Solving:
     """Solvers are loaded here only: without solving none needs to be there."""
     try:
-        from .solving.cores import VERSIONS, Cores
+        from .solving.cores import SOLVERS, VERSIONS, Cores
     except ImportError as error:
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
     jobs = jobs or os.cpu_count() or 1
     if core_solver is None:
-        return _Solving(Cores(journal), journal, VERSIONS, jobs)
+        return _Solving(Cores(journal), journal, VERSIONS, jobs, SOLVERS)
     from .solving.command_cores import CommandCores
 
-    return _Solving(CommandCores.of(core_solver, journal), journal, f"{VERSIONS}, {core_solver}", jobs)
+    cores = CommandCores.of(core_solver, journal)
+    return _Solving(cores, journal, f"{VERSIONS}, {core_solver}", jobs, SOLVERS)
 
 
 @dataclass
@@ -354,6 +386,8 @@ def _attempt(task: Callable[[], None]) -> str:
         task()
     except Unproved as error:
         return str(error) or "no proof was found"
+    except NoAnswer:
+        raise
     except RecursionError:
         return "the proof is nested too deeply"
     except Exception as error:

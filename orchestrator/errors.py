@@ -15,6 +15,14 @@ class OutOfTime(OrchestratorError):
     """A search was given up."""
 
 
+class NoAnswer(OrchestratorError):
+    """A command gave no answer in time. The clock may end a run; what a bundle says never depends on it."""
+
+
+class ForeignFile(OrchestratorError):
+    """A file to write to is not one of ours; it is neither read nor changed. The message names it."""
+
+
 class SolverMissing(OrchestratorError):
     """z3 or cvc5 is not installed. Exit code 4."""
 

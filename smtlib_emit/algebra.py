@@ -1,4 +1,4 @@
-"""Algebra obligations: arithmetic at reduced sizes, one constant per element (QF_UFLRA)."""
+"""Algebra obligations: arithmetic at reduced sizes, one constant per element."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import assert_never
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import OPS
+from certificates.plan.ops import MESSAGES, OPS
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from certificates.proof.stages import AlgebraPremise, AlgebraStage, Case, Elem, ElemDef, ElemHyp, Law, Tree
 
@@ -19,7 +19,7 @@ from .layout import variant
 from .model import Model
 from .sexp import Sexp, Symbol
 
-NO_ALGEBRA = frozenset(
+NO_ALGEBRA = MESSAGES | frozenset(
     ["iota", "reshape", "slice", "pad", "concatenate", "gather", "all_gather", "reduce_scatter", "all_to_all"]
 )
 
@@ -34,7 +34,7 @@ class AlgebraText:
         """The SMT-LIB file of one case."""
         premises = [(kind_of(p), self.premise(p)) for p in case.premises]
         return sexp.script(
-            logic="QF_UFLRA",
+            letter="e",
             title=self.stage.title,
             status=status,
             premises=premises,

@@ -1,4 +1,4 @@
-"""Layout obligations: data movement at true sizes with symbolic indices (QF_UFLIRA)."""
+"""Layout obligations: data movement at true sizes with symbolic indices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LayoutText:
         """The SMT-LIB file of the stage."""
         goal = self.facts[self.stage.goal]
         return sexp.script(
-            logic="QF_UFLIRA",
+            letter="t",
             title=self.stage.title,
             status=status,
             premises=[(kind_of(p), self.premise(p)) for p in self.stage.premises],
@@ -160,8 +160,12 @@ class LayoutText:
         ins = self.model.operands(ref)
         mesh = len(self.model.tensors.mesh_axes(ref))
         index = list(at)
+        if op.name == "recv":
+            return self.read_family(self.model.family(ref), self.model.source(ref, index), ref)
         shape = self.model.tensors.type(ins[0]).shape
         match op.name:
+            case "send":
+                return self.read(ins[0], index)
             case "reshape" | "gather":
                 assert arg is not None
                 return self.read(ins[0], arg)

@@ -35,7 +35,8 @@ class Model:
         self._factorised = {name: self._is_factorised(g) for name, g in plan.groups.items()}
 
     def _is_factorised(self, group: Group) -> bool:
-        return bool(group.axes) and sorted(group.ranks) == sorted(self.plan.mesh.fibres(group.axes))
+        lists = sorted(self.plan.mesh.rank_lists(group.axes)) if group.axes and not group.steps else None
+        return bool(group.steps) or sorted(group.ranks) == lists
 
     def op(self, ref: Ref) -> Op | None:
         """The op that computes a REF; ``None`` for inputs and reduced tensors."""
@@ -62,8 +63,8 @@ class Model:
         return self.plan.groups[name]
 
     def family(self, ref: str) -> dict[str, str]:
-        """Operand REF per rank class of the rendezvous that a collective takes part in, in plan order."""
-        ops = self.plan.rendezvous(self.ops[ref].integer("seq"))
+        """Operand REF per rank class of a collective's rendezvous, or that sends a message, in plan order."""
+        ops = self.plan.meets(self.ops[ref])
         return {c.name: f"{c.name}:{ops[c.name].ins[0]}" for c in self.plan.classes if c.name in ops}
 
     def reduced(self, ref: str, kind: str) -> Reduced:
@@ -92,6 +93,12 @@ class Model:
             )
         order = tuple(a for a in self.plan.mesh.axes if a in axes)
         return Reduced(kind, order, tuple(family[c.name] for c in members))
+
+    def source(self, ref: str, index: Sequence[Affine]) -> list[Affine]:
+        """Where a ``recv`` reads an element: the sender's coordinates, the same dimensions."""
+        axes = self.plan.mesh.axes
+        here = dict(zip(axes, index, strict=False))
+        return [*(f.substitute(here) for f in self.ops[ref].affines("from")), *index[len(axes) :]]
 
     def position(self, axes: Sequence[str], at: Sequence[Affine]) -> Affine:
         """Row-major position in a group, from the mesh coordinates at the head of a full index."""

@@ -6,7 +6,7 @@ An expression is a string, a REF or element (wrapped in :class:`Symbol`), or a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
@@ -86,9 +86,25 @@ def show(expression: Sexp, names: Mapping[Symbol, str]) -> str:
     return names[expression] if isinstance(expression, Symbol) else expression
 
 
+def logic_of(signatures: Collection[str], words: Collection[str]) -> str:
+    """The logic of SMT-LIB's list that a file stays in; ``ALL``, the standard's name for no limit, where
+    integers and reals meet: no logic of the list has both with functions and without arrays.
+
+    ``signatures`` are those of everything declared, ``words`` the leaves of all assertions.
+    """
+    sorts = set(" ".join(signatures).replace("(", " ").replace(")", " ").split())
+    integers = "Int" in sorts or any(word.isdigit() for word in words)
+    reals = "Real" in sorts or "to_real" in words or any(word.endswith(".0") for word in words)
+    if integers and reals:
+        return "ALL"
+    functions = any(not signature.startswith("()") for signature in signatures)
+    numbers = "LIA" if integers else "LRA" if reals else ""
+    return f"QF_{'UF' if functions or not numbers else ''}{numbers}"
+
+
 def script(
     *,
-    logic: str,
+    letter: str,
     title: str,
     status: str,
     premises: Sequence[tuple[str, Sexp]],
@@ -96,35 +112,35 @@ def script(
     symbols: Iterable[str],
     declare: Callable[[Symbol], tuple[str, str]],
 ) -> str:
-    """The whole file. ``premises`` are (kind, assertion);
+    """The whole file. ``letter`` begins the names of tensors or elements, ``premises`` are (kind, assertion);
     ``declare`` gives signature and comment of a symbol.
     """
     assertions = [(f"{kind}.{i}", body) for i, (kind, body) in enumerate(premises, 1)] + [("goal", goal)]
     names: dict[Symbol, str] = {}
     words: set[str] = set()
-    letter = "t" if logic == "QF_UFLIRA" else "e"
     for _, body in assertions:
         for leaf in atoms(body):
             if isinstance(leaf, str):
                 words.add(leaf)
             elif leaf not in names:
                 names[leaf] = f"{letter}{len(names)}"
+    integers = [s for s in symbols if s in words]
+    tensors = [(name, *declare(symbol)) for symbol, name in names.items()]
+    functions = {f: f"({' '.join(['Real'] * n)}) Real" for f, n in FUNCTIONS.items() if f in words}
+    signatures = [*("() Int" for _ in integers), *(s for _, s, _ in tensors), *functions.values()]
     lines = [
         "(set-info :smt-lib-version 2.6)",
-        f"(set-logic {logic})",
+        f"(set-logic {logic_of(signatures, words)})",
         "(set-info :source |TrainVerify|)",
         '(set-info :license "https://creativecommons.org/licenses/by/4.0/")',
         '(set-info :category "industrial")',
         f"(set-info :status {status})",
         f"; {title}",
-        *(f"(declare-fun {s} () Int)" for s in symbols if s in words),
+        *(f"(declare-fun {s} () Int)" for s in integers),
     ]
-    for symbol, name in names.items():
-        signature, comment = declare(symbol)
+    for name, signature, comment in tensors:
         lines += [f"; {name} = {comment}", f"(declare-fun {name} {signature})"]
-    for function, arguments in FUNCTIONS.items():
-        if function in words:
-            lines.append(f"(declare-fun {function} ({' '.join(['Real'] * arguments)}) Real)")
+    lines += [f"(declare-fun {function} {signature})" for function, signature in functions.items()]
     lines += [f"(assert (! {show(body, names)} :named {name}))" for name, body in assertions]
     return "\n".join([*lines, "(check-sat)", "(exit)", ""])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +124,19 @@ def uneven() -> Plan:
 def any_plan(request: pytest.FixtureRequest) -> Plan:
     """Each hand-written plan in turn."""
     return BUILDERS[request.param]()
+
+
+@pytest.fixture(autouse=True)
+def reports_without_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emission in this process has its reports from the checker in this process: the same bytes, sooner.
+
+    ``tests/orchestrator/test_children.py`` compares them with the child's.
+    """
+    if "orchestrator.emit" in sys.modules:
+        monkeypatch.setattr("orchestrator.emit.write_reports", reports_here)
+
+
+def reports_here(bundle: Path) -> dict[str, bytes]:
+    from checker.reporting import reports
+
+    return {name: text.encode() for name, text in reports(bundle)[1].items()}

@@ -165,7 +165,7 @@ LAWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", ["ring", "lattice", "recip", "root"])
+@pytest.mark.parametrize("schema", ["ring", "lattice", "recip", "root", "field"])
 @pytest.mark.parametrize("name", LAWS)
 def test_a_law_that_is_not_listed(name: str, schema: str) -> None:
     pair = Pair(s("i0", f(A)), s("i0", f(A)), sizes(9))
@@ -283,3 +283,37 @@ def test_square_roots_only_without_sums() -> None:
     )
     with pytest.raises(Rejected, match=r"obligation 7 .*the root law beside a sum"):
         summed.confirm(m, [(*premises, Law("root", ("mul", ("fsqrt", p), ("fsqrt", p)), p))])
+
+
+def test_divided_by_what_is_positive_only_without_sums() -> None:
+    """p recip(p) = 1 for p = exp a; for an input, and beside the definition of a sum, it is refused.
+
+    Beside sums it would prove that c4 P1 - 6 c3 P2 r + 3 c2 P2^2 r^3 + 8 c2 P3 r^2 - 6 c1 P4 r^3 is 0, with
+    power sums P of exponentials, r = recip(P1) and c = (3/n)^k: that is so for the 3 representatives that its
+    width asks for, and not for more.
+    """
+
+    def shown(ts: list[Fraction], weight: Fraction, n: int) -> Fraction:
+        power = [weight * sum(t**k for t in ts) for k in range(5)]
+        r, c = 1 / power[1], [Fraction(3, n) ** k for k in range(5)]
+        squares = 3 * c[2] * power[2] ** 2 * r**3 - 6 * c[3] * power[2] * r
+        return c[4] * power[1] + squares + 8 * c[2] * power[3] * r**2 - 6 * c[1] * power[4] * r**3
+
+    some = [Fraction(k * k + 1, 7) for k in range(10)]
+    assert shown(some[:3], Fraction(10, 3), 10) == 0 != shown(some, Fraction(1), 10)
+
+    one = ("lit", Fraction(1))
+    pair = Pair(f(A), f(A), sizes(9))
+    m = pair.representatives(pair.width())
+    (premises,) = Direct(pair.sides, pair.stage(m)).premises
+    p = next(d.e for d in premises if isinstance(d, ElementDef) and d.e.ref.space == "s")  # type: ignore[union-attr]
+    pair.confirm(m, [(*premises, Law("field", ("mul", p, ("recip", p)), one))])
+    with pytest.raises(Rejected, match=r"obligation 7 .*no instance of the field law"):
+        pair.confirm(m, [(*premises, Law("field", ("mul", X, ("recip", X)), one))])
+    summed = Pair(s("i0", f(A)), s("i0", f(A)), sizes(9))
+    m = summed.representatives(summed.width())
+    (premises,) = Direct(summed.sides, summed.stage(m)).premises
+    total = summed.sides.ops["s"][-1].result
+    q = next(d.e for d in premises if isinstance(d, ElementDef) and d.e.ref == Tensor("s", total))
+    with pytest.raises(Rejected, match=r"obligation 7 .*the field law beside a sum"):
+        summed.confirm(m, [(*premises, Law("field", ("mul", q, ("recip", q)), one))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import run
+from tests.fuzz import fields, run
 
 
 def test_no_pair_is_accepted_that_differs() -> None:
@@ -19,6 +19,16 @@ def test_no_pair_is_accepted_that_differs() -> None:
 def test_a_weaker_rule_is_caught(weaken: str, seed: int) -> None:
     """With seeds that need few pairs; bench/fuzz.py finds one within 20,000 pairs from any seed tried."""
     assert run.run(200, seed, weaken, first=True, every=200).false
+
+
+def test_quotients_that_are_called_equal_are() -> None:
+    tally = fields.run(1500, 3)
+    assert tally.false == []
+    assert (tally.apart, tally.equal > 300) == (0, True), tally.table()
+
+
+def test_a_field_law_without_its_condition_is_caught() -> None:
+    assert fields.run(1500, 0, weak=True, first=True).false
 
 
 def test_what_the_engine_proves_holds_and_passes_the_checker() -> None:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from certificates.plan.plan import Plan
+from orchestrator.evaluating import interpreter, scatter
 from tests.orchestrator.plans import unproved
+from tests.right_plans.bugs import BUGS
 from tests.right_plans.counts import COUNTS
+from tests.right_plans.rewriting import rewritten
+from tests.right_plans.steps import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Repaired plans that are not proved, and why.
+UNPROVED_BUGS: dict[str, str] = {}
+#: Rewritings that are not proved, by step and seed, and why.
+UNPROVED_REWRITINGS: dict[tuple[str, int], str] = {}
+QUICK_SEEDS = 2
+
+
+def differs(plan: Plan) -> bool:
+    """Whether outputs differ on random numbers, by the interpreter."""
+    rng = np.random.default_rng(1)
+    inputs = scatter.random_inputs(plan, rng)
+    spec = interpreter.run_specification(plan, inputs)
+    ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
+    return bool(scatter.compare_outputs(plan, spec, ranks, 1e-9))
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -20,6 +41,35 @@ def test_values_that_are_one_number_or_alike_on_all_ranks(name: str) -> None:
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_wrong_twin_is_not_proved(name: str) -> None:
     assert unproved(COUNTS[name](False))
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_repaired_bug_is_proved_and_the_bug_is_not(name: str) -> None:
+    bug = BUGS[name]
+    assert not differs(bug.plan(True))
+    assert differs(bug.plan(False))
+    assert bool(unproved(bug.plan(True))) == (name in UNPROVED_BUGS)
+    assert unproved(bug.plan(False))
+
+
+def test_a_bug_has_a_source_and_a_line_where_its_programs_differ() -> None:
+    assert len(BUGS) >= 40
+    for bug in BUGS.values():
+        assert re.search(r"\w/[\w-]+ \d+", bug.source), bug.name
+
+
+@pytest.mark.parametrize("seed", range(QUICK_SEEDS))
+@pytest.mark.parametrize("name", STEPS)
+def test_a_rewriting_computes_the_same_and_is_proved(name: str, seed: int) -> None:
+    plan = rewritten(STEPS[name](), seed)
+    assert not differs(plan)
+    assert bool(unproved(plan)) == ((name, seed) in UNPROVED_REWRITINGS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_spoiled_rewriting_is_not_proved_where_it_differs(name: str) -> None:
+    plan = rewritten(STEPS[name](), 0, spoiled=True)
+    assert bool(unproved(plan)) >= differs(plan)
 
 
 @pytest.mark.slow

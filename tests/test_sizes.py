@@ -18,7 +18,6 @@ REASONS = {
     "orchestrator/capture/assemble.py capture": "the phases of a capture in order, each a few lines",
     "orchestrator/evaluating/boxes.py": "one method per op: a table as methods",
     "orchestrator/evaluating/boxes.py Evaluator": "one method per op: a table as methods",
-    "orchestrator/capture/recorder.py": "what is recorded of an op, and the two ways to its Python line",
     "orchestrator/refuting/proposals.py Proposals": "one method per kind of edit: a table as methods",
     "checker/language/ops.py check_types": "one case per op: a table",
     "checker/reading/plan.py read_plan": "one clause per obligation of the format, in its order",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -41,12 +40,18 @@ def test_a_wrong_plan_is_refuted(mlp: tv.Plan) -> None:
 
 def test_an_invalid_bundle_says_nothing_about_the_plan(mlp: tv.Plan, tmp_path: Path) -> None:
     tv.emit(mlp, tmp_path / "b")
-    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text("ascii"))
-    manifest["members"]["proof.json"] = "0" * 64
-    (tmp_path / "b" / "manifest.json").write_text(json.dumps(manifest), encoding="ascii")
+    (tmp_path / "b/data/proof.json").write_bytes((tmp_path / "b/data/proof.json").read_bytes() + b"\n")
     verdict = tv.check(tmp_path / "b")
     assert not verdict and verdict.kind is tv.Kind.UNKNOWN and verdict.exit_code == 1
     assert "INVALID: obligation 1 (members)" in verdict.report
+
+
+def test_a_path_is_as_good_as_a_plan(mlp: tv.Plan, tmp_path: Path) -> None:
+    """``tv.emit(path)`` ended in an AttributeError deep inside."""
+    tv.dump(mlp, tmp_path / "plan.json.gz")
+    for number, plan in enumerate((mlp, tmp_path / "plan.json.gz", str(tmp_path / "plan.json.gz"))):
+        done = tv.emit(plan, tmp_path / f"b{number}", solve=False)
+        assert done.bundle == tmp_path / f"b{number}" and done.complete == 5
 
 
 def test_everything_promised_is_there() -> None:

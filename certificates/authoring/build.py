@@ -12,6 +12,7 @@ the call that makes them, and every op remembers the line of Python that asked f
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from ..plan.placements import Placement, relate
 from ..plan.plan import Group, Mesh, Plan, RankClass, Relation
 from ..plan.program import Attr, Loc, Op, Program
 from ..plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
+from ..plan.timing import needed_version
 from ..plan.type_rules import check_program, mismatch
 from ..plan.types import TensorType, format_rational
 
@@ -141,7 +143,8 @@ class ProgramBuilder:
     """Collects one program. With a ``mesh`` it is the program of a rank class, else a specification.
 
     ``groups`` are the process groups of collectives (default: one per mesh axis, under its name); ``box`` is
-    the rank class (default: the whole mesh), which bounds rank-dependent slices.
+    the rank class (default: the whole mesh), which bounds rank-dependent slices. ``time`` are time axes: the
+    program runs once per coordinate, and a group over one joins these runs.
     """
 
     def __init__(
@@ -149,10 +152,12 @@ class ProgramBuilder:
         mesh: Mapping[str, int] | None = None,
         groups: Mapping[str, GroupLike] | None = None,
         box: Mapping[str, Range] | None = None,
+        time: Mapping[str, int] | None = None,
     ) -> None:
-        self._mesh = None if mesh is None else Mesh(dict(mesh))
+        self._mesh = None if mesh is None else grid(mesh, time)
         self._groups = {} if self._mesh is None else expand_groups(self._mesh, groups)
-        self._box: dict[str, Range] = {} if mesh is None else full_box(mesh) | dict(box or {})
+        self._box: dict[str, Range] = {} if self._mesh is None else full_box(self._mesh.axes)
+        self._box |= dict(box or {})
         self._inputs: dict[str, TensorType] = {}
         self._ops: list[Op] = []
         self._outputs: dict[str, str] = {}
@@ -412,6 +417,21 @@ class ProgramBuilder:
         attrs: dict[str, Attr] = {"group": group, "split_dim": split_dim, "concat_dim": concat_dim}
         return self._collective("all_to_all", x, tuple(shape), seq, attrs)
 
+    def send(self, x: Value, seq: int, **to: int | Affine) -> Value:
+        """To the rank at these coordinates; those that are not named stay. The result is ``x``."""
+        return self.op("send", (x,), x.type, {"seq": seq, "to": self._there(to)})
+
+    def recv(self, type_: TensorType | str, seq: int, **source: int | Affine) -> Value:
+        """What the rank at these coordinates sends under ``seq``; those that are not named stay."""
+        return self.op("recv", (), type_, {"seq": seq, "from": self._there(source)})
+
+    def _there(self, named: Mapping[str, int | Affine]) -> tuple[Affine, ...]:
+        unknown = [axis for axis in named if axis not in self._box]
+        if unknown:
+            raise FormatError(f"the program has no mesh axis {unknown[0]!r}")
+        forms = {a: Affine.symbol(a) for a in self._box} | dict(named)
+        return tuple(f if isinstance(f, Affine) else Affine(f) for f in forms.values())
+
     def _collective(
         self, name: str, x: Value, shape: tuple[int, ...], seq: int | None, attrs: Mapping[str, Attr]
     ) -> Value:
@@ -460,6 +480,24 @@ def _dim(x: Value, dim: int) -> int:
     return dim
 
 
+def grid(mesh: Mapping[str, int], time: Mapping[str, int] | None) -> Mesh:
+    """All axes, time first."""
+    both = set(mesh) & set(time or {})
+    if both:
+        raise FormatError(f"{min(both)} is a time axis and a mesh axis")
+    return Mesh(dict(time or {}) | dict(mesh), tuple(time or ()))
+
+
+def _group(mesh: Mesh, axes: tuple[str, ...]) -> Group:
+    """A factorised group, of ranks or of the runs of one rank."""
+    over = [a for a in axes if a in mesh.time]
+    if len(over) not in (0, len(axes)):
+        raise FormatError(f"a group over {list(axes)} joins ranks and runs")
+    return (
+        Group(axes, (), math.prod(mesh.axes[a] for a in axes)) if over else Group(axes, mesh.rank_lists(axes))
+    )
+
+
 def full_box(mesh: Mapping[str, int]) -> dict[str, Range]:
     """All coordinates of a mesh."""
     return {axis: (0, size) for axis, size in mesh.items()}
@@ -475,7 +513,7 @@ def expand_groups(mesh: Mesh, groups: Mapping[str, GroupLike] | None) -> dict[st
         axes = tuple(group)
         if not set(axes) <= set(mesh.axes) or not axes:
             raise FormatError(f"group {name} over {list(axes)}: the mesh has {list(mesh.axes)}")
-        out[name] = Group(axes, mesh.fibres(axes))
+        out[name] = _group(mesh, axes)
     return out
 
 
@@ -487,6 +525,7 @@ def build_plan(
     classes: Program | Mapping[str, tuple[Mapping[str, Range], Program]],
     inputs: Layouts,
     outputs: Layouts,
+    time: Mapping[str, int] | None = None,
     groups: Mapping[str, GroupLike] | None = None,
     ranges: Mapping[str, Range] | None = None,
     provenance: Mapping[str, object] | None = None,
@@ -498,15 +537,16 @@ def build_plan(
     ``classes`` is one program that every rank runs, or per class name its box (axes left out are whole) and
     program. ``inputs`` and ``outputs`` are relations, or placements per specification tensor: ``{"w": {"tp":
     Shard(0)}}`` places the plan tensor ``w``, replicated on the other axes. ``given`` names inputs that
-    every step is given anew, ``constants`` those that no step changes; the others are states.
+    every step is given anew, ``constants`` those that no step changes; the others are states. ``time`` are
+    axes along which every rank runs its program once per coordinate, such as microbatches.
     """
-    grid = Mesh(dict(mesh))
+    axes = grid(mesh, time)
     if isinstance(classes, Program):
         classes = {"c0": ({}, classes)}
     paths: list[str] = []
     programs = [_rebase(p, paths) for p in (specification, *(p for _, p in classes.values()))]
     ranked = tuple(
-        RankClass(label, full_box(mesh) | dict(box), program)
+        RankClass(label, full_box(axes.axes) | dict(box), program)
         for (label, (box, _)), program in zip(classes.items(), programs[1:], strict=True)
     )
 
@@ -516,13 +556,13 @@ def build_plan(
         unknown = [n for n in layouts if n not in tensors]
         if unknown:
             raise FormatError(f"the specification has no {unknown[0]} to relate")
-        return tuple(relate(n, tensors[n].shape, p, grid, ranked) for n, p in layouts.items())
+        return tuple(relate(n, tensors[n].shape, p, axes, ranked) for n, p in layouts.items())
 
     types = programs[0].types()
     plan = Plan(
         name,
-        grid,
-        expand_groups(grid, groups),
+        axes,
+        expand_groups(axes, groups),
         _short(paths),
         programs[0],
         ranked,
@@ -533,6 +573,7 @@ def build_plan(
         given=tuple(sorted(given)),
         constants=tuple(sorted(constants)),
     )
+    plan = replace(plan, version=needed_version(plan))
     check_plan(plan)
     return plan
 

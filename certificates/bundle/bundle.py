@@ -1,55 +1,48 @@
-"""The certificate bundle: a folder whose members ``docs/certificate.md`` describes.
+"""The certificate bundle: a bag whose payload ``docs/certificate.md`` describes, a folder or one archive.
 
-:func:`write` replaces a bundle as a whole: members go into a sibling folder first, which is then renamed.
-:func:`read` returns a bundle whose members all have the digests that its manifest lists.
+:func:`write` replaces a bundle as a whole: files go into a sibling first, which is then renamed.
+:func:`read` returns a bundle whose files all have the digests that its manifests list, also one of version 1,
+which was no bag.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from ..canonical import canonical_bytes, digest, parse_json, read_bytes
+from ..canonical import canonical_bytes, digest, parse_json
 from ..errors import FormatError
 from ..plan.plan import Plan
 from ..plan.reading import loads
+from ..plan.schema import PUBLISHED
 from ..plan.writing import dumps
 from ..proof.reading import proof_from_json, verdicts_from_json
+from ..words import VERSION as RELEASE
+from ..words import clean
+from .about import read_about
+from .archive import is_archive, read_files, tar_bytes
+from .bag import PAYLOAD, TAGS, listed, opened, sealed
+from .listing import obligations_tsv
 
-FORMAT, VERSION = "trainverify-bundle", 1
-GENERATOR = "trainverify 0.1.0"
+FORMAT, VERSION = "trainverify-bundle", 2
+GENERATOR = f"trainverify {RELEASE}"
 MANIFEST = "manifest.json"
+CHECKER = "tv-check.pyz"
+COMPANIONS = (CHECKER, "LICENSE")
+REPORTS = ("report.txt", "report.html")
+#: Given a sealed bundle without reports, in a folder, gives them by name.
+Reporter = Callable[[Path], Mapping[str, bytes]]
+#: Files that every bundle has, as they lie beside this module.
+SHIPPED = Path(__file__).with_name("shipped")
+SCRIPTS = ("run.sh", "slurm.sh")
+SCHEMAS = {f"schemas/{p.name}": p for p in (PUBLISHED, *sorted(SHIPPED.glob("*.schema.json")))}
 
 Status = Literal["unsat", "unknown"]
 Word = Literal["PROVED", "REFUTED", "UNKNOWN"]
-
-#: Runs one solver over all obligations with nothing but a shell; output that is no answer is ``error``.
-RUN_SH = """\
-#!/bin/sh
-# Usage: sh run.sh [SOLVER [OPTION...]]     (default: z3; for example: sh run.sh cvc5 --lang smt2)
-# Prints one line 'NNNN answer' per obligation: the input of tv-check --answers. Exit code 0 if all are unsat.
-[ $# -gt 0 ] || set -- z3
-case $0 in
-  */*) here=${0%/*} ;;
-  *) here=. ;;
-esac
-code=0
-for file in "$here"/obligations/*.smt2; do
-  [ -f "$file" ] || continue
-  number=${file##*/}
-  answer=$("$@" "$file" </dev/null 2>/dev/null) || answer=error
-  case $answer in
-    unsat | sat | unknown) ;;
-    *) answer=error ;;
-  esac
-  [ "$answer" = unsat ] || code=1
-  echo "${number%.smt2} $answer"
-done
-exit $code
-"""
 
 
 class NotABundle(Exception):
@@ -69,13 +62,29 @@ class OutputVerdict:
         return {"spec": self.spec, "plan": self.plan, "verdict": self.verdict, "reason": self.reason}
 
 
+def summary(verdicts: Sequence[OutputVerdict]) -> str:
+    """The verdict in one line. Nothing claimed is no success."""
+    words = [v.verdict for v in verdicts]
+    total = len(words)
+    if "REFUTED" in words:
+        differ = f"{words.count('REFUTED')} of {total} outputs differ on a concrete input"
+        return f"REFUTED: {differ}; {words.count('PROVED')} proved"
+    if "UNKNOWN" in words or not words:
+        without = f"{words.count('UNKNOWN')} of {total} outputs without a verdict"
+        return f"UNKNOWN: {without}; {words.count('PROVED')} proved"
+    return f"PROVED: {total} of {total} outputs follow the specification under the stated relations"
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """``manifest.json``: SHA-256 by member, and a verdict per output relation, in the plan's order."""
+    """``manifest.json``: a verdict per output relation, in the plan's order, and versions.
+
+    ``solvers`` are those that confirmed the obligations, with their versions; empty if none was asked.
+    """
 
     status: Status
-    members: Mapping[str, str]
     verdicts: tuple[OutputVerdict, ...]
+    solvers: Mapping[str, str] = field(default_factory=dict)
     generator: str = GENERATOR
 
     def to_json(self) -> dict[str, object]:
@@ -83,16 +92,18 @@ class Manifest:
             "format": FORMAT,
             "version": VERSION,
             "generator": self.generator,
+            "solvers": dict(self.solvers),
             "status": self.status,
-            "members": dict(self.members),
             "verdicts": [v.to_json() for v in self.verdicts],
         }
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A certificate. ``proof`` is ``proof.json``, ``obligations`` maps file numbers (``0001``) to texts;
-    ``report`` is for people.
+    """A certificate. ``proof`` is ``proof.json``, ``obligations`` maps file numbers (``0001``) to texts.
+
+    ``about`` is what is said of the run; ``reports`` are for people. ``solvers`` maps names to versions,
+    ``companions`` are further files by name: a checker and its licence.
     """
 
     plan: Plan
@@ -100,16 +111,49 @@ class Bundle:
     obligations: Mapping[str, str]
     verdicts: tuple[OutputVerdict, ...]
     status: Status
-    report: str
     witness: Mapping[str, object] | None = None
+    about: Mapping[str, str] | None = None
+    reports: Mapping[str, bytes] = field(default_factory=dict)
+    solvers: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, bytes] = field(default_factory=dict)
 
     def members(self) -> dict[str, bytes]:
-        """Every file but the manifest."""
-        out = {"plan.json": dumps(self.plan), "proof.json": self.proof}
+        """The payload: every file but the bag's own."""
+        manifest = Manifest(self.status, self.verdicts, self.solvers)
+        out = {MANIFEST: canonical_bytes(manifest.to_json()), "plan.json": dumps(self.plan)}
+        out |= {"proof.json": self.proof, "README.md": self.readme(digest(out["plan.json"]))}
         out |= {_obligation(number): text.encode("ascii") for number, text in self.obligations.items()}
-        if self.witness is not None:
-            out["witness.json"] = canonical_bytes(self.witness)
-        return out | {"run.sh": RUN_SH.encode("ascii"), "report.txt": self.report.encode("ascii")}
+        out["obligations.tsv"] = obligations_tsv(proof_from_json(parse_json(self.proof)), self.obligations)
+        for name, value in (("witness.json", self.witness), ("about.json", self.about)):
+            if value is not None:
+                out[name] = canonical_bytes(dict(value))
+        out |= {name: (SHIPPED / name).read_bytes() for name in SCRIPTS}
+        out |= {name: path.read_bytes() for name, path in SCHEMAS.items()}
+        return out | dict(self.companions) | dict(self.reports)
+
+    def readme(self, plan: str) -> bytes:
+        """``README.md``, for a reader who has nothing else; ``plan`` is the plan's digest."""
+        solvers = ", ".join(f"{name} {version}" for name, version in sorted(self.solvers.items()))
+        words = {
+            "CLAIM": summary(self.verdicts)
+            if self.solvers
+            else f"{summary(self.verdicts)} (no solver was asked)",
+            "PLAN": clean(self.plan.name),
+            "DIGEST": plan,
+            "GENERATOR": GENERATOR,
+            "SOLVERS": f"; obligations confirmed by {solvers}" if solvers else "",
+            "CHECKER": digest(self.companions[CHECKER]) if CHECKER in self.companions else "none",
+        }
+        text = (SHIPPED / "README.md").read_text("utf-8")
+        return re.sub("@([A-Z]+)@", lambda found: words[found[1]], text).encode("ascii")
+
+    def files(self) -> dict[str, bytes]:
+        """The whole bag: its files by their names in it."""
+        said = [
+            (f"TrainVerify-{name.capitalize()}", text) for name, text in sorted((self.about or {}).items())
+        ]
+        info = [("Bag-Software-Agent", GENERATOR), ("External-Description", summary(self.verdicts)), *said]
+        return sealed(self.members(), info)
 
 
 def _obligation(number: str) -> str:
@@ -119,58 +163,117 @@ def _obligation(number: str) -> str:
 # --- writing -----------------------------------------------------------------------------------------------
 
 
-def write(bundle: Bundle, folder: Path) -> None:
-    """Write or replace a bundle. A kill leaves the old one, the new one or none, never a mixture."""
-    check_replaceable(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "old"))
-    for leftover in (scratch, old):
-        if leftover.exists():
-            shutil.rmtree(leftover)
-    members = bundle.members()
-    (scratch / "obligations").mkdir(parents=True)
-    for name, data in members.items():
-        (scratch / name).write_bytes(data)
-    manifest = Manifest(bundle.status, {n: digest(d) for n, d in members.items()}, bundle.verdicts)
-    (scratch / MANIFEST).write_bytes(canonical_bytes(manifest.to_json()))
-    if folder.exists():
-        folder.rename(old)
-    scratch.rename(folder)
-    if old.exists():
-        shutil.rmtree(old)
+def write(bundle: Bundle, out: Path, report: Reporter | None = None) -> None:
+    """Write or replace a bundle: a folder, or an archive if ``out`` ends in ``.tar``.
+
+    A kill leaves the old one, the new one or none, never a mixture. ``report`` writes the reports: it is
+    given a folder with the sealed bundle without them.
+    """
+    check_replaceable(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
+        scratch = Path(beside, "new")
+        if report is not None:
+            without = Path(beside, "without")
+            _put(bundle.files(), without)
+            bundle = replace(bundle, reports=report(without))
+        if is_archive(out):
+            root = f"trainverify-{digest(dumps(bundle.plan))[:16]}"
+            scratch.write_bytes(tar_bytes(root, bundle.files()))
+            scratch.replace(out)
+            return
+        _put(bundle.files(), scratch)
+        _exchange(scratch, out, Path(beside, "old"))
 
 
-def check_replaceable(folder: Path) -> None:
-    """Raise :class:`NotABundle` unless ``folder`` is absent, empty, or a bundle and nothing else."""
-    if not folder.is_symlink() and not folder.exists():
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``folder``, which goes to ``old``, or leave all as it was."""
+    if not folder.exists():
+        new.rename(folder)
         return
-    if folder.is_symlink() or not folder.is_dir():
-        raise NotABundle(f"{folder} exists and is no folder")
-    present = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()}
-    if not present:
-        return
+    folder.rename(old)
     try:
-        strange = present - {MANIFEST} - set(read_manifest(folder).members)
+        new.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+
+
+def _put(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def check_replaceable(out: Path) -> None:
+    """Raise :class:`NotABundle` unless ``out`` is absent, an empty folder, or a bundle and nothing else."""
+    if out.name.endswith(".gz"):
+        raise NotABundle(
+            f"{out}: an archive is written as .tar; what a compressor writes differs by its version"
+        )
+    if not out.is_symlink() and not out.exists():
+        return
+    if out.is_symlink() or out.is_dir() == is_archive(out):
+        raise NotABundle(f"{out} exists and is no {'archive' if is_archive(out) else 'folder'}")
+    try:
+        files = read_files(out)
+        strange = set(files) - names(files)
     except FormatError:
-        raise NotABundle(f"{folder} exists and is no bundle; it is not overwritten") from None
+        raise NotABundle(f"{out} exists and is no bundle; it is not overwritten") from None
     if strange:
-        raise NotABundle(f"{folder} also holds {min(strange)}, which is no member of its bundle")
+        raise NotABundle(f"{out} also holds {min(strange)}, which is no member of its bundle")
+
+
+def names(files: Mapping[str, bytes]) -> set[str]:
+    """The files that a bundle says it has, of an empty folder none; a ``FormatError`` if it is no bundle."""
+    if TAGS in files:
+        return {TAGS, *listed(files, TAGS), *listed(files, PAYLOAD)}
+    return {MANIFEST, *_first_members(files)} if files else set()
+
+
+def certified(path: Path) -> str | None:
+    """The SHA-256 of the plan that the bundle in ``path`` is about; ``None`` if there is no bundle."""
+    files = read_files(path) if path.exists() else {}
+    if TAGS in files:
+        return listed(files, PAYLOAD).get("data/plan.json", "")
+    return _first_members(files).get("plan.json", "") if files else None
 
 
 # --- reading -----------------------------------------------------------------------------------------------
 
 
-def read_manifest(folder: Path) -> Manifest:
+def payload(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The members of a bundle, given all its files; a ``FormatError`` if one is not what is listed."""
+    if TAGS in files:
+        return opened(files)
+    for name, wanted in _first_members(files).items():
+        if name not in files or digest(files[name]) != wanted:
+            raise FormatError(f"{name} is missing or has not the SHA-256 that the manifest lists")
+    return dict(files)
+
+
+def _first_members(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Members and digests of a bundle of version 1, whose manifest lists them."""
+    raw = parse_json(files[MANIFEST]) if MANIFEST in files else None
+    members = raw.get("members") if isinstance(raw, dict) and raw.get("format") == FORMAT else None
+    if not isinstance(members, dict) or not all(isinstance(v, str) for v in members.values()):
+        raise FormatError(f"no bundle: neither {TAGS} nor a {MANIFEST} that lists its members")
+    return members
+
+
+def read_manifest(data: bytes) -> Manifest:
     """The manifest of a bundle, or a ``FormatError``."""
-    raw = parse_json(read_bytes(folder / MANIFEST))
-    keys = {"format", "version", "generator", "status", "members", "verdicts"}
-    if not isinstance(raw, dict) or set(raw) != keys or raw["version"] != VERSION:
-        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version {VERSION}")
-    members, generator = raw["members"], raw["generator"]
-    listed = isinstance(members, dict) and all(isinstance(v, str) for v in members.values())
-    if not listed or not isinstance(generator, str):
-        raise FormatError(f"{MANIFEST}: members must map names to digests, the generator be a text")
-    return Manifest(_status(raw["status"]), members, _verdicts(raw), generator)
+    raw = parse_json(data)
+    if not isinstance(raw, dict) or raw.get("version") not in (1, VERSION):
+        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version 1 or {VERSION}")
+    own = "members" if raw["version"] == 1 else "solvers"
+    if set(raw) != {"format", "version", "generator", "status", "verdicts", own}:
+        raise FormatError(f"{MANIFEST} is not a {FORMAT} manifest of version {raw['version']}")
+    solvers, generator = raw.get("solvers", {}), raw["generator"]
+    told = isinstance(solvers, dict) and all(isinstance(v, str) for v in solvers.values())
+    if not told or not isinstance(generator, str):
+        raise FormatError(f"{MANIFEST}: solvers must map names to versions, the generator be a text")
+    return Manifest(_status(raw["status"]), _verdicts(raw), solvers, generator)
 
 
 def _status(value: object) -> Status:
@@ -192,33 +295,34 @@ def _verdicts(raw: object) -> tuple[OutputVerdict, ...]:
     return tuple(out)
 
 
-def read(folder: Path) -> Bundle:
-    """The bundle in ``folder``. Its claims are not checked; that is ``tv-check``'s task."""
-    manifest = read_manifest(folder)
-    data: dict[str, bytes] = {}
-    for name, wanted in manifest.members.items():
-        if name.startswith("/") or ".." in name.split("/"):
-            raise FormatError(f"{MANIFEST} lists a member outside the folder")
-        data[name] = read_bytes(folder / name)
-        if digest(data[name]) != wanted:
-            raise FormatError(f"{name} has not the SHA-256 that the manifest lists")
-    missing = [n for n in ("plan.json", "proof.json", "report.txt") if n not in data]
+def read(path: Path) -> Bundle:
+    """The bundle in a folder or an archive. Its claims are not checked; that is ``tv-check``'s task."""
+    data = payload(read_files(path))
+    missing = [n for n in (MANIFEST, "plan.json", "proof.json") if n not in data]
     if missing:
-        raise FormatError(f"the manifest does not list {missing[0]}")
-    witness = parse_json(data["witness.json"]) if "witness.json" in data else None
-    if witness is not None and not isinstance(witness, dict):
-        raise FormatError("witness.json must be an object")
+        raise FormatError(f"the bundle has no {missing[0]}")
+    manifest = read_manifest(data[MANIFEST])
     try:
-        texts = {n: d.decode("ascii") for n, d in data.items() if n.endswith((".smt2", ".txt"))}
+        texts = {n[12:-5]: d.decode("ascii") for n, d in data.items() if n.startswith("obligations/")}
     except UnicodeDecodeError as error:
-        raise FormatError(f"an obligation or the report is not ASCII: {error}") from None
+        raise FormatError(f"an obligation is not ASCII: {error}") from None
     proof_from_json(parse_json(data["proof.json"]))
     return Bundle(
         loads(data["plan.json"]),
         data["proof.json"],
-        {n[len("obligations/") : -len(".smt2")]: t for n, t in texts.items() if n.endswith(".smt2")},
+        texts,
         manifest.verdicts,
         manifest.status,
-        texts["report.txt"],
-        witness,
+        _object(data, "witness.json"),
+        read_about(data["about.json"]) if "about.json" in data else None,
+        {n: d for n, d in data.items() if n in REPORTS},
+        manifest.solvers,
+        {n: d for n, d in data.items() if n in COMPANIONS},
     )
+
+
+def _object(data: Mapping[str, bytes], name: str) -> dict[str, object] | None:
+    value = parse_json(data[name]) if name in data else None
+    if value is not None and not isinstance(value, dict):
+        raise FormatError(f"{name} must be an object")
+    return value

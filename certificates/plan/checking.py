@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from certificates.plan.affine import digits
 from certificates.plan.calls import check_calls
 from certificates.plan.circles import check_circles
 from certificates.plan.determined import check_determined
+from certificates.plan.messages import check_messages, ends
 from certificates.plan.names import check_symbol, check_text
-from certificates.plan.plan import Plan, RankClass, Relation
+from certificates.plan.plan import Group, Plan, RankClass, Relation
 from certificates.plan.roles import check_roles
+from certificates.plan.timing import check_groups, check_time, check_version, has_messages
 
 from ..errors import FormatError
 from .ops import COLLECTIVES
@@ -20,7 +23,7 @@ from .program import Op, Program
 from .type_rules import check_program
 from .types import TensorType
 
-_MAX_RANKS = 1 << 17
+_MAX_RANKS, _MAX_POINTS = 1 << 17, 1 << 20
 
 
 def check_plan(plan: Plan) -> None:
@@ -31,27 +34,35 @@ def check_plan(plan: Plan) -> None:
     for name, size in mesh.axes.items():
         check_symbol(name, "mesh axis")
         if size < 1:
-            raise FormatError(f"mesh axis {name!r} of size {size}")
+            raise FormatError(f"{'time' if name in mesh.time else 'mesh'} axis {name!r} of size {size}")
     if mesh.ranks > _MAX_RANKS:
         raise FormatError(f"a mesh of {mesh.ranks} ranks is over the limit of {_MAX_RANKS}")
+    if mesh.points > _MAX_POINTS:
+        raise FormatError(f"{mesh.points} runs of all ranks are over the limit of {_MAX_POINTS}")
+    check_version(plan)
     for name, group in plan.groups.items():
+        if not set(group.axes) <= set(mesh.axes) or len(set(group.axes)) != len(group.axes):
+            raise FormatError(f"group {name} claims axes {group.axes} that the mesh does not have")
+        if group.steps:
+            continue  # over time: timing.py
         members = [r for ranks in group.ranks for r in ranks]
         if not group.ranks or len({len(r) for r in group.ranks}) != 1 or not group.ranks[0]:
             raise FormatError(f"group {name} must hold rank lists of one positive length")
         if sorted(members) != list(range(mesh.ranks)):
             raise FormatError(f"group {name} is not a partition of the {mesh.ranks} ranks")
-        if not set(group.axes) <= set(mesh.axes) or len(set(group.axes)) != len(group.axes):
-            raise FormatError(f"group {name} claims axes {group.axes} that the mesh does not have")
+    check_groups(plan)
     _check_boxes(plan)
     _check_programs(plan)
+    check_messages(plan)
     for name, function in plan.functions.items():
         if function.classes.keys() != plan.by_class.keys():
             raise FormatError(f"function {name} must have a body for every rank class")
         classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
+        body = replace(plan, specification=function.specification, classes=classes, functions={})
         try:
-            _check_programs(
-                replace(plan, specification=function.specification, classes=classes, functions={})
-            )
+            _check_programs(body)
+            if has_messages(body):
+                raise FormatError("a function has no messages")
         except FormatError as error:
             raise FormatError(f"function {name}: {error}") from error
     check_calls(
@@ -62,11 +73,17 @@ def check_plan(plan: Plan) -> None:
         },
     )
     check_circles(
-        {c.name: (c.box, c.program) for c in plan.classes},
+        {c.name: c.program for c in plan.classes},
         {n: f.classes for n, f in plan.functions.items()},
-        {n: g.ranks for n, g in plan.groups.items()},
-        mesh.axes,
+        {n: _joined(plan, g) for n, g in plan.groups.items()},
+        {
+            (c.name, op.integer("seq")): [s.name for s in ends(plan, c, op)]
+            for c in plan.classes
+            for op in c.program.ops
+            if op.name == "recv"
+        },
     )
+    check_time(plan)
     checked: set[object] = set()
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
         for relation in relations:
@@ -115,12 +132,11 @@ def _check_boxes(plan: Plan) -> None:
             pairs = [(cls.box[a], other.box[a]) for a in cls.box]
             if all(max(x[0], y[0]) < min(x[1], y[1]) for x, y in pairs):
                 raise FormatError(f"rank classes {other.name} and {cls.name} overlap")
-    if volume != plan.mesh.ranks:
-        raise FormatError(f"rank classes cover {volume} of {plan.mesh.ranks} ranks")
+    if volume != plan.mesh.points:
+        raise FormatError(f"rank classes cover {volume} of {plan.mesh.points} ranks")
 
 
 def _check_rendezvous(plan: Plan) -> None:
-    of_rank: list[str] | None = None
     operand: dict[tuple[str, str], TensorType] = {}
     seen: set[tuple[str, int]] = set()
     for cls in plan.classes:
@@ -149,12 +165,32 @@ def _check_rendezvous(plan: Plan) -> None:
                 )
         if len(ops) == len(plan.classes):
             continue
-        of_rank = of_rank or [plan.class_of(plan.mesh.coordinates(r)).name for r in range(plan.mesh.ranks)]
-        for ranks in plan.groups[first.text("group")].ranks:
-            members = {of_rank[r] for r in ranks}
+        for members in _members(plan, plan.groups[first.text("group")]):
             if members & set(ops) and not members <= set(ops):
                 missing = sorted(members - set(ops))[0]
                 raise FormatError(f"rendezvous {seq} ({first.name}): class {missing} does not take part")
+
+
+def _members(plan: Plan, group: Group) -> Iterator[frozenset[str]]:
+    """Classes that meet in some instance of a group: pairs if it is factorised, which is enough."""
+    mesh = plan.mesh
+    if group.steps or group.ranks == mesh.rank_lists(group.axes):
+        rest = [a for a in mesh.axes if a not in group.axes]
+        for one, two in itertools.combinations(plan.classes, 2):
+            if all(one.box[a][0] < two.box[a][1] and two.box[a][0] < one.box[a][1] for a in rest):
+                yield frozenset((one.name, two.name))
+        return
+    of_rank = [plan.class_of(mesh.coordinates(r)).name for r in range(mesh.ranks)]
+    yield from {frozenset(of_rank[r] for r in ranks) for ranks in group.ranks}
+
+
+def _joined(plan: Plan, group: Group) -> dict[str, int]:
+    """Equal numbers for classes that instances of a group connect, directly or through others."""
+    sets = [{c.name} for c in plan.classes]
+    for members in _members(plan, group):
+        apart = [s for s in sets if not s & members]
+        sets = [*apart, set().union(*(s for s in sets if s & members))]
+    return {name: i for i, s in enumerate(sets) for name in s}
 
 
 def collective_mismatch(op: Op, operand: TensorType, size: int) -> str | None:

@@ -1,24 +1,24 @@
 """Rendezvous that rest on their own results: such a plan has no run, and is no plan.
 
-Only a rendezvous carries a value from rank class to rank class, so a circle passes through some of them, and
-the graph of rendezvous alone shows it: one rests on those that its operands are made of. Those of a function
-count anew at each of its calls.
+Only a rendezvous or a message carries a value from rank class to rank class, so a circle passes through some
+of them, and the graph of these alone shows it: one rests on those that its operands are made of. Those of a
+function count anew at each of its calls. A class that receives from itself what rests on it is refused too,
+though its ranks might take turns.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from certificates.plan.affine import Range
 from certificates.plan.calls import Site, calls
 
 from ..errors import FormatError
-from .ops import CALL, COLLECTIVES
+from .ops import CALL, COLLECTIVES, MESSAGES
 from .program import Op, Program
 
-Meeting = tuple[Site, int, int]
-"""The call that it belongs to, its ``seq`` there, and the number of the classes that it joins."""
+Meeting = tuple[Site, int, int | str]
+"""The call that it belongs to, its ``seq`` there, and the number of the classes that it joins. Of a message:
+``send`` or ``recv`` and the class."""
 Made = tuple[frozenset[Meeting], frozenset[str]]
 """What a value is made of: the nearest rendezvous, and inputs of its program."""
 Traces = tuple[Mapping[str, Made], Mapping[Meeting, Made]]
@@ -26,54 +26,35 @@ OUTSIDE: Site = ("", 0)
 
 
 def check_circles(
-    classes: Mapping[str, tuple[Mapping[str, Range], Program]],
+    classes: Mapping[str, Program],
     functions: Mapping[str, Mapping[str, Program]],
-    groups: Mapping[str, Sequence[Sequence[int]]],
-    mesh: Mapping[str, int],
+    joined: Mapping[str, Mapping[str, int]],
+    messages: Mapping[tuple[str, int], Iterable[str]],
 ) -> None:
-    """No rendezvous rests on its own result. ``classes`` has boxes, ``functions`` bodies by class."""
-    if len(classes) == 1:
+    """No rendezvous rests on its own result. ``functions`` has bodies by class, ``joined`` per group equal
+    numbers for classes that it connects, ``messages`` the senders by receiving class and ``seq``."""
+    if len(classes) == 1 and not messages:
         return
-    owner = _owners({name: box for name, (box, _) in classes.items()}, mesh)
-    joined = {name: _joined(ranks, owner) for name, ranks in groups.items()}
     rests: dict[Meeting, set[Meeting]] = {}
-    for name, (_, program) in classes.items():
-        places = {group: of[name] for group, of in joined.items()}
+    for name, program in classes.items():
+        places: dict[str, int | str] = {group: of[name] for group, of in joined.items()} | {"": name}
         bodies = {label: (f[name], _traces(f[name], places, {})) for label, f in functions.items()}
         for meeting, (before, _) in _traces(program, places, bodies)[1].items():
             rests.setdefault(meeting, set()).update(before)
+    for (name, seq), senders in messages.items():
+        rests[OUTSIDE, seq, f"recv {name}"] = {(OUTSIDE, seq, f"send {sender}") for sender in senders}
     circle = _circle(rests)
     if circle:
         shown = " <- ".join(
-            f"rendezvous {seq}" + (f" of {site[0]} {site[1]}" if site != OUTSIDE else "")
-            for site, seq, _ in circle[:8]
+            (f"rendezvous {seq}" if isinstance(place, int) else f"message {seq} ({place})")
+            + (f" of {site[0]} {site[1]}" if site != OUTSIDE else "")
+            for site, seq, place in circle[:8]
         )
         raise FormatError(f"a value rests on itself: {shown}{' ...' if len(circle) > 8 else ''}")
 
 
-def _owners(boxes: Mapping[str, Mapping[str, Range]], mesh: Mapping[str, int]) -> dict[int, str]:
-    """The class of each rank."""
-    owner = {}
-    for name, box in boxes.items():
-        for at in itertools.product(*(range(*box[axis]) for axis in mesh)):
-            rank = 0
-            for i, size in zip(at, mesh.values(), strict=True):
-                rank = rank * size + i
-            owner[rank] = name
-    return owner
-
-
-def _joined(lists: Iterable[Sequence[int]], owner: Mapping[int, str]) -> dict[str, int]:
-    """Equal numbers for classes that rank lists of a group connect, directly or through others."""
-    sets = [{name} for name in dict.fromkeys(owner.values())]
-    for members in {frozenset(owner[r] for r in ranks) for ranks in lists}:
-        apart = [s for s in sets if not s & members]
-        sets = [*apart, set().union(*(s for s in sets if s & members))]
-    return {name: i for i, s in enumerate(sets) for name in s}
-
-
 def _traces(
-    program: Program, places: Mapping[str, int], bodies: Mapping[str, tuple[Program, Traces]]
+    program: Program, places: Mapping[str, int | str], bodies: Mapping[str, tuple[Program, Traces]]
 ) -> Traces:
     """What values and rendezvous of a class's program are made of; inputs of the plan are nothing."""
     made: dict[str, Made] = {
@@ -103,12 +84,16 @@ def _traces(
             meeting = _meeting(op, places)
             meetings[meeting] = together(op.ins)
             made[op.out] = frozenset((meeting,)), frozenset()
+        elif op.name in MESSAGES:
+            meeting = OUTSIDE, op.integer("seq"), f"{op.name} {places['']}"
+            meetings[meeting] = together(op.ins)
+            made[op.out] = frozenset((meeting,)), frozenset()
         else:
             made[op.out] = together(op.ins)
     return made, meetings
 
 
-def _meeting(op: Op, places: Mapping[str, int]) -> Meeting:
+def _meeting(op: Op, places: Mapping[str, int | str]) -> Meeting:
     return OUTSIDE, op.integer("seq"), places[op.text("group")]
 
 

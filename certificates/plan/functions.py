@@ -50,7 +50,7 @@ class _Sequences:
     """Fresh rendezvous numbers: one per rendezvous of a function and instance."""
 
     def __init__(self, plan: Plan) -> None:
-        used = [op.integer("seq") for c in plan.classes for op in c.program.ops if op.name in COLLECTIVES]
+        used = [op.integer("seq") for c in plan.classes for op in c.program.ops if "seq" in op.attrs]
         self._next = 1 + max(used, default=-1)
         self._known: dict[tuple[Site, int], int] = {}
 

@@ -43,6 +43,7 @@ class Row:
     defined: str = ""
     elementwise: bool = False
     collective: bool = False
+    message: bool = False
 
 
 _REAL: tuple[Sort, ...] = ("Real",)
@@ -139,10 +140,14 @@ ROWS = (
     _collective("all_gather", dim="int"),
     _collective("reduce_scatter", kind=("add",), dim="int"),
     _collective("all_to_all", split_dim="int", concat_dim="int"),
+    Row("send", attrs={"seq": "int", "to": "affines"}, sign="kept", message=True),
+    Row("recv", 0, {"seq": "int", "from": "affines"}, sign="kept", message=True),
 )  # fmt: skip
 OPS: dict[str, Row] = {row.name: row for row in ROWS}
 ATTRS: dict[str, Mapping[str, AttrKind]] = {row.name: row.attrs for row in ROWS}
 COLLECTIVES = frozenset(row.name for row in ROWS if row.collective)
+#: Between two ranks; collectives have a group.
+MESSAGES = frozenset(row.name for row in ROWS if row.message)
 ELEMENTWISE = frozenset(row.name for row in ROWS if row.elementwise)
 #: One result of a call of a function; no op of the table, it has no meaning of its own.
 CALL = "call"

@@ -57,9 +57,9 @@ def relate(
     ``order`` lists axes from major to minor where several shard one dimension (default: mesh order). Shards
     are uneven as in DTensor; each class must lie where its chunks have one size, else ``FormatError``.
     """
-    order = tuple(order or mesh.axes)
-    if not set(placements) <= set(mesh.axes) or sorted(order) != sorted(mesh.axes):
-        raise FormatError(f"{spec}: the mesh has the axes {list(mesh.axes)}")
+    order = tuple(order or mesh.space)
+    if not set(placements) <= set(mesh.space) or sorted(order) != sorted(mesh.space):
+        raise FormatError(f"{spec}: the mesh has the axes {list(mesh.space)}")
     for place in placements.values():
         if isinstance(place, Shard) and not 0 <= place.dim < len(shape):
             raise FormatError(f"{spec}: no dimension {place.dim} to shard in {list(shape)}")
@@ -111,7 +111,7 @@ def placements_of(plan: Plan, relation: Relation, shape: Sequence[int]) -> list[
     partial: list[tuple[str, Placement]] = []
     if relation.reduce:
         partial = [(a, Partial(relation.reduce[0])) for a in plan.mesh.axes if a in reduced]
-    rest = tuple(a for a in plan.mesh.axes if a not in dims)
+    rest = tuple(a for a in plan.mesh.space if a not in dims)
     wanted = {_settled(plan, p) for p in relation.pieces}
     # Large steps are major; with uneven chunks that is a guess, so the other orders are tried as well.
     for sharded in itertools.permutations(sorted(dims, key=lambda axis: -steps[axis])):

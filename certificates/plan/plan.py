@@ -16,10 +16,10 @@ from functools import cached_property
 from certificates.plan.affine import Affine, Range
 from certificates.plan.calls import calls
 
-from .ops import COLLECTIVES
+from .ops import COLLECTIVES, MESSAGES
 from .program import Op, Program
 
-FORMAT, VERSION = "trainverify-plan", 1
+FORMAT, VERSIONS = "trainverify-plan", (1, 2)
 
 Box = Mapping[str, Range]
 Coordinates = Mapping[str, int]
@@ -27,32 +27,58 @@ Coordinates = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Mesh:
-    """Named mesh axes and their sizes; ranks are numbered row-major."""
+    """Named axes and their sizes: time axes first, if there are any, then those of the ranks.
+
+    A *point* is a rank at one coordinate of each time axis. Points are numbered row-major, and so are ranks:
+    without time axes they are the same.
+    """
 
     axes: Mapping[str, int]
+    time: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
+        return math.prod(self.space.values())
+
+    @property
+    def points(self) -> int:
         return math.prod(self.axes.values())
 
-    def coordinates(self, rank: int) -> dict[str, int]:
+    @property
+    def space(self) -> dict[str, int]:
+        """The axes of the ranks."""
+        return {name: size for name, size in self.axes.items() if name not in self.time}
+
+    def coordinates(self, point: int) -> dict[str, int]:
         out: dict[str, int] = {}
         for name, size in reversed(list(self.axes.items())):
-            rank, out[name] = divmod(rank, size)
+            point, out[name] = divmod(point, size)
         return {name: out[name] for name in self.axes}
 
     def rank(self, at: Coordinates) -> int:
+        """The rank at these coordinates."""
+        return self._number(at, self.space)
+
+    def point(self, at: Coordinates) -> int:
+        return self._number(at, self.axes)
+
+    @staticmethod
+    def _number(at: Coordinates, axes: Mapping[str, int]) -> int:
         total = 0
-        for name, size in self.axes.items():
+        for name, size in axes.items():
             total = total * size + at[name]
         return total
 
-    def fibres(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    def rank_lists(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The partition of all ranks into fibres of ``axes``: lists ordered row-major in the listed axes."""
+        return Mesh(self.space).fibres(axes)
+
+    def fibres(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """The same partition of all points."""
         rest = [a for a in self.axes if a not in axes]
         return tuple(
             tuple(
-                self.rank(dict(zip(rest, fixed, strict=True)) | dict(zip(axes, moving, strict=True)))
+                self.point(dict(zip(rest, fixed, strict=True)) | dict(zip(axes, moving, strict=True)))
                 for moving in itertools.product(*(range(self.axes[a]) for a in axes))
             )
             for fixed in itertools.product(*(range(self.axes[a]) for a in rest))
@@ -61,14 +87,22 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group: all its instances as ordered rank lists, and the factorisation its author claims."""
+    """A process group: all its instances as ordered rank lists, and the factorisation its author claims.
+
+    A group over time axes has no rank lists: it joins the ``steps`` time coordinates of one rank.
+    """
 
     axes: tuple[str, ...]
     ranks: tuple[tuple[int, ...], ...]
+    steps: int = 0
 
     @property
     def size(self) -> int:
-        return len(self.ranks[0])
+        return self.steps or len(self.ranks[0])
+
+    def lists(self, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
+        """All instances as lists of points. With time axes every group is factorised."""
+        return mesh.fibres(self.axes) if mesh.time else self.ranks
 
 
 @dataclass(frozen=True)
@@ -126,6 +160,7 @@ class Plan:
     functions: Mapping[str, Function] = field(default_factory=dict)
     given: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    version: int = 1
     written: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Texts of the members of its document, from the first time that :func:`.writing.texts` is asked."""
 
@@ -140,6 +175,29 @@ class Plan:
     def rendezvous(self, seq: int) -> dict[str, Op]:
         """The op of each class that takes part in collective ``seq``."""
         return self._rendezvous.get(seq, {})
+
+    def messages(self, name: str, seq: int) -> dict[str, Op]:
+        """The ``send`` or ``recv`` (``name``) of message ``seq`` in each class that has it."""
+        return self._messages.get((name, seq), {})
+
+    def meets(self, op: Op) -> dict[str, Op]:
+        """What a collective or a message is made of, in every class: ops with operands."""
+        seq = op.integer("seq")
+        return self.messages("send", seq) if op.name in MESSAGES else self.rendezvous(seq)
+
+    def sender(self, op: Op, at: Coordinates) -> int:
+        """The point from which a ``recv`` at these coordinates takes its value."""
+        forms = zip(self.mesh.axes, op.affines("from"), strict=True)
+        return self.mesh.point({axis: form.evaluate(at) for axis, form in forms})
+
+    @cached_property
+    def _messages(self) -> dict[tuple[str, int], dict[str, Op]]:
+        out: dict[tuple[str, int], dict[str, Op]] = {}
+        for cls in self.classes:
+            for op in cls.program.ops:
+                if op.name in MESSAGES:
+                    out.setdefault((op.name, op.integer("seq")), {})[cls.name] = op
+        return out
 
     @cached_property
     def operand_ranges(self) -> dict[str, dict[str, Range]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.calls import call_from_json
 from certificates.plan.names import check_symbol
-from certificates.plan.plan import FORMAT, VERSION, Function, Group, Mesh, Piece, Plan, RankClass, Relation
+from certificates.plan.plan import FORMAT, VERSIONS, Function, Group, Mesh, Piece, Plan, RankClass, Relation
 
 from ..canonical import parse_json, read_bytes
 from ..errors import FormatError
@@ -93,6 +94,29 @@ def _program(data: object, what: str, bodies: Mapping[str, Program] | None = Non
     return Program(inputs, tuple(ops), _pairs(raw["outputs"], f"outputs of {what}"))
 
 
+def _axes(data: object, what: str) -> dict[str, int]:
+    axes: dict[str, int] = {}
+    for entry in _items(data, what):
+        pair = _items(entry, f"an axis of {what}")
+        if len(pair) != 2 or not isinstance(pair[0], str) or pair[0] in axes:
+            raise FormatError(f"{what} must be a list of [name, size] with distinct names")
+        axes[pair[0]] = _integers(pair[1:], f"sizes of the {what}")[0]
+    return axes
+
+
+def _group(name: str, data: object, time: Mapping[str, int]) -> Group:
+    """A group over time axes has no rank lists."""
+    over = isinstance(data, dict) and "ranks" not in data and bool(time)
+    g = _get(data, f"group {name}", frozenset(("axes",) if over else ("axes", "ranks")))
+    axes = _strings(g["axes"], f"axes of {name}")
+    if over:
+        if not axes or not set(axes) <= time.keys():
+            raise FormatError(f"group {name} has no rank lists and is not over time axes only")
+        return Group(axes, (), math.prod(time[a] for a in axes))
+    lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
+    return Group(axes, lists)
+
+
 def _functions(data: object) -> dict[str, Function]:
     functions = {}
     for name, entry in _mapping(data, "functions").items():
@@ -149,7 +173,7 @@ _KEYS = frozenset(
 )
 
 
-_OPTIONAL = frozenset(("functions", "given", "constants"))
+_OPTIONAL = frozenset(("functions", "given", "constants", "time"))
 
 
 def loads(data: bytes) -> Plan:
@@ -157,19 +181,13 @@ def loads(data: bytes) -> Plan:
     document = parse_json(data)
     there = frozenset(document) if isinstance(document, dict) else frozenset()
     raw = _get(document, "a plan", _KEYS | (there & _OPTIONAL))
-    if raw["format"] != FORMAT or raw["version"] != VERSION:
-        raise FormatError(f"not a {FORMAT} document of version {VERSION}")
-    axes: dict[str, int] = {}
-    for entry in _items(raw["mesh"], "mesh"):
-        pair = _items(entry, "a mesh axis")
-        if len(pair) != 2 or not isinstance(pair[0], str) or pair[0] in axes:
-            raise FormatError("mesh must be a list of [name, size] with distinct names")
-        axes[pair[0]] = _integers(pair[1:], "sizes of the mesh")[0]
-    groups = {}
-    for name, entry in _mapping(raw["groups"], "groups").items():
-        g = _get(entry, f"group {name}", frozenset(("axes", "ranks")))
-        lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
-        groups[name] = Group(_strings(g["axes"], f"axes of {name}"), lists)
+    version = raw["version"]
+    if raw["format"] != FORMAT or isinstance(version, bool) or version not in VERSIONS:
+        raise FormatError(f"not a {FORMAT} document of version {' or '.join(map(str, VERSIONS))}")
+    time, space = (_axes(raw.get(what, []), what) for what in ("time", "mesh"))
+    if time.keys() & space.keys():
+        raise FormatError("time and mesh must be lists of [name, size] with distinct names")
+    groups = {n: _group(n, g, time) for n, g in _mapping(raw["groups"], "groups").items()}
     functions = _functions(raw.get("functions", {}))
     roles = {role: _strings(raw.get(role, []), role) for role in ("given", "constants")}
     for key in sorted(there & _OPTIONAL):
@@ -188,7 +206,7 @@ def loads(data: bytes) -> Plan:
     known: dict[str, tuple[Piece, ...]] = {}
     plan = Plan(
         _text(raw["name"], "name"),
-        Mesh(axes),
+        Mesh(time | space, tuple(time)),
         groups,
         _strings(raw["sources"], "sources"),
         _program(raw["specification"], "specification", {f: g.specification for f, g in functions.items()}),
@@ -200,6 +218,7 @@ def loads(data: bytes) -> Plan:
         functions,
         roles["given"],
         roles["constants"],
+        int(str(version)),
     )
     check_plan(plan)
     return plan

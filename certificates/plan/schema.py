@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from certificates.plan.plan import FORMAT, VERSION
+from certificates.plan.plan import FORMAT, VERSIONS
 
 from .ops import ATTRS, CALL
 from .types import MAX_RANK, SORTS
@@ -142,16 +142,15 @@ def plan_schema() -> Schema:
         "piece": _object(**piece),
         "relation": relation,
     }
-    group = _object(
-        axes=_list({"type": "string"}),
-        ranks=_list(_list(_ref("natural"), minItems=1), minItems=1),
-    )
+    axes, size = _list({"type": "string"}), {"type": "integer", "minimum": 1}
+    lists = _list(_list(_ref("natural"), minItems=1), minItems=1)
+    group: Schema = {"anyOf": [_object(axes=axes, ranks=lists), _object(axes=axes)]}
     rank_class = _object(name=_ref("symbol"), box=_map(_ref("range")), program=_ref("program"))
     document = _object(
         format={"const": FORMAT},
-        version={"const": VERSION},
+        version={"enum": list(VERSIONS)},
         name=_ref("text"),
-        mesh=_list(_tuple(_ref("symbol"), {"type": "integer", "minimum": 1})),
+        mesh=_list(_tuple(_ref("symbol"), size)),
         groups=_map(group),
         sources=_list(_ref("text")),
         specification=_ref("program"),
@@ -167,6 +166,7 @@ def plan_schema() -> Schema:
     properties["functions"] = {**_map(function), "minProperties": 1}
     names = {**_list(_ref("name"), minItems=1), "uniqueItems": True}
     properties |= {"given": names, "constants": names}
+    properties["time"] = _list(_tuple(_ref("symbol"), size), minItems=1)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "TrainVerify plan",

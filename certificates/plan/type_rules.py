@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from certificates.plan.affine import Affine
 
 from ..errors import FormatError
-from .ops import CALL, COLLECTIVES, OPS, Row
+from .ops import CALL, COLLECTIVES, MESSAGES, OPS, Row
 from .program import INPUT_NAME, RESULT_NAME, Op, Program
 from .shapes import contracted, gathered, padded, reduced, transposed
 from .types import MAX_RANK, TensorType, rational
@@ -32,8 +32,9 @@ def check_program(program: Program, axes: Mapping[str, tuple[int, int]] | None =
         missing = [v for v in op.ins if v not in types]
         if missing:
             raise FormatError(f"{op.name} {op.out} reads {missing[0]} before it is defined")
-        if axes is None and op.name in COLLECTIVES:
-            raise FormatError(f"specification has the collective {op.name} {op.out}")
+        if axes is None and op.name in COLLECTIVES | MESSAGES:
+            what = "collective" if op.name in COLLECTIVES else "message"
+            raise FormatError(f"specification has the {what} {op.name} {op.out}")
         if len(op.type.shape) > MAX_RANK:
             raise FormatError(f"{op.name} {op.out} has more than {MAX_RANK} dimensions")
         problem = None if op.name == CALL else mismatch(op, [types[v] for v in op.ins], axes or {})
@@ -147,6 +148,12 @@ def mismatch(op: Op, ins: list[TensorType], axes: Mapping[str, tuple[int, int]])
                 return "must keep dtype and number of dimensions"
             if out.sort == "Bool":
                 return "collectives carry numbers"
+        case "send" | "recv":
+            forms = op.affines("from" if op.name == "recv" else "to")
+            if ins and ins[0] != out:
+                return "must keep the type"
+            if len(forms) != len(axes) or any(not set(f.symbols) <= set(axes) for f in forms):
+                return "needs one form in mesh axes for each of them"
         case _:
             raise AssertionError(f"{op.name} has a row and no type rule")
     return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from certificates.plan.calls import call_to_json, calls
-from certificates.plan.plan import FORMAT, VERSION, Plan, Relation
+from certificates.plan.plan import FORMAT, Group, Plan, Relation
 
 from ..canonical import canonical_text, object_text, read_bytes
 from ..errors import FormatError
@@ -63,15 +63,23 @@ def to_json(plan: Plan) -> dict[str, object]:
         }
         for n, f in plan.functions.items()
     }
-    optional = {"functions": functions, "given": list(plan.given), "constants": list(plan.constants)}
+
+    def group(g: Group) -> dict[str, object]:
+        return {"axes": list(g.axes)} | ({} if g.steps else {"ranks": [list(r) for r in g.ranks]})
+
+    time = [[a, plan.mesh.axes[a]] for a in plan.mesh.time]
+    optional = {
+        "time": time,
+        "functions": functions,
+        "given": list(plan.given),
+        "constants": list(plan.constants),
+    }
     return {key: value for key, value in optional.items() if value} | {
         "format": FORMAT,
-        "version": VERSION,
+        "version": plan.version,
         "name": plan.name,
-        "mesh": [[a, n] for a, n in plan.mesh.axes.items()],
-        "groups": {
-            n: {"axes": list(g.axes), "ranks": [list(r) for r in g.ranks]} for n, g in plan.groups.items()
-        },
+        "mesh": [[a, n] for a, n in plan.mesh.space.items()],
+        "groups": {n: group(g) for n, g in plan.groups.items()},
         "sources": list(plan.sources),
         "specification": program(plan.specification),
         "classes": [

@@ -7,6 +7,7 @@ that printing it cannot steer a terminal.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..plan.affine import Range
@@ -101,10 +102,9 @@ def function_text(plan: Plan, name: str) -> list[str]:
     return lines
 
 
-def class_title(cls: RankClass) -> str:
-    ranks = 1
-    for lo, hi in cls.box.values():
-        ranks *= hi - lo
+def class_title(cls: RankClass, time: Sequence[str] = ()) -> str:
+    """The box, and how many ranks it holds; ``time`` axes have none."""
+    ranks = math.prod(hi - lo for axis, (lo, hi) in cls.box.items() if axis not in time)
     return f"class {cls.name} on {box_text(cls.box) or 'the only rank'} ({count(ranks, 'rank')})"
 
 
@@ -169,7 +169,9 @@ def _type_of(program: Program, name: str, side: str) -> TensorType:
 
 def group_text(plan: Plan, name: str, group: Group) -> str:
     """The rank lists, abbreviated where they are what the claimed axes say."""
-    factorised = bool(group.axes) and group.ranks == plan.mesh.fibres(group.axes)
+    if group.steps:
+        return f"{clean(name)} over time {', '.join(group.axes)}: the {group.steps} runs of each rank"
+    factorised = bool(group.axes) and group.ranks == plan.mesh.rank_lists(group.axes)
     if factorised:
         what = f"over {', '.join(group.axes)}"
     elif group.axes:
@@ -189,10 +191,13 @@ def _ranks(ranks: Sequence[int], short: bool) -> str:
 
 def header_text(plan: Plan) -> list[str]:
     """Name, mesh, groups, classes, integer ranges and provenance."""
-    mesh = " x ".join(f"{a} {n}" for a, n in plan.mesh.axes.items()) or "one device"
+    mesh = " x ".join(f"{a} {n}" for a, n in plan.mesh.space.items()) or "one device"
     lines = [f"plan {clean(plan.name)}", f"mesh {mesh} ({count(plan.mesh.ranks, 'rank')}, row-major)"]
+    lines += [
+        f"time {a} {plan.mesh.axes[a]} (each rank runs its program once per {a})" for a in plan.mesh.time
+    ]
     lines += [f"group {group_text(plan, n, g)}" for n, g in plan.groups.items()]
-    lines += [f"{class_title(c)}: {count(len(c.program.ops), 'op')}" for c in plan.classes]
+    lines += [f"{class_title(c, plan.mesh.time)}: {count(len(c.program.ops), 'op')}" for c in plan.classes]
     lines.append(f"specification: {count(len(plan.specification.ops), 'op')}")
     for name, function in plan.functions.items():
         times = sum(c.function == name for c in calls(plan.specification))
@@ -237,4 +242,4 @@ def plan_text(plan: Plan) -> list[str]:
 
 def class_text(plan: Plan, cls: RankClass) -> list[str]:
     """The program of one rank class."""
-    return program_text(class_title(cls), cls.program, plan.sources)
+    return program_text(class_title(cls, plan.mesh.time), cls.program, plan.sources)

@@ -118,6 +118,8 @@ all_reduce         .         .                 .                    keeps  .    
 all_gather         .         .                 .                    keeps  moves     .
 reduce_scatter     .         .                 .                    keeps  .         .
 all_to_all         .         .                 .                    keeps  moves     .
+send               .         .                 .                    keeps  moves     .
+recv               .         .                 .                    keeps  moves     .
 """
 """One row per op, or per variant of one; `.` is none. `a b c` are the operands.
 
@@ -232,6 +234,7 @@ COLLECTIVES = {
     "reduce_scatter": "group kind dim seq",
     "all_to_all": "group split_dim concat_dim seq",
 }
+MESSAGES = {"send": "seq to", "recv": "seq from"}
 ATTRIBUTES = dict.fromkeys((op.split()[0] for op in ROWS), "") | {
     "constant": "value",
     "iota": "dim",
@@ -245,12 +248,13 @@ ATTRIBUTES = dict.fromkeys((op.split()[0] for op in ROWS), "") | {
     "gather": "axis batch_dims",
     "dot_general": "lhs_batch rhs_batch lhs_contract rhs_contract",
     **COLLECTIVES,
+    **MESSAGES,
 }
 OPERANDS = {
     row.split()[0]: len({"a", "b", "c"}.intersection(re.findall(r"\w+", columns.algebra)))
     for row, columns in ROWS.items()
     if columns.algebra != "."
-} | {"constant": 0, "iota": 0, "pad": 2, "gather": 2}
+} | {"constant": 0, "iota": 0, "recv": 0, "pad": 2, "gather": 2}
 """Number of operands, where it is not 1 (or, for `concatenate`, any)."""
 
 
@@ -348,6 +352,10 @@ def check_types(op: Op, axes: Mapping[str, tuple[int, int]], group: int) -> None
             need(axis < len(x) and batch <= min(axis, len(index)), "a bad axis")
             need(xs[1].sort == "Int" and x[:batch] == index[:batch], "the index tensor does not fit")
             shape = x[:axis] + index[batch:] + x[axis + 1 :]
+        case "send" | "recv":
+            forms = a["to" if op.name == "send" else "from"]
+            need(len(forms) == len(axes) > 0, "one form per mesh axis is expected")
+            shape = x if xs else r.shape
         case "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all":
             kinds = ("add",) if op.name == "reduce_scatter" else ("add", "max", "min")
             need("kind" not in a or (a["kind"] in kinds and xs[0].sort != "Bool"), "unknown kind")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from .affine import Affine
 from .ops import Op, Type
@@ -41,12 +42,25 @@ class RankClass:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group; `factorised` when its rank lists are exactly the fibres of `axes`, order included."""
+    """A process group; `factorised` when its rank lists are exactly the fibres of `axes`, order included.
+    A group over time axes joins so many `runs` of one rank and has no lists."""
 
     name: str
     axes: tuple[str, ...]
     ranks: tuple[tuple[int, ...], ...]
     factorised: bool
+    runs: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.runs or len(self.ranks[0])
+
+
+class Message(NamedTuple):
+    """What sends and what receives a message, by class."""
+
+    send: dict[str, Op]
+    recv: dict[str, Op]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +89,9 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole plan file. `rendezvous[seq][class]` is the collective of that number in that class. A function
-    is a plan of its own on the same mesh, without relations: its bodies."""
+    """A whole plan file. `mesh` has the `time` axes first, then those of the ranks. `rendezvous[seq][class]`
+    is the collective of that number in that class. A function is a plan of its own on the same mesh, without
+    relations: its bodies."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -93,6 +108,9 @@ class Plan:
     functions: Mapping[str, Plan]
     given: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    version: int = 1
+    time: tuple[str, ...] = ()
+    messages: Mapping[int, Message] = field(default_factory=dict)
 
     def axis(self, name: str) -> int:
         """Position of a mesh axis."""
@@ -101,6 +119,27 @@ class Plan:
     def box(self, cls: str) -> dict[str, tuple[int, int]]:
         """The range of every mesh axis in a class."""
         return {a: b for (a, _), b in zip(self.mesh, self.classes[cls].box, strict=True)}
+
+    def lines(self, group: Group) -> Sequence[tuple[int, ...]]:
+        """The points that a group joins, as numbers on the whole mesh, time included."""
+        return fibres(self.mesh, group.axes) if self.time else group.ranks
+
+    def meets(self, op: Op) -> Mapping[str, Op]:
+        """What a collective or an end of a message is made of, in every class: ops with operands."""
+        seq = op.attrs["seq"]
+        return self.messages[seq].send if seq in self.messages else self.rendezvous[seq]
+
+    def reached(self, cls: RankClass, op: Op) -> list[str]:
+        """The classes that the forms of a message may meet: those that send what is received, or receive."""
+        box = self.box(cls.name)
+        spans = [f.interval(box) for f in op.attrs["to" if op.name == "send" else "from"]]
+        return [
+            name
+            for name, other in self.classes.items()
+            if all(
+                first < hi and lo <= last for (first, last), (lo, hi) in zip(spans, other.box, strict=True)
+            )
+        ]
 
     def program(self, space: str) -> Program:
         return self.classes[space].program if space in self.classes else self.spec
@@ -114,3 +153,13 @@ class Plan:
 def apart(a: Box, b: Box) -> bool:
     """Have two boxes no common point?"""
     return any(x[1] <= y[0] or y[1] <= x[0] for x, y in zip(a, b, strict=True))
+
+
+def fibres(mesh: tuple[tuple[str, int], ...], axes: Sequence[str]) -> list[tuple[int, ...]]:
+    """The rank lists of a factorised group (obligation 13): members in row-major order of the axes as
+    listed."""
+    sizes, stride, steps = dict(mesh), 1, dict[str, range]()
+    for axis, n in reversed(mesh):
+        steps[axis], stride = range(0, n * stride, stride), stride * n
+    bases = product(*(steps[a] for a in sizes if a not in axes))
+    return [tuple(sum(base) + sum(step) for step in product(*(steps[a] for a in axes))) for base in bases]

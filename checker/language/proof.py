@@ -180,9 +180,13 @@ class Proof(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What `manifest.json` says: status of the files, digests of the members, a claim per output relation."""
+    """What the manifests say: status of the files, a claim per output relation, digests of all files. That of
+    `root`, which lists the others, is the bundle's."""
 
+    version: int
     generator: str
     status: str
     members: Mapping[str, str]
     verdicts: tuple[tuple[str, str, str, str], ...]
+    solvers: Mapping[str, str]
+    root: str

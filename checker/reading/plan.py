@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import product
 from typing import Any
 
 from ..errors import Malformed, need
 from ..language.affine import Affine, evident
 from ..language.ops import ATTRIBUTES, COLLECTIVES, OPERANDS, SORTS, Op, Type, check_types
-from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Site, apart
+from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Site, apart, fibres
+from .meeting import check_meetings, meetings
 from .strict import (
     RESULT,
     Reader,
@@ -45,8 +45,10 @@ from .strict import (
 )
 
 MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
+VERSIONS = (1, 2)
+axes = many(row(symbol, natural))
 ROLES = ("given", "constants")
-OPTIONAL = ("functions", *ROLES)
+OPTIONAL = ("functions", "time", *ROLES)
 
 
 def read_plan(data: bytes) -> Plan:
@@ -61,7 +63,7 @@ def read_plan(data: bytes) -> Plan:
         format=one_of(("trainverify-plan",), "unknown format"),
         version=anything,
         name=text,
-        mesh=many(row(symbol, natural)),
+        mesh=axes,
         groups=anything,
         sources=many(text),
         specification=anything,
@@ -71,12 +73,15 @@ def read_plan(data: bytes) -> Plan:
         ranges=anything,
         provenance=anything,
     )
-    mesh = top["mesh"]
-    need(top["version"] == 1 and isinstance(top["provenance"], dict), "plan: unknown version, or provenance")
+    time, version = axes(extra.get("time", []), "time"), top["version"]
+    mesh, names = (*time, *top["mesh"]), tuple(a for a, _ in time)
+    known = isinstance(version, int) and not isinstance(version, bool) and version in VERSIONS
+    need(known and isinstance(top["provenance"], dict), "plan: unknown version, or provenance")
+    need(version > 1 or not time, "plan: version 1 has no time axes")
     world = math.prod(n for _, n in mesh)
     need(len(dict(mesh)) == len(mesh) and 1 <= world <= MAX_RANKS, "mesh: bad axes")
     need(len(top["classes"]) <= MAX_CLASSES, f"plan: more than {MAX_CLASSES} classes")
-    groups = _groups(top["groups"], mesh)
+    groups = _groups(top["groups"], top["mesh"], dict(time))
     boxes, programs = dict[str, dict[str, tuple[int, int]]](), dict[str, Any]()
     for entry in top["classes"]:
         item = record(entry, "class", name=symbol, box=anything, program=anything)
@@ -112,6 +117,8 @@ def read_plan(data: bytes) -> Plan:
                 cls.program.calls.keys() == read.calls.keys(),
                 f"{what}class {c}: it and the specification call different instances",
             )
+        rendezvous, messages = meetings(classes)
+        need(not messages or version > 1, "plan: version 1 has no messages")
         plan = Plan(
             top["name"],
             mesh,
@@ -123,12 +130,15 @@ def read_plan(data: bytes) -> Plan:
             (),
             {},
             top["provenance"],
-            _rendezvous(classes),
+            rendezvous,
             hashlib.sha256(data).hexdigest(),
             functions,
+            version=version,
+            time=names,
+            messages=messages,
         )
         _tile(plan)
-        _meet(plan)
+        check_meetings(plan)
         return plan
 
     functions = dict[str, Plan]()
@@ -181,6 +191,8 @@ def attribute_readers(
     special: dict[str, Reader] = {
         "value": lambda value, what: value if isinstance(value, str) else affine(value, what, axes),
         "start": affines(axes),
+        "to": affines(axes),
+        "from": affines(axes),
         "stride": partial(integers, low=1),
         "group": one_of(groups, "unknown process group"),
         "seq": integer,
@@ -215,29 +227,26 @@ def read_type(value: Any, what: str) -> Type:
     return Type(found[1], tuple(map(int, dims)))
 
 
-def _groups(value: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, Group]:
+def _groups(value: Any, mesh: tuple[tuple[str, int], ...], time: Mapping[str, int]) -> dict[str, Group]:
+    """Groups of ranks, by their lists, or of the runs of a rank, by their axes alone (obligation 20)."""
     groups, world = {}, math.prod(n for _, n in mesh)
     for key, entry in members(
         value, "groups", "", " ".join(value) if isinstance(value, dict) else ""
     ).items():
         what = f"group {key!r:.60}"
+        if time and isinstance(entry, dict) and "ranks" not in entry:
+            axes = record(entry, what, axes=many(one_of(time, "no time axis")))["axes"]
+            need(len(set(axes)) == len(axes) > 0, f"{what}: bad axes")
+            groups[key] = Group(key, axes, (), True, math.prod(time[a] for a in axes))
+            continue
         item = record(entry, what, axes=many(text), ranks=many(partial(integers, high=world)))
         axes, ranks = item["axes"], item["ranks"]
         need(set(axes) <= set(dict(mesh)) and len(set(axes)) == len(axes), f"{what}: bad axes")
         need(sorted(r for line in ranks for r in line) == list(range(world)), f"{what}: no partition")
         need(len({len(line) for line in ranks}) == 1, f"{what}: lists of different lengths")
-        groups[key] = Group(key, axes, ranks, bool(axes) and set(ranks) == set(fibres(mesh, axes)))
+        factorised = bool(axes) and set(ranks) == set(fibres(mesh, axes))
+        groups[key] = Group(key, axes, ranks, factorised)
     return groups
-
-
-def fibres(mesh: tuple[tuple[str, int], ...], axes: Sequence[str]) -> list[tuple[int, ...]]:
-    """The rank lists of a factorised group (obligation 13): members in row-major order of the axes as
-    listed."""
-    sizes, stride, steps = dict(mesh), 1, dict[str, range]()
-    for axis, n in reversed(mesh):
-        steps[axis], stride = range(0, n * stride, stride), stride * n
-    bases = product(*(steps[a] for a in sizes if a not in axes))
-    return [tuple(sum(base) + sum(step) for step in product(*(steps[a] for a in axes))) for base in bases]
 
 
 def _program(
@@ -269,7 +278,7 @@ def _program(
             found["value"] = literal_value(found["value"], types[result], where)
         place = optional(row(partial(integer, low=0, high=sources), natural, text))(source, where)
         ops[result] = Op(result, op, operands, tuple(types[o] for o in operands), types[result], found, place)
-        group = len(groups[found["group"]].ranks[0]) if op in COLLECTIVES else 1
+        group = groups[found["group"]].size if op in COLLECTIVES else 1
         try:
             check_types(ops[result], axes, group)
         except Malformed as error:
@@ -312,38 +321,6 @@ def _tile(plan: Plan) -> None:
     need(all(apart(a, b) for i, a in enumerate(boxes) for b in boxes[:i]), "two rank classes share a rank")
     total = sum(math.prod(hi - lo for lo, hi in box) for box in boxes)
     need(total == math.prod(n for _, n in plan.mesh), "the rank classes do not cover the mesh")
-
-
-def _rendezvous(classes: Mapping[str, RankClass]) -> dict[int, dict[str, Op]]:
-    found: dict[int, dict[str, Op]] = {}
-    for cls in classes.values():
-        for op in cls.program.ops:
-            if op.name in COLLECTIVES:
-                here = found.setdefault(op.attrs["seq"], {})
-                need(cls.name not in here, f"class {cls.name}: op {op.result}: its seq occurs twice")
-                here[cls.name] = op
-    return found
-
-
-def _meet(plan: Plan) -> None:
-    """Every rendezvous (obligation 14): one op, group, attributes and operand type; whole groups take
-    part."""
-    owner: dict[int, str] = {}
-    if any(len(ops) < len(plan.classes) for ops in plan.rendezvous.values()):
-        for cls in plan.classes.values():
-            for point in product(*(range(lo, hi) for lo, hi in cls.box)):
-                rank = 0
-                for i, (_, n) in zip(point, plan.mesh, strict=True):
-                    rank = rank * n + i
-                owner[rank] = cls.name
-    for seq, ops in plan.rendezvous.items():
-        alike = {(o.name, tuple(sorted(o.attrs.items())), o.ins) for o in ops.values()}
-        need(len(alike) == 1, f"rendezvous {seq}: classes disagree on op, group, attributes or operand type")
-        ranks = plan.groups[next(iter(ops.values())).attrs["group"]].ranks
-        need(
-            len(ops) == len(plan.classes) or all(len({owner[r] in ops for r in line}) == 1 for line in ranks),
-            f"rendezvous {seq}: a member of a group is absent",
-        )
 
 
 def _relation(value: Any, plan: Plan, side: str, what: str) -> Relation:

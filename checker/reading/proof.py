@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from ..errors import need
@@ -66,46 +67,79 @@ TERMS = {"lit": 1, "*": 2, **OPERATORS, **ARITY}
 """Heads of a law's terms, with the number of their arguments; `+` has two or more."""
 
 
-MEMBER = re.compile(rf"(plan|proof|witness)\.json|run\.sh|report\.txt|obligations/{FILE.pattern}\.smt2")
+MEMBER = re.compile(
+    rf"(plan|proof|witness|about|manifest)\.json|(run|slurm)\.sh|report\.(txt|html)|obligations/{FILE.pattern}\.smt2"
+    r"|obligations\.tsv|README\.md|LICENSE|tv-check\.pyz|schemas/[a-z]+\.schema\.json"
+)
+"""Every member that a bundle may have."""
+TAGS = {"bagit.txt", "bag-info.txt", "manifest-sha256.txt"}
+DECLARATION = b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
 reduction = one_of(("add", "max", "min"), "unknown reduction")
 file = partial(text, pattern=FILE)
 
 
-def read_manifest(data: bytes) -> Manifest:
-    """`manifest.json` as a record, or `Malformed`."""
+def read_manifest(data: Mapping[str, bytes]) -> Manifest:
+    """What the manifests of a bundle say, of which all files are given, or `Malformed`."""
 
     def reason(value: Any, what: str) -> str:
         need(isinstance(value, str), f"{what}: a text is expected")
         return "".join(c for c in value[:1000] if c.isprintable())
 
-    def digests(value: Any, what: str) -> dict[str, str]:
-        listed = members(
-            value, what, "plan.json proof.json", " ".join(value) if isinstance(value, dict) else ""
-        )
-        return {text(m, what, MEMBER): text(digest, f"{what}: {m}", DIGEST) for m, digest in listed.items()}
+    def texts(value: Any, what: str) -> dict[str, str]:
+        listed = members(value, what, "", " ".join(value) if isinstance(value, dict) else "")
+        return {name: text(listed[name], what) for name in listed}
 
     verdict = one_of(("PROVED", "REFUTED", "UNKNOWN"), "unknown verdict")
+    document = read_json(data["manifest.json"], "manifest")
+    version = document.get("version") if isinstance(document, dict) else None
+    own: dict[str, Reader] = {"members": digests} if version == 1 else {"solvers": texts}
     top = record(
-        read_json(data, "manifest"),
+        document,
         "manifest",
         version=integer,
         generator=text,
-        members=digests,
         format=one_of(("trainverify-bundle",), "unknown format"),
         verdicts=array,
         status=one_of(("unsat", "unknown"), "unknown status"),
+        **own,
     )
-    need(top["version"] == 1, "manifest: unknown version")
+    need(version in (1, 2), "manifest: unknown version")
+    root = "manifest.json" if version == 1 else "tagmanifest-sha256.txt"
+    listed = top["members"] if version == 1 else _bag(data)
     verdicts = [
         record(v, "manifest: verdict", spec=text, plan=text, verdict=verdict, reason=reason)
         for v in top["verdicts"]
     ]
     return Manifest(
+        top["version"],
         top["generator"],
         top["status"],
-        top["members"],
+        listed | {root: sha256(data[root]).hexdigest()},
         tuple((v["spec"], v["plan"], v["verdict"], v["reason"]) for v in verdicts),
+        top.get("solvers", {}),
+        root,
     )
+
+
+def digests(value: Any, what: str) -> dict[str, str]:
+    """Members with their SHA-256."""
+    listed = members(value, what, "plan.json proof.json", " ".join(value) if isinstance(value, dict) else "")
+    return {text(m, what, MEMBER): text(digest, f"{what}: {m}", DIGEST) for m, digest in listed.items()}
+
+
+def _bag(data: Mapping[str, bytes]) -> dict[str, str]:
+    """What a bag (RFC 8493) lists: members without `data/`, and the bag's own files."""
+    need(data.get("bagit.txt") == DECLARATION, "bagit.txt: no bag of version 1.0")
+    lists = []
+    for own, place in (("manifest-sha256.txt", "data/([!-~]+)"), ("tagmanifest-sha256.txt", "([a-z0-9.-]+)")):
+        need(own in data, f"{own} is missing")
+        lines = data[own].decode("ascii", "replace").split("\n")
+        found = [re.fullmatch(rf"([0-9a-f]{{64}})  {place}", line) for line in lines[:-1]]
+        need(all(found) and lines[-1] == "", f"{own}: a line is not of the form 'SHA-256  NAME'")
+        lists.append({m[2]: m[1] for m in found if m})
+        need(len(lists[-1]) == len(found), f"{own}: a name occurs twice")
+    need(lists[1].keys() == TAGS, f"tagmanifest-sha256.txt lists {', '.join(sorted(TAGS))}")
+    return digests(lists[0], "manifest-sha256.txt") | lists[1]
 
 
 def read_proof(data: bytes) -> Proof:

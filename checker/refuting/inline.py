@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..language.ops import COLLECTIVES, Op
 from ..language.plan import Plan, Program, Site
+from ..reading.meeting import meetings
 
 
 def inline(plan: Plan) -> Plan:
@@ -41,9 +42,7 @@ def inline(plan: Plan) -> Plan:
     if not plan.functions:
         return plan
     classes = {c: replace(cls, program=written(c)) for c, cls in plan.classes.items()}
-    meets: dict[int, dict[str, Op]] = {}
-    for c, cls in classes.items():
-        for op in cls.program.ops:
-            if op.name in COLLECTIVES:
-                meets.setdefault(op.attrs["seq"], {})[c] = op
-    return replace(plan, spec=written("s"), classes=classes, rendezvous=meets, functions={})
+    meets, messages = meetings(classes)
+    return replace(
+        plan, spec=written("s"), classes=classes, rendezvous=meets, messages=messages, functions={}
+    )

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Rejected, Undecided, need
 from ..language.affine import Affine, row_major
-from ..language.ops import COLLECTIVES, Op, Type, wires
+from ..language.ops import COLLECTIVES, MESSAGES, Op, Type, wires
 from ..language.plan import Plan
 from ..language.proof import Fact, Reduced
 from ..language.regroup import reshape_parts
@@ -291,7 +291,7 @@ class Machine:
         self.types: list[Type] = []
         self.numbers: dict[Any, int] = {}
         self.made: dict[tuple[int, str], int] = {}
-        self.fibres = {n: {r: line for line in g.ranks for r in line} for n, g in plan.groups.items()}
+        self.fibres = {n: {r: line for line in plan.lines(g) for r in line} for n, g in plan.groups.items()}
         self.junk = {"Real": reals.of(junk), "Int": 0, "Bool": False}
         unary: Mapping[str, Callable[..., Any]] = reals.unary
         self.functions: dict[str, Callable[..., Any]] = {
@@ -415,6 +415,11 @@ class Machine:
                 if op.name in COLLECTIVES:
                     meets = self.plan.rendezvous[op.attrs["seq"]]
                     needs = [(x, meets[self.owner(x)].operands[0]) for x in self.fibres[op.attrs["group"]][r]]
+                if op.name == "recv":
+                    at = self.coordinates(r)
+                    places = [Affine(value(f, at)) for f in op.attrs["from"]]
+                    source = row_major(places, [n for _, n in self.plan.mesh]).const
+                    needs = [(source, self.plan.meets(op)[self.owner(source)].operands[0])]
                 missing = [n for n in needs if n not in self.made]
                 if missing and here in open_:
                     raise Rejected(18, "collectives wait for one another", f"{op.name} {op.result}")
@@ -481,6 +486,8 @@ class Machine:
         """An op at a rank; collectives are concatenations, merges and slices of their members."""
         at = self.coordinates(rank) if rank >= 0 else {}
         a, kind = dict(op.attrs), op.type
+        if op.name in MESSAGES:
+            return ins[0]
         if op.name not in COLLECTIVES:
             if isinstance(a.get("value"), Affine):
                 a["value"] = Fraction(value(a["value"], at))

@@ -23,7 +23,7 @@ ALL = frozenset(
     (
         *("select", "multiply", "minimum", "reduce", "dot_general", "sqrt", "rsqrt", "power", "convert"),
         *("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate"),
-        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "recv"),
     )
 )
 
@@ -104,7 +104,7 @@ class Domains:
                 return any(first)
             return any(first) and all(self.known_sign(place, False, depth) for place in x)
         if "seq" in op.attrs:
-            meets = model.plan.rendezvous[op.attrs["seq"]].items()
+            meets = model.plan.meets(op).items()
             x = [(function, Tensor(space, o)) for space, met in meets for o in met.operands]
         if op.name == "divide":
             return self.known_sign(x[0], strict, depth) and self.known_sign(x[1], True, depth)

@@ -12,6 +12,7 @@ from ..kernel import Examined, Verified
 from ..language.functions import FUNCTIONS
 from ..language.plan import Plan
 from ..language.proof import AlgebraStage, Law, Proof
+from ..refuting.witness import Replay
 from ..rules.laws import LAWS
 from ..rules.roles import states
 from .claims import claim
@@ -19,7 +20,7 @@ from .domains import Domains
 
 FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
 #: What a PROVED rests on; refuting is for witnesses, report for words.
-PROVING = ("errors", "language", "reading", "rules", "kernel", "solvers", "cli")
+PROVING = ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli")
 FEW = 12
 MANY = 200  # more lines than this are folded
 CONDITIONS = (
@@ -30,6 +31,7 @@ CONDITIONS = (
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
+SAME_RUN = "ranks that communicate are then in the same run (no schedule is claimed)"
 OUTSIDE = (
     "floating-point rounding (numbers are reals and unbounded integers)",
     "values of ops outside their domain (functions are total here; see the domains that are not shown)",
@@ -37,7 +39,7 @@ OUTSIDE = (
     "data loading",
     "deadlock and schedules",
     "that the captured graphs are what the framework runs",
-    "run.sh and report.txt of the bundle, which are not checked",
+    "README, scripts, schemas, table and checker of the bundle, which are not checked",
 )
 
 
@@ -48,18 +50,46 @@ def rounded(number: Fraction) -> str:
         return "1e308 or more" if number > 0 else "-1e308 or less"
 
 
+def shown(replay: Replay) -> str:
+    """The two numbers of a replayed witness, and where they stand."""
+    at = ", ".join(f"{s} = {v}" for s, v in sorted(replay.symbols.items()))
+    return (
+        f"the witness gives {side(replay.plan)} on the plan's side and {side(replay.spec)} on the "
+        f"specification's{' at ' + at if at else ''}"
+    )
+
+
+def side(ends: tuple[Fraction, Fraction] | None) -> str:
+    """A number, as far as it is known."""
+    if ends is None:
+        return "no real number"
+    low, high = map(rounded, ends)
+    return low if low == high else f"a number from {low} to {high}"
+
+
 def confirmed_lines(examined: Examined, answers: dict[str, dict[str, str]]) -> list[str]:
     total = len(examined.files)
     lines = [
         f"{sum(a == 'unsat' for a in given.values())} of {total} obligations confirmed by {name}"
         for name, given in answers.items()
     ]
-    algebra = sum(b"QF_UFLRA" in text for text in examined.files.values())
-    return [
-        *lines,
-        f"{len(examined.normalised)} of {total} obligations ({algebra} of them algebra) confirmed by the "
-        "solver-free normaliser; the others rest on the solvers alone",
-    ]
+    return [*lines, normalised_line(examined)]
+
+
+def normalised_line(examined: Examined) -> str:
+    total, algebra = len(examined.files), len(examined.algebra)
+    alone = total - len(examined.normalised)
+    return (
+        f"{len(examined.normalised)} of {algebra} obligations of algebra confirmed by the solver-free "
+        f"normaliser too; {alone} of all {total} rest on the solvers alone"
+    )
+
+
+def solver_line(examined: Examined) -> str:
+    """What the maker says of the obligations; `tv-check` asks solvers itself."""
+    if examined.manifest.status == "unsat":
+        return f"{len(examined.files)} obligations, each refuted by z3 and by cvc5, as the maker says"
+    return f"{len(examined.files)} obligations, not solved yet: tv-check solves them, or takes answers"
 
 
 def folded(lines: list[str]) -> list[str]:
@@ -80,36 +110,53 @@ def laws_used(proof: Proof) -> Counter[str]:
     return Counter(p.schema for c in cases for p in c.premises if isinstance(p, Law))
 
 
+def laws_said(proof: Proof) -> str:
+    laws = laws_used(proof)
+    return ", ".join(f"{law} {laws[law]} times" for law in LAWS if laws[law]) or "none"
+
+
+def assumed(examined: Examined) -> list[str]:
+    """What the claim assumes: equal runs meet, inputs in declared ranges, rows that no mask covers."""
+    ranges = sorted(examined.plan.ranges.items())
+    said = [SAME_RUN] if examined.plan.time else []
+    return said + [f"{name} lies in [{lo}, {hi})" for name, (lo, hi) in ranges] + list(examined.assumptions)
+
+
+def unclaimed(examined: Examined) -> list[str]:
+    """Elements and outputs of the plan of which no relation speaks."""
+    classes = examined.plan.classes.values()
+    related = {r.plan for r in examined.plan.outputs}
+    unrelated = sorted({n for c in classes for n in c.program.outputs} - related)
+    return [*examined.padding, *(f"plan output {name} has no relation" for name in unrelated)]
+
+
 def report(
-    examined: Examined, verified: Verified, answers: dict[str, dict[str, str]], proof: Proof
+    examined: Examined,
+    verified: Verified,
+    answers: dict[str, dict[str, str]],
+    proof: Proof,
+    note: str,
+    sources: Sequence[str] = (),
 ) -> list[str]:
-    """The verdict in words."""
+    """The verdict in words; `sources` say who is trusted for which answers."""
     plan = examined.plan
-    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh) or "one rank"
-    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}"]
+    mesh = "x".join(f"{a} {n}" for a, n in plan.mesh if a not in plan.time) or "one rank"
+    lines = [f"plan {plan.name}, {mesh}, digest {plan.digest}", *runs(plan)]
     lines += folded(
         [
             f"  {o.verdict:8}{claim(plan, r)}{': ' + o.reason if o.reason else ''}"
             for o, r in zip(verified.outputs, plan.outputs, strict=True)
         ]
     )
-    lines += confirmed_lines(examined, answers)
+    lines += [*confirmed_lines(examined, answers), *sources]
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
-    laws = laws_used(proof)
-    lines.append(
-        "laws used: " + (", ".join(f"{law} {laws[law]} times" for law in LAWS if laws[law]) or "none")
-    )
-    lines += [f"assumption: {name} lies in [{lo}, {hi})" for name, (lo, hi) in sorted(plan.ranges.items())]
-    lines += [f"assumption: {note}" for note in examined.assumptions]
-    lines += folded([f"not claimed: {note}" for note in examined.padding])
-    unrelated = sorted(
-        {n for c in plan.classes.values() for n in c.program.outputs} - {r.plan for r in plan.outputs}
-    )
-    lines += [f"not claimed: plan output {name} has no relation" for name in unrelated]
+    lines.append(f"laws used: {laws_said(proof)}")
+    lines += [f"assumption: {note}" for note in assumed(examined)]
+    lines += folded([f"not claimed: {note}" for note in unclaimed(examined)])
     lines += folded([f"domain not shown: {line}" for line in Domains(plan).unshown()])
     lines += role_lines(plan)
     lines += [f"provenance: {line}" for line in provenance(plan)]
-    lines += [f"outside the claim: {item}" for item in OUTSIDE]
+    lines += [*(f"outside the claim: {item}" for item in OUTSIDE), note]
     if verified.invariant:
         lines += ["claim: ONE STEP only; the step is not shown to be an invariant of the run, because"]
         lines += [f"  {reason}" for reason in verified.invariant]
@@ -117,6 +164,13 @@ def report(
         lines.append("claim: the step is an INVARIANT of the run: outputs agree after any number of steps if")
         lines += [f"  {condition}" for condition in CONDITIONS]
     return lines
+
+
+def runs(plan: Plan) -> list[str]:
+    """What time axes mean."""
+    return [
+        f"every rank runs its program {n} times, once for each {a}" for a, n in plan.mesh if a in plan.time
+    ]
 
 
 def provenance(plan: Plan) -> list[str]:

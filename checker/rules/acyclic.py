@@ -1,10 +1,12 @@
 """No value of a plan rests on itself, however rank classes meet (obligation 14).
 
-A program alone is in static single assignment. A circle passes from class to class at a rendezvous; then the
-definitions of its ops are equations that need not have a solution, and what follows says nothing of a run.
-A rendezvous is one node for all classes that its rank lists connect. A function is looked at once: what its
-results rest on, of which inputs in which classes, stands for its ops at every call, as a circle of the
-written-out plan either stays within one instance or enters it at inputs and leaves it at results.
+A program alone is in static single assignment. A circle passes from class to class at a rendezvous or in a
+message; then the definitions of its ops are equations that need not have a solution, and what follows says
+nothing of a run. A rendezvous is one node for all classes that its rank lists connect; what a class receives
+rests on what the classes that it may come from send, so a class whose ranks take turns along an axis is
+refused. A function is looked at once: what its results rest on, of which inputs in which classes, stands for
+its ops at every call, as a circle of the written-out plan either stays within one instance or enters it at
+inputs and leaves it at results.
 """
 
 from __future__ import annotations
@@ -57,6 +59,9 @@ def _ordered(plan: Plan, functions: dict[str, Rests], where: str) -> dict[Node, 
                 meeting = ("rendezvous", op.attrs["seq"], labels[op.attrs["group"]][c])
                 needs[meeting] = needs.get(meeting, []) + operands
                 operands = [meeting]
+            elif op.name == "recv":
+                sent = plan.messages[op.attrs["seq"]].send
+                operands = [(k, sent[k].operands[0]) for k in plan.reached(cls, op)]
             needs[c, op.result] = [] if op.name == "call" else operands
         for site, (_, results) in cls.program.calls.items():
             values = plan.functions[site[0]].program(c).outputs.values()

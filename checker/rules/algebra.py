@@ -237,14 +237,14 @@ class Algebra:
     def _case(self, case: Case, where: str) -> Solved:
         defs, sources = dict[Element, Node](), dict[Key, Any]()
         assertions: list[tuple[str, Term]] = []
-        alone = ""
+        alone, summed = "", False
         for number, premise in enumerate(case.premises, 1):
             self.where = f"{where}, premise {number}"
             match premise:
                 case ElementDef(e):
                     left, right = self._check(e), self.define(e, self._representatives)
                     self._claim(sources, e, None)
-                    kind, defs[e] = "def", right
+                    kind, defs[e], summed = "def", right, summed or self._sums(e)
                 case ElementHyp():
                     kind, e, rhs, left, right = "hyp", *self._hyp(premise)
                     self._claim(sources, e, (premise.fact, premise.defines))
@@ -258,7 +258,7 @@ class Algebra:
                         alone = schema
             assertions.append((f"{kind}.{number}", ("=", term_of(left), term_of(right))))
         self.where = where
-        self.need(not (alone and any(map(self._sums, defs))), 7, f"the {alone} law beside a sum")
+        self.need(not (alone and summed), 7, f"the {alone} law beside a sum")
         flat = [str(r) for reps in case.reps for r in reps]
         left, right = self.goal_sides(lambda k: flat[k])
         assertions.append(("goal", ("not", ("=", term_of(left), term_of(right)))))

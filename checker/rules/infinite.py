@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import Masked, Rejected
-from ..language.ops import Op, named
+from ..language.ops import MESSAGES, Op, named
 from ..language.plan import Plan, Program
 from .masks import Masks
 
@@ -61,7 +61,8 @@ def _infinite(name: str, program: Program, meets: dict[int, set[int]]) -> tuple[
         if "seq" in op.attrs:
             signs = meets.get(op.attrs["seq"], set()) | {s for s in found if s}
             if len(signs) > 1:
-                raise Rejected(2, f"both signs of infinity meet at rendezvous {op.attrs['seq']}", where)
+                what = "message" if op.name in MESSAGES else "rendezvous"
+                raise Rejected(2, f"both signs of infinity meet at {what} {op.attrs['seq']}", where)
             if signs:
                 meets[op.attrs["seq"]], found = signs, [*signs]
         if op.name == "constant" and op.attrs["value"] in ("inf", "-inf"):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
 
-from . import roots
+from . import field, roots
 from .model import Model
 from .normalise import Node, Normaliser, leaves_of
 
@@ -63,6 +63,15 @@ LAWS = {
         "`sqrt` is the root of what is not negative; that the sign is so, the way in which the tensor is "
         "computed shows (`roots.py`)",
         roots.holds,
+        sums=False,
+    ),
+    "field": Rule(
+        "equal quotients of exponential polynomials: `exp` of a sum, `log` of a product, `logistic`, "
+        "`p * recip(p) = 1`, where what is divided by or has a logarithm is evidently positive, in stages "
+        "without sums",
+        "`exp` turns sums of real numbers into products and is positive, `log` undoes it; that an element is "
+        "positive or finite, the way in which the tensor is computed shows (`positive.py`)",
+        field.holds,
         sums=False,
     ),
 }

@@ -250,6 +250,12 @@ class Layout:
             case "reshape":
                 self._regroup(t, op, at, index)
                 return model.read(operands[0], index), []
+            case "send":
+                return read(0, dims), []
+            case "recv":
+                here = dict(zip(model.axes, mesh, strict=True))
+                source = (*(f.substitute(here) for f in a["from"]), *dims)
+                return model.family(op, source, self.ranges), []
             case "all_gather" | "all_to_all":
                 self._regroup(t, op, at, index)
                 return model.family(op, index, self.ranges), []

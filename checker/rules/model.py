@@ -110,8 +110,8 @@ class Model:
         return row_major([mesh[i] for i in places], [self.plan.mesh[i][1] for i in places])
 
     def family(self, op: Op, index: Index, ranges: Ranges) -> Term:
-        """The operand of a rendezvous read at mesh forms that may reach several classes."""
-        meets, mesh = self.plan.rendezvous[op.attrs["seq"]], index[: len(self.axes)]
+        """The operand of a rendezvous, or of a message, read at mesh forms that may reach several classes."""
+        meets, mesh = self.plan.meets(op), index[: len(self.axes)]
         spans = [form.interval(ranges) for form in mesh]
         chain: list[tuple[list[Term], Term]] = []
         for name, cls in self.plan.classes.items():

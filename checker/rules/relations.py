@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import Rejected, Undecided
 from ..language.affine import Affine
-from ..language.plan import Piece, Plan, Relation
+from ..language.plan import Piece, Plan, RankClass, Relation
 from ..language.proof import Fact, Reduced, Ref, Tensor
 
 MAX_PIECES, MAX_POSITIONS, MAX_INTERVALS, MAX_WORK = 1 << 10, 1 << 20, 1 << 16, 1 << 24
@@ -124,7 +124,7 @@ def check_once(relations: Sequence[Relation], number: int) -> dict[tuple[str, st
 
 
 def check_outputs(plan: Plan) -> list[str]:
-    """Both sides of the output relations are covered, at every rank of every class.
+    """Both sides of the output relations are covered, at every rank of every class that must hold them.
 
     A state may keep elements that no piece covers, if the same pieces leave the same elements open on the
     way in (padding of an uneven shard); gives a note for each.
@@ -135,6 +135,8 @@ def check_outputs(plan: Plan) -> list[str]:
     for name in dict.fromkeys(relation.plan for relation in plan.outputs):
         for cls in plan.classes.values():
             value = cls.program.outputs.get(name)
+            if value is None and not _holds(plan, cls, name):
+                continue
             size, covered = cls.program.types[value].size if value else 0, counts.get((cls.name, name), 0)
             if covered == size > 0:
                 continue
@@ -156,6 +158,16 @@ def check_outputs(plan: Plan) -> list[str]:
         if not covers(plan.spec.types[value].shape, list(dict.fromkeys(boxes))):
             raise Rejected(16, f"elements of the specification's output {output} are not covered")
     return notes
+
+
+def _holds(plan: Plan, cls: RankClass, name: str) -> bool:
+    """Must a class that lacks an output have it? A stage of a pipeline has its own outputs only. But what it
+    holds of a state, under any name, it must leave behind as the others do: a stale copy is no state.
+    """
+    specs = {r.spec for r in plan.outputs if r.plan == name}
+    held = {r.plan for r in plan.inputs if r.spec in specs and any(p.cls == cls.name for p in r.pieces)}
+    left = {r.plan for r in plan.outputs if r.spec in specs and any(p.cls == cls.name for p in r.pieces)}
+    return plan.version < 2 or name in cls.program.inputs or not held <= left
 
 
 def _by(relations: Sequence[Relation], side: str) -> dict[str, list[Relation]]:

@@ -51,7 +51,7 @@ def nonnegative(model: Model, ref: Ref) -> bool:
         elif op.name == "call":
             behind = {(op.attrs["function"], Tensor(tensor.space, op.attrs["value"]))}
         else:
-            meets = here.plan.rendezvous[op.attrs["seq"]] if "seq" in op.attrs else {tensor.space: op}
+            meets = here.plan.meets(op) if "seq" in op.attrs else {tensor.space: op}
             behind = {(function, Tensor(space, o)) for space, met in meets.items() for o in met.operands}
         work += behind - seen
         seen |= behind

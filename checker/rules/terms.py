@@ -6,6 +6,7 @@ or a tuple of terms. Names and declarations follow from one left-to-right pass o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -21,6 +22,8 @@ HEAD = """(set-info :smt-lib-version 2.6)
 (set-info :category "industrial")
 (set-info :status {})
 ; {}"""
+#: Bundles of version 1 name one logic for each kind of stage; the first is not in SMT-LIB's list.
+FIRST_LOGICS = {"t": "QF_UFLIRA", "e": "QF_UFLRA"}
 
 
 def integer(value: int) -> str:
@@ -86,8 +89,22 @@ class _Printer:
         return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
 
 
+def logic_of(lines: Sequence[str]) -> str:
+    """The logic that declarations and assertions stay in: one of SMT-LIB's list, or ALL where integers meet
+    reals."""
+    text = "\n".join(lines)
+    integers = re.search(r"\bInt\b|[ (][0-9]+[ )]", text)
+    reals = re.search(r"\bReal\b|\bto_real\b|[0-9]\.0\b", text)
+    if integers and reals:
+        return "ALL"
+    numbers = "LIA" if integers else "LRA" if reals else ""
+    functions = re.search(r"^\(declare-fun \w+ \([A-Z]", text, re.MULTILINE) or not numbers
+    return f"QF_{'UF' * bool(functions)}{numbers}"
+
+
 def file_text(
-    logic: str,
+    prefix: str,
+    version: int,
     title: str,
     status: str,
     symbols: Sequence[str],
@@ -95,19 +112,24 @@ def file_text(
     signature: Callable[[Any], str],
     describe: Callable[[Any], str],
 ) -> bytes:
-    """The bytes of one obligation file; `assertions` pairs names with terms, the goal last."""
-    show = _Printer("e" if logic == "QF_UFLRA" else "t", symbols)
+    """The bytes of one obligation file; `assertions` pairs names with terms, the goal last.
+
+    `prefix` begins the names of tensors (`t`) or elements (`e`), `version` is the bundle's.
+    """
+    show = _Printer(prefix, symbols)
     body = [f"(assert (! {show(term)} :named {name}))" for name, term in assertions]
-    head = [
-        HEAD.format(logic, status, title),
-        *(f"(declare-fun {s} () Int)" for s in symbols if s in show.seen),
-    ]
+    declared = [f"(declare-fun {s} () Int)" for s in symbols if s in show.seen]
+    said = list(declared)
     for item, name in show.names.items():
-        head += [f"; {name} = {describe(item)}", f"(declare-fun {name} {signature(item)})"]
+        declared.append(f"(declare-fun {name} {signature(item)})")
+        said += [f"; {name} = {describe(item)}", declared[-1]]
     for function in FUNCTIONS:
         if function in show.seen:
-            head.append(f"(declare-fun {function} ({' '.join(['Real'] * ARITY[function])}) Real)")
-    return "\n".join([*head, *body, "(check-sat)", "(exit)", ""]).encode("ascii")
+            declared.append(f"(declare-fun {function} ({' '.join(['Real'] * ARITY[function])}) Real)")
+            said.append(declared[-1])
+    logic = FIRST_LOGICS[prefix] if version == 1 else logic_of([*declared, *body])
+    head = HEAD.format(logic, status, title)
+    return "\n".join([head, *said, *body, "(check-sat)", "(exit)", ""]).encode("ascii")
 
 
 def plain(data: bytes) -> bytes:

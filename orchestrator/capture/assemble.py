@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sysconfig
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -18,12 +17,12 @@ from certificates.plan.affine import Affine, Range
 from certificates.plan.checking import check_plan
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Group, Mesh, Plan, RankClass, Relation
-from certificates.plan.program import Attr, Loc, Op, Program
+from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
 from .buckets import relations, split_classes
-from .builder import Draft, Frame, Meeting
+from .builder import Meeting
 from .checks import check, check_names
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
@@ -31,10 +30,12 @@ from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
+from .meetings import unmet
 from .outputs import differences
 from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .shims import SHIMS
+from .sources import Sources
 
 _ON_EACH_RANK = (
     "the state on every rank: all of it, or this rank's shard of each (fully_shard, DTensor), or a "
@@ -43,43 +44,6 @@ _ON_EACH_RANK = (
 )
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
-
-#: Characters of a function's name in a plan.
-_FUNCTION = 200
-
-
-class _Sources:
-    """Source files by index; names are relative to the user's file, or to where packages are installed.
-
-    A line that several lines of other files call, as in a helper for collectives, says which called it.
-    """
-
-    def __init__(self, root: Path, programs: Iterable[RankProgram] = ()) -> None:
-        called: dict[Frame | None, set[Frame | None]] = {}
-        for draft in (d for p in programs for d in p.drafts):
-            called.setdefault(draft.frame, set()).add(draft.caller)
-        self._helpers = {frame for frame, callers in called.items() if len(callers) > 1}
-        self._roots = (root.resolve(), Path(sysconfig.get_path("purelib")).resolve())
-        self._index: dict[str, int] = {}
-
-    def loc(self, draft: Draft) -> Loc | None:
-        frame, caller = draft.frame, draft.caller
-        if frame is None:
-            return None
-        function = frame[2]
-        if frame in self._helpers and caller is not None:
-            function = f"{function}, called at {self._name(caller)}:{caller[1]} in {caller[2]}"[:_FUNCTION]
-        name = self._name(frame)
-        return Loc(self._index.setdefault(name, len(self._index)), frame[1], function)
-
-    def _name(self, frame: Frame) -> str:
-        path = Path(frame[0]).resolve()
-        root = next((r for r in self._roots if path.is_relative_to(r)), path.parent)
-        return str(path.relative_to(root))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._index)
 
 
 def capture(
@@ -132,7 +96,7 @@ def capture(
     )
     if problems:
         raise gathered(problems).at(definition.frame)
-    sources = _Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
+    sources = Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
     spec = _program(found[0].program, sources)
     numbering = _Numbering()
     classes = tuple(
@@ -157,10 +121,13 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced(), grid.needed),
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, found[0].shims),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
+    problems = unmet(plan, sources.frame)
+    if problems:
+        raise gathered(problems)
     try:
         check_plan(plan)
     except FormatError as error:
@@ -233,7 +200,7 @@ class _Numbering:
 
 def _program(
     program: RankProgram,
-    sources: _Sources,
+    sources: Sources,
     forms: Sequence[Affine] | None = None,
     numbering: _Numbering | None = None,
 ) -> Program:
@@ -264,7 +231,7 @@ def _program(
 
 def rank_program(program: RankProgram) -> Program:
     """The program of one rank as a program of a plan, integers as traced."""
-    return _program(program, _Sources(Path.cwd()))
+    return _program(program, Sources(Path.cwd()))
 
 
 class _Relations:
@@ -431,13 +398,14 @@ def _provenance(
     fitted: Iterable[FittedClass],
     untraced: Sequence[str],
     needed: Iterable[Meeting],
+    shims: Iterable[str],
 ) -> dict[str, object]:
     traced = sorted({rank for f in fitted for rank in f.traced})
     return {
         "torch": torch.__version__,
         "traced_ranks": [str(r) for r in traced],
         "interpolated_ranks": str(mesh.ranks - len(traced)),
-        "shims": list(SHIMS),
+        "shims": [*SHIMS, *shims],
         **{key: str(value) for key, value in definition.provenance.items()},
         **({"declared, not traced": list(untraced)} if untraced else {}),
         **({FOR_OTHERS: [f"{group} {at}" for group, at in sorted(needed)]} if needed else {}),

@@ -1,9 +1,10 @@
-"""``tv-capture FILE.py --out PLAN``: 0, 1 a real run differs, 2 usage, 3 not capturable, 5 unusable file."""
+"""``tv-capture FILE.py --out PLAN``: 0, 1 a real run differs, 2 usage, 3 not capturable, 5 unusable file, 6 a
+file cannot be read or written, 130 interrupted, 143 terminated.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from certificates.endings import INTERRUPTED, Terminated, ending, told, version
 from certificates.plan.writing import dump
 
 from .errors import CaptureError, DefinitionError, DisagreementError, StepError
@@ -44,7 +46,7 @@ def _silent(_line: str) -> None:
     """No progress."""
 
 
-@click.command()
+@click.command(name="tv-capture")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file to write; .gz compresses.")
 @click.option("--force", is_flag=True, help="Overwrite --out even if it is no plan file.")
@@ -63,6 +65,8 @@ def _silent(_line: str) -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the numbers of --run.  [default: 0]")
 @click.option("--traceback", is_flag=True, help="Show Python's traceback of what fails in FILE.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
+@version
+@ending("tv-capture")
 def main(
     file: Path,
     out: Path | None,
@@ -112,10 +116,7 @@ def main(
         except CaptureError as error:
             _refuse(error, traceback, sys.stderr)
         assert out is not None
-        try:
-            dump(plan, out)
-        except OSError as error:
-            raise click.UsageError(f"{out} cannot be written: {error.strerror}") from error
+        dump(plan, out)
     ops_count = sum(len(c.program.ops) for c in plan.classes)
     click.echo(f"{out}: {plan.mesh.ranks} ranks in {len(plan.classes)} classes, {ops_count} ops")
 
@@ -139,15 +140,9 @@ def _refuse(error: CaptureError, traceback: bool, stream: Any) -> NoReturn:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C and SIGTERM end the program with one line; children and half-written files go with it."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except KeyboardInterrupt:
-        click.echo("tv-capture: interrupted, nothing is written", err=True)
-        sys.exit(130)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except (KeyboardInterrupt, Terminated) as stop:
+        code, word = told(stop) or (INTERRUPTED, "")
+        click.echo(f"tv-capture: {word}, nothing is written", err=True)
+        sys.exit(code)

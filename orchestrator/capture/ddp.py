@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .bookkeeping import BOOK
 from .errors import GroupError
+from .missing import OF_BATCHES
 from .recorder import user_frame
-from .refusals import OF_BATCHES
-from .work import Future
+from .work import held_by_reducer
 
 _EVEN = "batches of equal size on all ranks, without join()"
 _AUTOCAST = "torch.autocast in the step, or modules converted with .to(torch.bfloat16)"
@@ -101,8 +101,7 @@ def _hooked(original: Callable[..., None]) -> Callable[..., None]:
     def register(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
         def noted(state: Any, bucket: Any) -> Any:
             future = hook(state, bucket)
-            if isinstance(future, Future):
-                future.held_by_reducer()
+            held_by_reducer(future)
             return future
 
         original(reducer, state, noted)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from certificates.canonical import digest
+from certificates.canonical import canonical_bytes, digest
 from certificates.plan.affine import Affine
 from certificates.plan.functions import inline
 from certificates.plan.ops import COLLECTIVES
@@ -39,6 +39,7 @@ from .tracing import trace
 
 #: What a rank reports instead of a position: it runs the plan; it could not be traced.
 _SAME, _FAILED = -1, -2
+FORMAT = "trainverify-fingerprint"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,19 @@ class Fingerprint:
     plan: str
     program: str
     ranks: int
+    rank: int = 0
+
+    def record(self) -> bytes:
+        """This rank's record of the launch, which ``tv-check --fingerprint`` compares with a plan."""
+        return canonical_bytes({"format": FORMAT, "version": 1, **vars(self)})
+
+    def write(self, folder: Path | str) -> Path:
+        """Write the record into a folder that all ranks share; what is there is not overwritten."""
+        path = Path(folder, f"rank-{self.rank:06}.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(self.record())
+        return path
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,7 @@ def fingerprint(
         if rank in wrong:  # this rank knows what it found; the others know only where
             raise _mismatch(plan, rank, at, traced, problem, len(wrong))
         raise _mismatch(plan, first, wrong[first], None, "", len(wrong))
-    return Fingerprint(plan_digest, program, size)
+    return Fingerprint(plan_digest, program, size, rank)
 
 
 def expected_lines(plan: Plan, rank: int) -> list[_Line]:

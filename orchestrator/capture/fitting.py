@@ -91,6 +91,7 @@ class Sample:
     program: RankProgram | None
     kept: frozenset[Meeting] = frozenset()
     dropped: frozenset[Meeting] = frozenset()
+    shims: tuple[str, ...] = ()
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -99,8 +100,9 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     kept = None if digest in known else program
     ops = len(program.drafts)
     return Sample(
-        traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped
-    )
+        traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
+        traced.shims,
+    )  # fmt: skip
 
 
 def _split(draft: Draft) -> tuple[tuple[tuple[str, Attr], ...], list[int]]:

@@ -169,8 +169,10 @@ class Memory:
             cell.dtype = dtype
         if cell.dtype != dtype:
             raise AliasingError(f"a storage of {cell.dtype} is written as {dtype}")
+        reads: dict[Geometry, Value] = {}
         if not geometry.dense:
             base, flat = self._gather(cell, geometry)
+            reads[geometry] = value  # of what lies between its elements nothing may be known
             value = _scatter(self._b, flat, geometry, base, value)
             geometry = Geometry.contiguous(value.shape, base)
         kept = [s for s in cell.segments if s.end <= geometry.offset or s.start >= geometry.end]
@@ -180,7 +182,7 @@ class Memory:
             if segment.start < geometry.end < segment.end:
                 kept.append(self._part(segment, geometry.end, segment.end))
         cell.segments = sorted([*kept, Segment(geometry, value)], key=lambda s: s.start)
-        cell.reads = {}
+        cell.reads = reads
 
     def _part(self, segment: Segment, start: int, end: int) -> Segment:
         """The elements ``[start, end)`` of a segment, flat."""

@@ -31,6 +31,7 @@ from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
 from .memory import Geometry
+from .signatures import Signature, signature
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64",
@@ -59,13 +60,6 @@ _LIBRARIES = (
 )
 #: What runs a step: nothing that called it is the user's step.
 _OWN = str(Path(__file__).resolve().parent) + "/"
-#: Ops that say nothing about values.
-_SILENT = frozenset(("prim.device.default", "aten.record_stream.default"))
-#: Views whose schemas do not say so.
-_UNANNOTATED_VIEWS = frozenset(("aten._unsafe_view.default",))
-#: Namespaces whose ops name their process group.
-_FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
-
 #: What stands among arguments and is no tensor, group or container.
 _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
 
@@ -123,45 +117,6 @@ class Node:
     view: bool = False
     #: The line of another of the user's files from which the function of ``frame`` was called.
     caller: Frame | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """What the schema of an op says, read once for all its calls.
-
-    ``writes`` are position and name of the arguments that it changes, ``group`` those of the group's name.
-    """
-
-    name: str
-    silent: bool
-    view: bool
-    writes: tuple[tuple[int, str], ...]
-    group: tuple[int, str] | None
-
-
-@functools.cache
-def _signature(func: Any) -> _Signature:
-    name = str(func)
-    arguments = list(enumerate(func._schema.arguments))
-    infos = [(i, a.name, a.alias_info) for i, a in arguments]
-    named = [(i, a.name) for i, a in arguments if a.name == "group_name"]
-    return _Signature(
-        name,
-        name in _SILENT or name.startswith("profiler."),
-        _is_view(func, name),
-        tuple((i, argument) for i, argument, info in infos if info is not None and info.is_write),
-        named[0] if named and func.namespace in _FUNCTIONAL else None,
-    )
-
-
-def _is_view(func: Any, name: str) -> bool:
-    """Do all results only name elements of an argument? Schemas of PyTorch's own ops say so."""
-    if func.namespace not in ("aten", "prim", "prims"):
-        return False
-    if name in _UNANNOTATED_VIEWS:
-        return True
-    annotations = [r.alias_info for r in func._schema.returns]
-    return bool(annotations) and all(a is not None and not a.is_write for a in annotations)
 
 
 def reference(tensor: torch.Tensor) -> TensorRef:
@@ -260,7 +215,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(map(_unwraps_itself, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        said = _signature(func)
+        said = signature(func)
         if said.silent:
             return func(*args, **kwargs)
         if BOOK.concerns(func, args, kwargs):
@@ -394,7 +349,7 @@ def _unwraps_itself(kind: type) -> bool:
     return issubclass(kind, DTensor | AsyncCollectiveTensor)
 
 
-def _written(said: _Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
+def _written(said: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
     found: list[TensorRef] = []
     for i, name in said.writes:
         found += _refs(args[i] if i < len(args) else kwargs.get(name))

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from .errors import CaptureError, Frame, StepError
+from .missing import OPS
 from .recorder import is_users
 
 #: File and function of every frame between the user's code and where an exception was raised.
@@ -36,19 +37,13 @@ OUTSIDE = (
     "of an earlier "
     "step needs zero_grad() before backward()"
 )
-#: Instead of what normalises over a batch.
-OF_BATCHES = (
-    "LayerNorm, GroupNorm or RMSNorm; or the formula: mean and variance of x over the batch, "
-    "all-reduced if the batch "
-    "is sharded, and buffers for the running ones"
-)
 
 
-class _Compiled(Exception):
+class Compiled(Exception):
     """Compiled code is called while a step is traced."""
 
 
-class _Scaling(Exception):
+class Scaling(Exception):
     """An enabled GradScaler is used while a step is traced."""
 
 
@@ -90,13 +85,13 @@ def _inside(file: str, *functions: str) -> Callable[[BaseException, Places], boo
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "a compiled module or function (`torch.compile`)",
-        _of(_Compiled),
+        _of(Compiled),
         "the step calls code that torch.compile has compiled; what that runs, the compiler decides",
         "the eager module or function: build without torch.compile (model._orig_mod is the module inside)",
     ),
     Refusal(
         "`GradScaler`",
-        lambda e, p: isinstance(e, _Scaling) or _inside("torch/amp/grad_scaler.py")(e, p),
+        lambda e, p: isinstance(e, Scaling) or _inside("torch/amp/grad_scaler.py")(e, p),
         "GradScaler skips a step if it finds an infinity: the step depends on values, which a trace has not",
         "the step without a scaler, in bfloat16 or float32; or loss.backward() and optimizer.step() directly",
     ),
@@ -258,53 +253,6 @@ REFUSALS: tuple[Refusal, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class MissingOp:
-    """A row for ops without a lowering: what they are, and what to write instead."""
-
-    what: str
-    ops: tuple[str, ...]
-    instead: str
-
-
-#: By the name of the op alone; ``rand`` stands for ``rand_like`` and ``rand_`` too.
-OPS: tuple[MissingOp, ...] = (
-    MissingOp(
-        "random numbers (dropout, `rand`, `normal_`, …)",
-        (
-            *("bernoulli", "native_dropout", "rand", "randn", "randint", "randperm", "normal", "uniform"),
-            *("multinomial", "exponential", "geometric", "cauchy", "log_normal", "random", "rrelu"),
-        ),
-        "the mask or noise as an entry of the batch, sharded as it is drawn; or model.eval() and p=0",
-    ),
-    MissingOp(
-        "sorting and selection (`sort`, `topk`, `argsort`, `kthvalue`, `median`)",
-        ("sort", "topk", "argsort", "kthvalue", "median", "mode"),
-        "the order or the chosen rows as an integer entry of the batch, with bounds",
-    ),
-    MissingOp(
-        "the largest entry by number (`argmax`, `argmin`), as in an accuracy",
-        ("argmax", "argmin"),
-        "an accuracy outside of the step, from logits that it returns; or the number as an integer "
-        "entry of the batch",
-    ),
-    MissingOp(
-        "normalisation over a batch (`BatchNorm`, `SyncBatchNorm`)",
-        ("native_batch_norm", "batch_norm", "cudnn_batch_norm"),
-        OF_BATCHES,
-    ),
-)
-
-_OTHER = "the formula in ops that have a lowering (orchestrator/capture/lowering/)"
-
-
-def instead_of(op: str) -> str:
-    """What to write instead of an op without a lowering, from its recorded name."""
-    name = op.split(".")[1] if "." in op else op
-    row = next((r for r in OPS if any(name == op or name.startswith(f"{op}_") for op in r.ops)), None)
-    return _OTHER if row is None else row.instead
-
-
 def frame_of(error: BaseException) -> Frame | None:
     """The innermost line of the user's code that an exception passed through."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
@@ -370,14 +318,14 @@ def guarded() -> Iterator[None]:
 
     def callback(given: Any) -> Any:
         if given not in (None, False):
-            raise _Compiled
+            raise Compiled
         return original(given)
 
     def scaling(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(self, "wanted", self.is_enabled()):
-                raise _Scaling
+                raise Scaling
             return method(self, *args, **kwargs)
 
         return call

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor._ops._math_ops import _NormPartial
+from torch.overrides import TorchFunctionMode
 
 #: What capture changes in the libraries while a step runs; recorded in the plan.
 SHIMS = (
@@ -18,32 +21,94 @@ SHIMS = (
     "one parameter at a time (foreach=False, fused=False)",
     "DTensor divides a replicated 2-norm by the exact root of the axis size, not by the double nearest to it",
 )
+#: Recorded where it had anything to change.
+NUMBERS = (
+    "a step count or learning rate that is a tensor stays one where an optimizer would read its value: "
+    "value= and alpha= are the products that they stand for"
+)
 
 
 def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> None:
-    """Make step and learning rate tensors, where the optimizer supports that (``capturable``)."""
+    """Make step and learning rate tensors, where the optimizer supports that (``capturable``).
+
+    The learning rate only where a step's formula has it: Rprop's is the size of its first step alone.
+    """
+    formulas = inspect.getmembers(sys.modules[type(optimizer).__module__], _is_formula)
+    constant = formulas and not any("lr" in inspect.signature(f).parameters for _, f in formulas)
     for group in optimizer.param_groups:
         for option in ("foreach", "fused"):
             if option in group:
                 group[option] = False
         if "capturable" in group:
             group["capturable"] = True
-            group["lr"] = torch.zeros(())
+            if not constant:
+                group["lr"] = torch.zeros(())
+
+
+def _is_formula(item: object) -> bool:
+    return inspect.isfunction(item) and item.__name__.startswith("_single_tensor_")
+
+
+class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
+    """``x.addcdiv_(y, z, value=t)`` and ``x.add_(y, alpha=t)`` of a tensor ``t`` are what they mean.
+
+    PyTorch would read the tensor's value, which a trace has not. ``used`` is told when it happens.
+    """
+
+    def __init__(self, used: set[str]) -> None:
+        super().__init__()
+        self._used = used
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        for option, names in (("value", ("addcdiv", "addcmul")), ("alpha", ("add", "sub"))):
+            factor = kwargs.get(option)
+            if name.rstrip("_") in names and isinstance(factor, torch.Tensor) and "out" not in kwargs:
+                self._used.add(NUMBERS)
+                x, y, *rest = args
+                term = y * factor if not rest else factor * (y / rest[0] if "div" in name else y * rest[0])
+                operation = ("sub" if "sub" in name else "add") + ("_" if name.endswith("_") else "")
+                return getattr(x, operation)(term)
+        return func(*args, **kwargs)
 
 
 @contextmanager
-def capturable_on_cpu() -> Iterator[None]:
-    """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU."""
-    name = "_get_capturable_supported_devices"
-    modules = [m for key, m in sys.modules.items() if key.startswith("torch.optim.") and hasattr(m, name)]
-    saved = [getattr(m, name) for m in modules]
-    for module in modules:
-        setattr(module, name, lambda *_args, **_kwargs: ["cpu"])
+def capturable_on_cpu() -> Iterator[set[str]]:
+    """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU.
+
+    Nor does it turn a tensor-valued step or learning rate into a Python number. Yields what of this was
+    needed, as a plan records it.
+    """
+    used: set[str] = set()
+
+    def formula(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with TensorNumbers(used):
+                return function(*args, **kwargs)
+
+        return functools.wraps(function)(run)
+
+    saved: list[tuple[Any, str, Any]] = []
+    for module in [m for key, m in sys.modules.items() if key.startswith("torch.optim.")]:
+        for name, item in list(vars(module).items()):
+            if name == "_get_capturable_supported_devices":
+                new: Any = lambda *_args, **_kwargs: ["cpu"]  # noqa: E731
+            elif name == "_get_value":
+                new = lambda x: x  # noqa: E731
+            elif _is_formula(item):
+                new = formula(item)
+            else:
+                continue
+            saved.append((module, name, item))
+            setattr(module, name, new)
     try:
-        yield
+        yield used
     finally:
-        for module, function in zip(modules, saved, strict=True):
-            setattr(module, name, function)
+        for module, name, item in saved:
+            setattr(module, name, item)
 
 
 @contextmanager

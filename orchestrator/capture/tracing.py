@@ -20,22 +20,25 @@ from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
 from .environment import alone, as_rank
-from .errors import AliasingError, DefinitionError, gathered
+from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
 from .recorder import GroupRef
 from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
 from .states import GRADIENTS, HYPER, Snapshot, kind, states_of
 from .steps import Job, Recorded, one_program, record
+from .swallowed import told
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One traced rank; ``layouts`` by input name. ``rank`` is ``None`` for the single device."""
+    """One traced rank; ``layouts`` by input name, ``shims`` that not every trace needs. ``rank`` is ``None``
+    for the single device."""
 
     rank: int | None
     program: RankProgram
     layouts: Mapping[str, Layout]
+    shims: tuple[str, ...] = ()
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -51,14 +54,15 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
 def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting]) -> RankTrace:
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake:
+    with fake, told():
         model = definition.build()
     step = definition.step
     cuts: Mapping[str, Cut] = {}
     if rank is not None:
         model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    optimizer = definition.optimizer(model.parameters())
+    with told():
+        optimizer = definition.optimizer(model.parameters())
     with fake:
         symbolic_hyperparameters(optimizer)
     job = Job(
@@ -71,7 +75,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
             states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
         ),
     )
-    with capturable_on_cpu(), exact_norm_shares(), fake:
+    with capturable_on_cpu() as used, exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=built())
 
     def again() -> None:
@@ -94,7 +98,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         for name, s in states
         if s.layout is not None and name in program.inputs
     }
-    return RankTrace(rank, program, layouts)
+    return RankTrace(rank, program, layouts, tuple(sorted(used)))
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:
@@ -103,7 +107,8 @@ def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.
     Outside the fake mode: a device mesh computes with real tensors.
     """
     device_mesh = dist.init_device_mesh("cpu", tuple(mesh.axes.values()), mesh_dim_names=tuple(mesh.axes))
-    return parallelized(definition.parallelize, model, device_mesh)
+    with told(but=(LoweringError, UnsupportedOpError)):  # its recorder describes what it can
+        return parallelized(definition.parallelize, model, device_mesh)
 
 
 def _lower(

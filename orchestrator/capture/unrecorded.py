@@ -18,7 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .errors import CaptureError, StateError
 from .group import Traced
+from .reading import no_files
 from .recorder import Node, Recorder, is_users, user_frame
+from .swallowed import told
 
 #: Methods that write to a storage, or hand out its address, without an op.
 _RAW_WRITES = {
@@ -35,15 +37,18 @@ _IN_PLACE = "an op on the tensor itself: tensor.copy_(…), tensor.fill_(…), t
 
 
 @contextmanager
-def watching() -> Iterator[None]:
-    """While a step is recorded, what the recorder would not see is refused."""
+def watching(files: bool = True) -> Iterator[None]:
+    """While a step is recorded, what the recorder would not see is refused; ``files`` that it reads, too."""
     problems: list[CaptureError] = []
 
     def refuse(error: CaptureError) -> None:
-        problems.append(error)  # user code may swallow exceptions, and a thread's are lost
+        problems.append(error)  # a thread's are lost
         raise error
 
     with ExitStack() as patches:
+        patches.enter_context(told())
+        if files:
+            patches.enter_context(no_files(refuse))
         for kinds, message in (
             (_RAW_WRITES, "writes to a storage behind the tensors that lie in it"),
             (_ADDRESSES, "asks for the memory of a tensor, of which a trace has none"),

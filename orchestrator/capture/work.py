@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,7 +87,11 @@ class Future(torch.futures.Future):  # type: ignore[misc]
         if recorder is None:
             return Future([], callback(self))
         with recorder.after(self.numbers) as number:
-            value = callback(Future([], super().value()))
+            _callbacks.append(number)
+            try:
+                value = callback(Future([], super().value()))
+            finally:
+                _callbacks.pop()
         return Future([number], value)
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
@@ -94,27 +99,59 @@ class Future(torch.futures.Future):  # type: ignore[misc]
 
     def held_by_reducer(self) -> None:
         """The Reducer waits for it before it finishes the backward pass, without Python noticing."""
-        recorder = active()
-        if recorder is not None:
-            for number in self.numbers:
-                recorder.hold(number)
+        held_by_reducer(self)
+
+
+#: Methods of a future that set it, or wait for it.
+_METHODS = ("set_result", "wait", "value", "done", "then", "add_done_callback")
+#: Callbacks that run now, the innermost last.
+_callbacks: list[int] = []
+
+
+def held_by_reducer(future: Any) -> None:
+    """The Reducer waits for what this future waits for."""
+    recorder = active()
+    if recorder is not None:
+        for number in getattr(future, "numbers", ()):
+            recorder.hold(number)
+
+
+def _promised(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of PyTorch's own future: who waits for one that a callback has set knows that it has run."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any) -> Any:
+        if not isinstance(self, Future):
+            if name == "set_result":
+                self.numbers = _callbacks[-1:]
+            elif hasattr(self, "numbers"):
+                return getattr(Future(self.numbers, original_value(self)), name)(*args)
+        return original(self, *args)
+
+    original_value = torch.futures.Future.value
+    return method
 
 
 @contextmanager
 def futures_are_ours() -> Iterator[None]:
-    """Several futures are waited for in C++, where nobody sees it."""
+    """Several futures are waited for in C++, where nobody sees it; plain ones are set by callbacks."""
     native = torch.futures.collect_all, torch.futures.wait_all
+    methods = {name: getattr(torch.futures.Future, name) for name in _METHODS}
 
     def collect_all(futures: list[Any]) -> Any:
-        if not any(isinstance(f, Future) for f in futures):
+        if not any(hasattr(f, "numbers") for f in futures):
             return native[0](futures)
-        return Future([n for f in futures if isinstance(f, Future) for n in f.numbers], futures)
+        return Future([n for f in futures for n in getattr(f, "numbers", ())], futures)
 
     def wait_all(futures: list[Any]) -> list[Any]:
         return [f.wait() for f in futures]
 
     torch.futures.collect_all, torch.futures.wait_all = collect_all, wait_all
+    for name, method in methods.items():
+        setattr(torch.futures.Future, name, _promised(name, method))
     try:
         yield
     finally:
         torch.futures.collect_all, torch.futures.wait_all = native
+        for name, method in methods.items():
+            setattr(torch.futures.Future, name, method)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import COLLECTIVES
+from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 
@@ -63,16 +63,16 @@ def run_specification(plan: Plan, inputs: Mapping[str, Array]) -> dict[str, Arra
 
 
 def run_plan(plan: Plan, inputs_per_rank: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """Outputs of every rank by name; ``inputs_per_rank[r]`` are the inputs of rank ``r``."""
+    """Outputs of every point by name: every rank at every time. ``inputs_per_rank`` is alike."""
     values = evaluate_ranks(plan, inputs_per_rank)
-    outputs = [plan.class_of(plan.mesh.coordinates(r)).program.outputs for r in range(plan.mesh.ranks)]
+    outputs = [plan.class_of(plan.mesh.coordinates(r)).program.outputs for r in range(plan.mesh.points)]
     return [{n: env[v] for n, v in out.items()} for out, env in zip(outputs, values, strict=True)]
 
 
 def evaluate_ranks(plan: Plan, inputs_per_rank: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
     """Every value of every rank. Raises :class:`EvaluationError` as :func:`evaluate` does, or when
     collectives wait for one another in a circle."""
-    ranks = plan.mesh.ranks
+    ranks = plan.mesh.points
     if len(inputs_per_rank) != ranks:
         raise EvaluationError(f"inputs for {len(inputs_per_rank)} ranks, the mesh has {ranks}")
     places = [plan.mesh.coordinates(r) for r in range(ranks)]
@@ -88,6 +88,15 @@ def evaluate_ranks(plan: Plan, inputs_per_rank: Sequence[Mapping[str, Array]]) -
             for op in pending[r]:
                 if any(v not in envs[r] for v in op.ins):
                     left.append(op)
+                elif op.name == "recv":
+                    source = plan.sender(op, places[r])
+                    value = plan.meets(op)[plan.class_of(places[source]).name].ins[0]
+                    if value in envs[source]:
+                        envs[r][op.out] = envs[source][value]
+                    else:
+                        left.append(op)
+                elif op.name == "send":
+                    envs[r][op.out] = envs[r][op.ins[0]]
                 elif op.name in COLLECTIVES:
                     waiting.setdefault(op.integer("seq"), {})[r] = op
                 else:
@@ -112,7 +121,7 @@ def _meet(plan: Plan, waiting: dict[int, dict[int, Op]], envs: list[dict[str, Ar
         if not arrived:
             continue
         group = plan.groups[next(iter(arrived.values())).text("group")]
-        for members in group.ranks:
+        for members in group.lists(plan.mesh):
             if not all(r in arrived for r in members):
                 continue
             ops = [arrived.pop(r) for r in members]
@@ -213,7 +222,7 @@ def _apply(op: Op, ins: Sequence[Array], at: Mapping[str, int]) -> Any:
             return FOLD[op.text("kind")].reduce(ins[0], axis=op.ints("dims"))
         case "gather":
             return _gather(op, ins[0], ins[1])
-        case name if name in COLLECTIVES:
+        case name if name in COLLECTIVES | MESSAGES:
             raise EvaluationError(f"{name} {op.out} joins ranks; evaluate the whole plan")
         case name:
             raise EvaluationError(f"op {name!r} of {op.out} has no meaning in the interpreter")

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import COLLECTIVES
+from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 from certificates.plan.types import Sort, TensorType
@@ -183,8 +183,8 @@ class Expansion:
         """The ordered rank list of a group that holds ``rank``."""
         table = self._group_of.get(group)
         if table is None:
-            table = [()] * self.plan.mesh.ranks
-            for ranks in self.plan.groups[group].ranks:
+            table = [()] * self.plan.mesh.points
+            for ranks in self.plan.groups[group].lists(self.plan.mesh):
                 for r in ranks:
                     table[r] = ranks
             self._group_of[group] = table
@@ -221,7 +221,9 @@ class Expansion:
                 continue
             ins = tuple(made[n] for n in needs)
             made[here] = (
-                self._collective(op, at, ins)
+                ins[0]
+                if op.name in MESSAGES
+                else self._collective(op, at, ins)
                 if op.name in COLLECTIVES
                 else self.network.local(op, ins, self.coordinates(at))
             )
@@ -234,6 +236,9 @@ class Expansion:
         return self._plan_input(self.class_of(rank), rank, name, type_)
 
     def _operands(self, rank: int, op: Op) -> list[tuple[int, str]]:
+        if op.name == "recv":
+            source = self.plan.sender(op, self.coordinates(rank))
+            return [(source, self.plan.meets(op)[self.class_of(source)].ins[0])]
         if op.name not in COLLECTIVES:
             return [(rank, v) for v in op.ins]
         ops = self.plan.rendezvous(op.integer("seq"))

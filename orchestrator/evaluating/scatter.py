@@ -59,7 +59,7 @@ def scatter_inputs(
     rng: np.random.Generator,
     start: Sequence[Mapping[str, Array]] | None = None,
 ) -> list[dict[str, Array]]:
-    """Inputs of every rank that satisfy the input relation; what no piece covers is random junk.
+    """Inputs of every point that satisfy the input relation; what no piece covers is random junk.
 
     ``start`` has other values for what no piece covers, by rank and name, where the shape is right.
 
@@ -67,7 +67,7 @@ def scatter_inputs(
     :class:`EvaluationError` when relations contradict each other on these numbers.
     """
     out: list[dict[str, Array]] = []
-    programs = [plan.class_of(plan.mesh.coordinates(r)).program for r in range(plan.mesh.ranks)]
+    programs = [plan.class_of(plan.mesh.coordinates(r)).program for r in range(plan.mesh.points)]
     affordable(sum(t.size for p in programs for t in p.inputs.values()), "the input of all ranks")
     covered: list[dict[str, Array]] = []
     bounds = {r.plan: plan.ranges[r.spec] for r in plan.inputs if r.spec in plan.ranges}
@@ -97,7 +97,16 @@ def scatter_inputs(
                     what = f"{relation.plan} of rank {rank}"
                     raise EvaluationError(f"input relations contradict each other on {what}")
                 seen[where] = True
-    return out
+    return _once(plan, out)
+
+
+def _once(plan: Plan, inputs: list[dict[str, Array]]) -> list[dict[str, Array]]:
+    """A rank has one tensor of each name for all its runs: that of the first run which has it."""
+    first: dict[tuple[int, str], Array] = {}
+    for point, held in enumerate(inputs if plan.mesh.time else ()):
+        rank = plan.mesh.rank(plan.mesh.coordinates(point))
+        held.update({name: first.setdefault((rank, name), array) for name, array in held.items()})
+    return inputs
 
 
 def compare_outputs(
@@ -167,10 +176,10 @@ def _wanted(relation: Relation, piece: Piece, source: Array, at: Coordinates) ->
 def _instances(plan: Plan, relation: Relation) -> list[tuple[tuple[int, ...], Piece]]:
     """Where each piece speaks: one rank at a time, or for partial values one fibre of the reduced axes."""
     mesh = plan.mesh
-    at = [mesh.coordinates(r) for r in range(mesh.ranks)]
+    at = [mesh.coordinates(r) for r in range(mesh.points)]
     names = [plan.class_of(a).name for a in at]
     if relation.reduce is None:
-        return [((r,), p) for p in relation.pieces for r in range(mesh.ranks) if names[r] == p.cls]
+        return [((r,), p) for p in relation.pieces for r in range(mesh.points) if names[r] == p.cls]
     out = []
     seen: set[object] = set()
     fibres = mesh.fibres(relation.reduce[1])

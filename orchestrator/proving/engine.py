@@ -18,7 +18,7 @@ from ..errors import Unproved
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from ..relating.recipes import AlgebraRecipe
-from ..relating.signs import Signs
+from ..relating.signs import Shown, Signs
 from ..solving.premises import CoreFinder
 from .assembly import Assembled, Part
 from .lemmas import Begin, FromCall, KeptLemma, Lemma, Prover, facts_about, renamed
@@ -61,7 +61,7 @@ class Engine:
         self.relations = Relations(
             plan,
             self.proves,
-            lambda ref: outer.nonnegative(function, ref),
+            Shown(outer, function),
             lambda callee, assumed: Lemma(callee, assumed, begin, kept(callee, assumed)),
         )
         self.knowledge, self.model = self.relations.knowledge, self.relations.model

@@ -20,6 +20,7 @@ from ..relating.matching import Matcher
 from ..relating.nested_sums import Nested
 from ..relating.positions import Positions
 from ..relating.roots import Roots
+from ..relating.signs import Shown
 from ..spanning.spans import Spans
 from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
@@ -28,7 +29,7 @@ from .segments import segments
 class Relations:
     """Guessed relations of the tensors of one plan, and the claims about its outputs.
 
-    ``proves`` says whether a guess, by its number, has a proof; ``nonnegative`` whether a tensor is so;
+    ``proves`` says whether a guess, by its number, has a proof; ``shown`` what signs tensors have;
     ``lemma`` makes the lemma of a function for operands of which some facts are known.
     """
 
@@ -36,7 +37,7 @@ class Relations:
         self,
         plan: Plan,
         proves: Callable[[int], bool],
-        nonnegative: Callable[[str], bool],
+        shown: Shown,
         lemma: Callable[[str, Sequence[Fact]], Lemma],
     ) -> None:
         self.plan = plan
@@ -46,13 +47,16 @@ class Relations:
             nested=lambda ref: self.nested.relate(ref),
             masked=lambda ref: self.masked.relate(ref),
             counted=lambda ref: self.folder.count(ref),
+            positive=shown.positive,
+            nonnegative=shown.nonnegative,
+            finite=shown.finite,
         )
         self.nested = Nested(self.knowledge)
         self.masked = DeepMatcher(self.knowledge, proves)
         self.matcher = Matcher(self.knowledge, self.masked.propose)
         self.positions = Positions(self.knowledge)
         self.folder = Folder(self.knowledge, self.positions.bounds)
-        self.roots = Roots(self.knowledge, nonnegative)
+        self.roots = Roots(self.knowledge, shown.nonnegative)
         self.landmarks = Landmarks(self.knowledge)
         self.spans = Spans(self.knowledge)
         self.lemmas: list[Lemma] = []
@@ -78,7 +82,8 @@ class Relations:
                 if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
                     continue
                 if (
-                    self.masked.relate(ref)
+                    self.positions.decide(ref)
+                    or self.masked.relate(ref)
                     or self.matcher.relate_in_part(ref)
                     or self.spans.relate_below(self.model.operands(ref))
                 ):

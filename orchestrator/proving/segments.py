@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from certificates.plan.calls import Site
+from certificates.plan.messages import ends
 from certificates.plan.ops import CALL, COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
@@ -13,11 +14,13 @@ from certificates.plan.program import Op
 def segments(plan: Plan) -> Iterator[list[str] | Site]:
     """Ops of all classes from one collective or call to the next; each segment needs earlier ones only.
 
-    A call that every class has reached is a segment of its own.
+    A call that every class has reached is a segment of its own. A class waits for what it receives.
     """
     position = {c.name: 0 for c in plan.classes}
+    sent: set[tuple[str, int]] = set()
     while True:
         segment: list[str] = []
+        waiting = False
         arrived: dict[int, set[str]] = {}
         called: dict[Site, list[str]] = {}
         for cls in plan.classes:
@@ -30,6 +33,13 @@ def segments(plan: Plan) -> Iterator[list[str] | Site]:
                 if op.name == CALL:
                     called.setdefault((op.text("function"), op.integer("instance")), []).append(cls.name)
                     break
+                if op.name == "recv" and any(
+                    (c.name, op.integer("seq")) not in sent for c in ends(plan, cls, op)
+                ):
+                    waiting = True
+                    break
+                if op.name == "send":
+                    sent.add((cls.name, op.integer("seq")))
                 segment.append(f"{cls.name}:{op.out}")
                 position[cls.name] += 1
         yield segment
@@ -44,7 +54,7 @@ def segments(plan: Plan) -> Iterator[list[str] | Site]:
                 complete += names
                 for name in names:
                     position[name] += _width(plan.by_class[name].program.ops, position[name])
-        if not complete:
+        if not complete and not (waiting and segment):
             return
 
 

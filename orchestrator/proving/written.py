@@ -35,7 +35,9 @@ class Written:
         needed = self.proved.needed(wanted)
         used = self._statements(needed)
         parts = [(lemma.function, lemma.part(statements, status)) for lemma, statements in used.items()]
-        main = self._part(needed, status, {lemma: place for place, lemma in enumerate(used)})
+        # A claim that is declared, of a parameter that is handed on untouched, is named though no stage does.
+        declared = [n for n in wanted if n not in self.proved.built]
+        main = self._part(needed, status, {lemma: place for place, lemma in enumerate(used)}, stated=declared)
         whole = assembled(main, parts)
         self._names = dict(zip((*used, None), whole.names, strict=True))
         return whole
@@ -54,9 +56,11 @@ class Written:
         return self._part(self.proved.needed(goals), status, {}, sorted(set(goals)))
 
     def _part(
-        self, needed: set[int], status: str, places: Mapping[Lemma, int], goals: Sequence[int] = ()
-    ) -> Part:
-        """Facts that stages name, the stages in order, and the goals; ``places`` numbers the lemmas."""
+        self, needed: set[int], status: str, places: Mapping[Lemma, int], goals: Sequence[int] = (),
+        stated: Sequence[int] = (),
+    ) -> Part:  # fmt: skip
+        """Facts that stages name and those that are ``stated`` besides, the stages in order, and the goals;
+        ``places`` numbers the lemmas."""
         numbers: dict[int, int] = {}
         facts: list[Fact] = []
 
@@ -91,6 +95,8 @@ class Written:
                 done |= {n for n in waiting[stage.binding] if done.issuperset(self.proved.uses(n))}
         # An operand that is handed on is assumed and concluded; no stage names it.
         concludes = [number_of(goal) for goal in goals]
+        for fact in stated:
+            number_of(fact)
         return Part.of(facts, stages, files, concludes)
 
     def fallen(self, bad: Mapping[str, str]) -> dict[int, str]:

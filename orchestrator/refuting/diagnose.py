@@ -4,7 +4,8 @@ Edits that people would make (:mod:`.proposals`) are tried, the likeliest first 
 witness's inputs and on others (:mod:`.trials`). The first after which all outputs are right says where the
 cause is; it is suggested only if the edited plan was proved. If none is, the cause is the first op whose
 result is no tensor of the specification although its operands are, from which such ops lead to the wrong
-output, or the collective before it after which the ranks hold less than they gave (:mod:`.narrowing`).
+output, or the collective before it after which the ranks hold less than they gave (:mod:`.narrowing`). Where
+every value has a counterpart, the collective is looked for before the output itself.
 
 All of this is for people; the refutation does not rest on it.
 """
@@ -203,12 +204,14 @@ class _Diagnosis:
             return None
         found = self._first(rank, ops, output, self.choice.settled)
         found = found or self._first(rank, ops, output, lambda c, v: not self.standings.lost(rank, v))
-        if found is None:
-            return cls.name, ops[output], f"{op_words(plan, ops[output])} is not the tensor that is claimed"
-        narrow = Narrowing.of(plan, self.witness.inputs, self.witness.junk, contents).before(rank, found.out)
+        # If nothing is lost, outputs were exchanged, or rows are right ones of another place.
+        narrowing = Narrowing.of(plan, self.witness.inputs, self.witness.junk, contents)
+        narrow = narrowing.before(rank, output if found is None else found.out)
         if narrow is not None:
             less = "after it the ranks hold less of the tensor than they gave"
             return cls.name, narrow, f"{op_words(plan, narrow)}: {less}"
+        if found is None:
+            return cls.name, ops[output], f"{op_words(plan, ops[output])} is not the tensor that is claimed"
         return self._partial(cls.name, rank, ops, found) or (
             cls.name, found,
             f"{op_words(plan, found)}: its operands are the specification's, its result is not",

@@ -169,7 +169,7 @@ class Plausible:
         members = dict(map(split_ref, ref.of if isinstance(ref, Reduced) else (ref,)))
         nodes = []
         for moving in itertools.product(*(range(mesh.axes[a]) for a in reduced)):
-            rank = mesh.rank(here | dict(zip(reduced, moving, strict=True)))
+            rank = mesh.point(here | dict(zip(reduced, moving, strict=True)))
             nodes.append(expansion.value(rank, members[expansion.class_of(rank)]))
         if isinstance(ref, Reduced):
             first = expansion.network.nodes[nodes[0]]

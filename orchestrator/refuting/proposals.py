@@ -57,6 +57,8 @@ class Proposals:
         rewrites = replaced(site.ops, new)
         if rewrites is None or not all(self._typed(cls, ops) for cls, ops in rewrites.items()):
             return
+        if all(rewrites[cls][op.out] == (op,) for cls, op in site.ops):
+            return  # a rule of several ops may leave each as it is
         places = tuple((cls, op.out) for cls, op in site.ops)
         groups = {
             op.text("group"): self._groups[op.text("group")]
@@ -228,8 +230,7 @@ class Proposals:
                     return [_with(o, start=tuple(starts), stride=tuple(strides))]
 
                 words = f"start at {new}" + (f" with stride {step}" if step != op.ints("stride")[dim] else "")
-                if (new, step) != (start, op.ints("stride")[dim]) or len(site.ops) > 1:
-                    yield from self._edit("change", f"{words} instead of {start}", site, moved)
+                yield from self._edit("change", f"{words} instead of {start}", site, moved)
 
     def _moves(self, cls: str, op: Op, dim: int) -> list[tuple[Affine, int]]:
         """Starts and strides of a slice in a dimension: the same number is the same rule for every op."""

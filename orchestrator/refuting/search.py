@@ -183,7 +183,7 @@ def fact_nodes(
     axes = relation.reduce[1] if relation.reduce else ()
     nodes = []
     for moving in itertools.product(*(range(plan.mesh.axes[a]) for a in axes)):
-        rank = plan.mesh.rank({**at, **dict(zip(axes, moving, strict=True))})
+        rank = plan.mesh.point({**at, **dict(zip(axes, moving, strict=True))})
         nodes.append(expansion.value(rank, expansion.program(rank).outputs[relation.plan]))
     if relation.reduce is None:
         return nodes[0], spec

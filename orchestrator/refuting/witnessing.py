@@ -66,14 +66,10 @@ def replayed(plan: Plan, witness: Witness) -> str | None:
         OutputVerdict(r.spec, r.plan, "REFUTED" if i == witness.output else "UNKNOWN")
         for i, r in enumerate(plan.outputs)
     )
-    bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", "", witness.to_json())
+    bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", witness.to_json())
     with tempfile.TemporaryDirectory(prefix="trainverify-") as scratch:
         write(bundle, Path(scratch, "bundle"))
-        options = []
-        for name in ("first", "second"):
-            Path(scratch, name).write_text("", encoding="ascii")
-            options += ["--answers", str(Path(scratch, name))]
-        checked = run_checker(Path(scratch, "bundle"), *options)
+        checked = run_checker(Path(scratch, "bundle"))
     if checked.exit_code != 1 or not checked.outputs:
         return None
     said = checked.outputs[witness.output]

@@ -99,9 +99,9 @@ def _reach(program: Program) -> dict[str, frozenset[str]]:
 
 
 def _fed(plan: Plan) -> set[str]:
-    """Tensors of the specification that rest on an input which is no state."""
+    """Tensors of the specification that rest on the batch; a learning rate, say, does not."""
     program = plan.specification
-    found = {name for name in program.inputs if name not in program.outputs}
+    found = {name for name in program.inputs if name.startswith("batch.")}
     for op in program.ops:
         if any(v in found for v in op.ins):
             found.add(op.out)

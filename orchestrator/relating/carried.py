@@ -13,7 +13,7 @@ from ..cells import Cell, Unfollowable, explore
 from .joining import join
 from .ledger import LayoutRecipe, Lift, Unrelated
 from .readings import Readings
-from .solving_facts import make_fact
+from .solving_facts import literal_ref, make_fact
 
 #: A factor, the tensor that a member is moved from, and the index there.
 Source = tuple[Fraction, Ref, list[Affine]]
@@ -28,6 +28,11 @@ def moved_facts(known: Readings, ref: str) -> list[int]:
             reading = known.read(current, at, cell.ranges)
         except Unrelated:
             return None
+        value = known.model.literal(reading.target)
+        if isinstance(value, Fraction) and any(c < 0 for f in reading.at for _, c in f.terms):
+            # Where in a literal does not matter, and a stage has no pieces that run downwards.
+            sort = known.model.tensors.type(reading.target).sort
+            return coef * reading.coef, literal_ref(sort, value), ()
         return coef * reading.coef, reading.target, reading.at
 
     whole = known.full_index(ref)

@@ -27,6 +27,10 @@ class Knowledge(Readings):
     #: Further ways to relate a tensor: sums of sums over ranks, and what only a whole cone of ops shows.
     nested: Callable[[Reduced], list[int]] = lambda _: []
     masked: Callable[[Ref], list[int]] = lambda _: []
+    #: What the way in which a tensor is computed shows of all of its elements.
+    positive: Callable[[Ref], bool] = lambda _: False
+    nonnegative: Callable[[Ref], bool] = lambda _: False
+    finite: Callable[[Ref], bool] = lambda _: False
     #: Sums over ranks of what is one number.
     counted: Callable[[Reduced], list[int]] = lambda _: []
     _movement: dict[Ref, list[int]] = field(default_factory=dict)

@@ -14,7 +14,6 @@ from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
-from certificates.plan.types import format_rational
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
@@ -23,9 +22,8 @@ from .access import Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import AlgebraRecipe, Instance, Use
-from .solving_facts import make_fact, solve
+from .solving_facts import Literal, literal_ref, make_fact, solve
 
-Literal = Fraction | bool
 Bounds = Callable[[Reading, Mapping[str, Range]], tuple[Fraction, Fraction] | None]
 
 
@@ -309,10 +307,3 @@ class Folder:
 def _sums_one(op: Op, pattern: Access) -> bool:
     """A sum along dimensions of size 1: of a stack of one loss, say."""
     return op.name == "reduce" and op.text("kind") == "add" and all(n == 1 for _, n in pattern.summed)
-
-
-def literal_ref(sort: str, value: Literal) -> str:
-    """The REF of a literal of a sort."""
-    if isinstance(value, bool):
-        return f"#b:{str(value).lower()}"
-    return f"#{'i' if sort == 'Int' else 'f'}:{format_rational(value)}"

@@ -1,9 +1,9 @@
 """Relations that one op does not show: masked look-ups, offsets and masks, proved in one layout stage.
 
 A vocabulary-parallel embedding, say, subtracts an offset, masks, gathers, masks again and sums over ranks:
-none of its
-tensors but the last is related to the specification. The cone of such a tensor, down to related ones, is
-compared with every specification op that reads the same atoms; a guess is kept only if its stage is proved.
+none of its tensors but the last is related to the specification. The cone of such a tensor, down to related
+ones, is compared with every specification op that reads the same atoms; a guess is kept only if its stage is
+proved.
 """
 
 from __future__ import annotations

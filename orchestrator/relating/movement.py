@@ -16,7 +16,7 @@ from ..cells import Unfollowable, divide, unlinear, within
 MOVEMENT = frozenset(
     (
         *("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "concatenate"),
-        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "recv"),
     )
 )
 Step = tuple[Fraction, Ref, list[Affine]]
@@ -79,6 +79,11 @@ def step(model: Model, ref: str, index: Sequence[Affine], ranges: Mapping[str, R
             divide(at[d], ends[part], ranges)
             at[d] = at[d] - (ends[part - 1] if part else 0)
             return one, ins[part], at
+        case "send":
+            return one, ins[0], at
+        case "recv":
+            there = model.source(ref, at)
+            return one, family_member(model, ref, model.family(ref), there, ranges), there
         case "reshape" | "all_gather" | "all_to_all":
             return one, *_regroup(model, ref, at, ranges)
         case "all_reduce" | "reduce_scatter":

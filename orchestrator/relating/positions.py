@@ -7,6 +7,7 @@ specification's positions at that index, by a layout stage like all others.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -14,12 +15,14 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Unfollowable, explore
+from ..cells import Cell, Unfollowable, divide, explore
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
-from .solving_facts import make_fact
+from .solving_facts import literal_ref, make_fact
 
+#: Boxes that a comparison is taken apart into: ranks times ranks, not rows times columns.
+MAX_BOXES = 64
 ARITHMETIC = frozenset(("add", "subtract", "multiply"))
 
 
@@ -48,6 +51,37 @@ class Positions:
         if op is None or op.name not in ARITHMETIC or op.type.sort != "Int" or self.k.moves(ref):
             return False
         return self._state(ref)
+
+    def decide(self, ref: str) -> bool:
+        """Relate a comparison of positions to truth values, box by box; whether it is one, of few boxes.
+
+        A rank that marks its own row among all ranks' compares the row with its number.
+        """
+        op = self.model.op(ref)
+        if op is None or op.name != "compare" or ref in self.k.by_lhs:
+            return False
+        opened: set[Ref] = {ref}
+        direction, tried = op.text("direction"), itertools.count()
+
+        def truth(cell: Cell) -> bool:
+            if next(tried) >= MAX_BOXES:
+                raise Unfollowable(f"{ref}: more than {MAX_BOXES} boxes")
+            left, right = (
+                self._form(v, tuple(cell.at.values()), cell.ranges, opened) for v in self.model.operands(ref)
+            )
+            return _holds(direction, left - right, cell.ranges)
+
+        try:
+            found = explore(self.k.full_index(ref), truth)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+        facts = [
+            make_fact(self.model, c, ref, tuple(c.at.values()), literal_ref("Bool", value), (), Fraction(1))
+            for c, value in found
+        ]
+        for fact in join(self.model, facts):
+            self.k.add(fact, LayoutRecipe(frozenset(opened)))
+        return True
 
     def bounds(self, reading: Reading, ranges: Mapping[str, Range]) -> tuple[Fraction, Fraction] | None:
         """The least and the greatest value of an element that was read, if it is a position."""
@@ -118,3 +152,15 @@ class Positions:
         if not right.is_const:
             raise Unrelated(ref)
         return left.scale(right.const)
+
+
+def _holds(direction: str, difference: Affine, ranges: Mapping[str, Range]) -> bool:
+    """Whether ``difference`` is ``EQ``, ``LT``, … zero, everywhere on a box; raises a split of it."""
+    divide(difference, 0, ranges)
+    divide(difference, 1, ranges)
+    low, high = difference.interval(ranges)
+    if direction in ("EQ", "NE"):
+        return (low == high == 0) == (direction == "EQ")
+    if direction in ("LT", "GE"):
+        return (high < 0) == (direction == "LT")
+    return (high < 1) == (direction == "LE")

@@ -56,7 +56,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class AlgebraRecipe:
-    """All that an algebra stage needs, over cell symbols: what is unfolded, which facts, where."""
+    """All that an algebra stage needs, over cell symbols: what is unfolded, which facts, where.
+
+    ``roots`` and ``field`` are laws that it may need besides those of rings.
+    """
 
     expand: frozenset[Ref]
     instances: tuple[Instance, ...]
@@ -65,6 +68,7 @@ class AlgebraRecipe:
     goal: Mapping[str, Affine]
     pairs: tuple[Pair, ...] = ()
     roots: bool = False
+    field: bool = False
 
 
 def tied(knowledge: Knowledge, fact: Fact, at: Forms, ranges: Mapping[str, Range]) -> Instance:

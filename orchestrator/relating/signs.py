@@ -1,25 +1,35 @@
-"""Tensors that are never negative, by the way they are computed: the condition of the law ``root``.
+"""What the way in which tensors are computed shows of them: conditions of the laws ``root`` and ``field``.
 
-The rules are those of ``docs/certificate.md``: ``sqrt(p) * sqrt(p) = p`` is claimed of such tensors only.
+The rules are those of ``docs/certificate.md``: ``sqrt(p) * sqrt(p) = p`` is claimed of tensors that are never
+negative only, and only what is positive is divided by and has a logarithm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
 from certificates.plan.functions import body_plan
-from certificates.plan.ops import CALL, COLLECTIVES, ROWS
+from certificates.plan.ops import CALL, COLLECTIVES, MESSAGES, ROWS
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from certificates.plan.sites import bodies, sites
-from certificates.proof.facts import split_ref
+from certificates.proof.facts import Reduced, Ref, split_ref
 
 #: Results that are not negative whatever the operands are, or if no operand is, on all ranks.
 _ALWAYS, _CLOSED = (frozenset(r.name for r in ROWS if r.sign == sign) for sign in ("always", "kept"))
-#: The checker gives up behind so many tensors.
-_MOST = 10_000
+#: The checker gives up behind so many tensors, or on so long a chain of them.
+_MOST, _DEEPEST = 10_000, 100
+#: Ops that may pass an infinite literal on; it reaches no other one but an exponential.
+_PASSES = frozenset(
+    (
+        *("negate", "add", "subtract", "maximum", "minimum", "select", "convert", "gather", "reduce"),
+        *("broadcast_in_dim", "transpose", "reshape", "slice", "pad", "concatenate"),
+        *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", *MESSAGES),
+    )
+)
 
 
 class Signs:
@@ -28,6 +38,7 @@ class Signs:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._bodies: dict[str, _Body] = {"": _Body(plan)}
+        self._known: dict[tuple[str, str, str], bool] = {}
 
     def nonnegative(self, function: str, ref: str) -> bool:
         """Whether no element of a tensor is negative; ``function`` is empty for the main programs."""
@@ -41,6 +52,59 @@ class Signs:
             work += behind - seen
             seen |= behind
         return not work
+
+    def finite(self, function: str, ref: str) -> bool:
+        """Whether no infinite literal reaches a tensor."""
+        return self._shown((function, ref), "finite", 0)
+
+    def positive(self, function: str, ref: str) -> bool:
+        """Whether every element of a tensor is evidently a positive number."""
+        return self._shown((function, ref), "positive", 0)
+
+    def _shown(self, tensor: tuple[str, str], word: str, depth: int) -> bool:
+        key = (word, *tensor)
+        if key not in self._known:
+            self._known[key] = False
+            if depth < _DEEPEST:
+                self._known[key] = (self._finite if word == "finite" else self._positive)(tensor, depth + 1)
+        return self._known[key]
+
+    def _finite(self, tensor: tuple[str, str], depth: int) -> bool:
+        op = self._body(tensor[0]).ops.get(tensor[1])
+        if op is None:
+            return True
+        if op.name == "constant":
+            return op.attrs["value"] not in ("inf", "-inf")
+        if op.name not in _PASSES:
+            return True
+        return all(self._shown(t, "finite", depth) for t in self._read(tensor, op))
+
+    def _positive(self, tensor: tuple[str, str], depth: int) -> bool:
+        op = self._body(tensor[0]).ops.get(tensor[1])
+        if op is None or op.name == CALL:
+            behind = self._behind(*tensor)
+            return bool(behind) and all(self._shown(t, "positive", depth) for t in behind or ())
+        read = self._read(tensor, op)
+        match op.name:
+            case "constant":
+                return _literal(op) > 0
+            case "exponential":
+                return all(self._shown(t, "finite", depth) for t in read)
+            case "logistic":
+                return True
+            case "add" | "maximum":
+                some = any(self._shown(t, "positive", depth) for t in read)
+                return some and all(self.nonnegative(*t) for t in read)
+        closed = op.name in _CLOSED or op.name in ("divide", "sqrt")
+        return closed and all(self._shown(t, "positive", depth) for t in read)
+
+    def _read(self, tensor: tuple[str, str], op: Op) -> list[tuple[str, str]]:
+        """The operands of an op, or of all ranks that meet in a collective or a message."""
+        function, (owner, _) = tensor[0], split_ref(tensor[1])
+        if op.name in COLLECTIVES | MESSAGES:
+            meet = self._body(function).plan.meets(op)
+            return [(function, f"{cls}:{other.ins[0]}") for cls, other in meet.items()]
+        return [(function, f"{owner}:{v}") for v in op.ins]
 
     def operands(self, function: str) -> list[str]:
         """The inputs of a function's bodies that are never negative."""
@@ -60,8 +124,8 @@ class Signs:
         if op.name == CALL:
             inner, output = op.text("function"), op.integer("output")
             return {(inner, self._body(inner).outputs[owner][output])}
-        if op.name in COLLECTIVES:
-            meet = body.plan.rendezvous(op.integer("seq"))
+        if op.name in COLLECTIVES | MESSAGES:
+            meet = body.plan.meets(op)
             return {(function, f"{cls}:{other.ins[0]}") for cls, other in meet.items()}
         return {(function, f"{owner}:{v}") for v in op.ins} if op.name in _CLOSED else None
 
@@ -69,6 +133,29 @@ class Signs:
         if function not in self._bodies:
             self._bodies[function] = _Body(body_plan(self.plan, function))
         return self._bodies[function]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The signs of one function's tensors; a sum over ranks is what all of its members are."""
+
+    signs: Signs
+    function: str
+
+    def nonnegative(self, ref: Ref) -> bool:
+        return all(self.signs.nonnegative(self.function, t) for t in _members(ref))
+
+    def positive(self, ref: Ref) -> bool:
+        if isinstance(ref, str) and ref.startswith("#"):
+            return False
+        return all(self.signs.positive(self.function, t) for t in _members(ref))
+
+    def finite(self, ref: Ref) -> bool:
+        return all(self.signs.finite(self.function, t) for t in _members(ref))
+
+
+def _members(ref: Ref) -> tuple[str, ...]:
+    return ref.of if isinstance(ref, Reduced) else (ref,)
 
 
 class _Body:

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
+from certificates.plan.types import format_rational
 from certificates.proof.facts import Fact, Ref
 from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Digits, Unfollowable, quotient, within
+
+Literal = Fraction | bool
 
 
 def solve(
@@ -59,6 +62,13 @@ def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
     """Replace symbols that have one value only."""
     single = {s: Affine(ranges[s][0]) for s in form.symbols if ranges[s][1] - ranges[s][0] == 1}
     return form.substitute(single) if single else form
+
+
+def literal_ref(sort: str, value: Literal) -> str:
+    """The REF of a literal of a sort."""
+    if isinstance(value, bool):
+        return f"#b:{str(value).lower()}"
+    return f"#{'i' if sort == 'Int' else 'f'}:{format_rational(value)}"
 
 
 def _literal(ref: Ref, coef: Fraction) -> tuple[Ref, Fraction]:

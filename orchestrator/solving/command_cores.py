@@ -15,11 +15,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import SolverMissing, Unproved
+from ..errors import NoAnswer, SolverMissing, Unproved
 from .journal import Journal, key
 from .sexpressions import NotSexp, named, read
 
-#: Wall-clock limit of one question; limits of its own are options of the command.
+#: Wall-clock limit of one question, which ends the whole run: a core that depended on the clock would make
+#: another bundle on another day. Limits of its own are options of the command.
 SECONDS = 60.0
 _BEFORE = "(set-option :print-success false)\n(set-option :produce-unsat-cores true)\n"
 _CHECK = "(check-sat)\n"
@@ -50,7 +51,7 @@ class CommandCores:
     def core(self, text: str) -> tuple[int, ...] | None:
         """Positions of premises that refute the goal, or ``None`` if the solver does not say ``unsat``.
 
-        Raises :class:`Unproved` for everything that is no answer.
+        Raises :class:`Unproved` for everything that is no answer, :class:`NoAnswer` if none comes in time.
         """
         name = key("core of a command", shlex.join(self.words), text)
         names = named(text)
@@ -104,8 +105,9 @@ class CommandCores:
             try:
                 return child.communicate(timeout=self.seconds)
             except subprocess.TimeoutExpired:
-                raise Unproved(
-                    f"{shlex.join(self.words)} has no answer within {self.seconds:g} seconds"
+                raise NoAnswer(
+                    f"{shlex.join(self.words)} has no answer within {self.seconds:g} seconds; "
+                    "give the command a limit of its own, in steps rather than seconds"
                 ) from None
             finally:
                 if child.poll() is None:

@@ -85,6 +85,7 @@ class _Pool:
             child = self._local.child = subprocess.Popen(
                 command("orchestrator.solving.confirming", "serve"),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                start_new_session=True,  # Ctrl-C is no answer: this process ends its children itself
             )  # fmt: skip
             self._all.append(child)
         answer = _exchange(child, json.dumps(text))

@@ -16,8 +16,10 @@ Answer = Literal["unsat", "sat", "unknown"]
 #: Deterministic limits: solver steps, not seconds, decide what is given up.
 Z3_RLIMIT = 60_000_000
 CVC5_RLIMIT = 4_000_000
+#: What the solvers say of themselves.
+SOLVERS = {"z3": z3.get_version_string(), "cvc5": cvc5.__version__}
 #: Everything but the text that an answer depends on.
-VERSIONS = f"z3 {z3.get_version_string()} {Z3_RLIMIT}, cvc5 {cvc5.__version__} {CVC5_RLIMIT}"
+VERSIONS = f"z3 {SOLVERS['z3']} {Z3_RLIMIT}, cvc5 {SOLVERS['cvc5']} {CVC5_RLIMIT}"
 
 
 @dataclass
@@ -37,6 +39,13 @@ class Cores:
         return tuple(i for i in found if isinstance(i, int) and 0 <= i < premises(text))
 
 
+def _limited(solver: z3.Solver) -> z3.Solver:
+    """A solver that gives up after so many steps, and to which Ctrl-C is no reason to answer ``unknown``."""
+    solver.set("rlimit", Z3_RLIMIT)
+    solver.set("ctrl_c", False)
+    return solver
+
+
 def minimal_core(text: str) -> tuple[int, ...] | None:
     """z3's minimised core of a file whose last assertion is the negated goal.
 
@@ -44,8 +53,7 @@ def minimal_core(text: str) -> tuple[int, ...] | None:
     """
     context = z3.Context()
     assertions = list(z3.parse_smt2_string(text, ctx=context))
-    solver = z3.Solver(ctx=context)
-    solver.set("rlimit", Z3_RLIMIT)
+    solver = _limited(z3.Solver(ctx=context))
     solver.set("core.minimize", True)
     goal = assertions.pop()
     solver.add(goal)
@@ -73,8 +81,7 @@ def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int]) -
 
 def confirm_z3(text: str) -> Answer:
     """z3's answer for a finished file."""
-    solver = z3.Solver()
-    solver.set("rlimit", Z3_RLIMIT)
+    solver = _limited(z3.Solver())
     solver.from_string(text)
     answer = solver.check()
     return "unsat" if answer == z3.unsat else "sat" if answer == z3.sat else "unknown"

@@ -1,13 +1,26 @@
-"""What runs have finished, in a file: a killed run continues there, the next one has what still holds."""
+"""What runs have finished, in a file: a killed run continues there, the next one has what still holds.
+
+Emissions may share such a file at one time: each holds it alone while it adds to it, so that no answer is
+lost or torn. Only files that begin with :data:`HEADER` are read, changed or deleted.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
+from ..errors import ForeignFile
+
+HEADER = b'["trainverify-journal", 1]\n'
 _PART, _DIGITS = b'["part", "', 64
 
 
@@ -15,9 +28,9 @@ _PART, _DIGITS = b'["part", "', 64
 class Journal:
     """Solver answers by key, one JSON line each; without a path they are kept in memory only.
 
-    A kill can cut the last line short; it is dropped. Whatever is read back is a guess or is keyed by
-    everything that it depends on (see :func:`key`). Beside answers there may be *parts* of finished proofs,
-    which are large and decoded when they are asked for.
+    A kill can cut the last line short; it is dropped. A file of others is a :class:`ForeignFile`. Whatever is
+    read back is a guess or is keyed by everything that it depends on (see :func:`key`). Beside answers there
+    may be *parts* of finished proofs, which are large and decoded when they are asked for.
     """
 
     path: Path | None = None
@@ -25,15 +38,20 @@ class Journal:
     _parts: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.path is None or not self.path.exists():
+        if self.path is None:
             return
-        data = self.path.read_bytes()
-        if data and not data.endswith(b"\n"):
-            self.path.write_bytes(data[: data.rfind(b"\n") + 1])
-        for line in data.splitlines():
-            if line.startswith(_PART):
-                name = line[len(_PART) : len(_PART) + _DIGITS].decode("ascii", "replace")
-                self._parts[name] = line
+        self.path = self.path.resolve()
+        if not self.path.exists():
+            return
+        with _held(self.path) as file:
+            data = file.readall()
+            if not data.endswith(b"\n"):
+                os.truncate(file.fileno(), data.rfind(b"\n") + 1)
+                data = data[: data.rfind(b"\n") + 1]
+        for line in data[len(HEADER) :].splitlines():
+            part = _part_of(line)
+            if part is not None:
+                self._parts[part] = line
                 continue
             try:
                 name, value = json.loads(line)
@@ -56,8 +74,14 @@ class Journal:
         """Record one answer; it is in the file when this returns."""
         self._entries[name] = value
         if self.path is not None:
-            with self.path.open("ab") as out:
-                out.write(_line(name, value) + b"\n")
+            with _held(self.path) as file:
+                size = file.seek(0, os.SEEK_END)
+                torn = os.pread(file.fileno(), 1, size - 1) != b"\n"  # by another emission that was killed
+                try:
+                    _write(file, b"\n" * torn + _line(name, value) + b"\n")
+                except BaseException:
+                    os.truncate(file.fileno(), size)
+                    raise
 
     def part(self, name: str) -> object:
         """A part of a proof, or ``None``."""
@@ -71,17 +95,72 @@ class Journal:
         """Keep these parts and no others; what a name stands for never changes."""
         if parts.keys() == self._parts.keys():
             return
+        stale = self._parts.keys() - parts.keys()
         self._parts = {n: self._parts.get(n) or _line("part", n, part) for n, part in parts.items()}
         if self.path is not None:
-            scratch = self.path.with_name(self.path.name + ".partial")
-            lines = [*(_line(name, value) for name, value in self._entries.items()), *self._parts.values()]
-            scratch.write_bytes(b"".join(line + b"\n" for line in lines))
-            scratch.replace(self.path)
+            with _held(self.path) as file:
+                # What another emission has added since this one began stays.
+                lines = file.readall()[len(HEADER) :].splitlines()
+                kept = [line for line in lines if _part_of(line) not in (*stale, *parts)]
+                _replace(self.path, file, [*kept, *self._parts.values()])
 
     def delete(self) -> None:
         """The run is complete: nothing to continue."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        if self.path is not None and self.path.exists():
+            with _held(self.path):
+                self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[FileIO]:
+    """The file at its beginning, held by this process alone; it is made if it is not there."""
+    while True:
+        with FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666), "r+") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ForeignFile(f"{path} is not a regular file")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _still(path, file):
+                continue  # it was replaced or deleted while this process waited
+            begin = os.pread(file.fileno(), len(HEADER), 0)
+            if begin != HEADER:
+                if not HEADER.startswith(begin):
+                    raise ForeignFile(f"{path} exists and is no file of answers; it is not changed")
+                os.truncate(file.fileno(), 0)
+                _write(file, HEADER)
+                file.seek(0)
+            yield file
+            return
+
+
+def _still(path: Path, file: FileIO) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    return False
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    """All of the data: a disk that fills up takes a part of it first."""
+    while data:
+        data = data[file.write(data) :]
+
+
+def _replace(path: Path, old: FileIO, lines: list[bytes]) -> None:
+    """The file with other lines, or, whatever happens, as it was."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with FileIO(handle, "w") as scratch:
+            os.fchmod(handle, stat.S_IMODE(os.fstat(old.fileno()).st_mode))
+            _write(scratch, HEADER + b"".join(line + b"\n" for line in lines))
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _part_of(line: bytes) -> str | None:
+    """The name of the part that a line holds."""
+    named = line.startswith(_PART)
+    return line[len(_PART) : len(_PART) + _DIGITS].decode("ascii", "replace") if named else None
 
 
 def _line(*values: object) -> bytes:

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.ops import ELEMENTWISE
+from certificates.plan.program import Op
 from certificates.proof.facts import Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
@@ -27,6 +28,11 @@ RING = frozenset(("add", "subtract", "multiply", "divide", "negate", "dot_genera
 MAX_STEPS = 4000
 
 
+def kind_of(op: Op, kind: str) -> str:
+    """What an op makes of its terms: their sum, or the largest or smallest of them."""
+    return op.name[:3] if op.name in ("maximum", "minimum") else kind
+
+
 class Alien(Exception):
     """A specification op made of a tensor that the plan does not read: so are all ops made of it."""
 
@@ -34,11 +40,12 @@ class Alien(Exception):
 class Expansion:
     """Writes elements of one tensor, and of its partners in the specification, as sums.
 
-    ``stops`` says at which specification tensors to end; it may raise :class:`Alien`.
+    ``stops`` says at which specification tensors to end; it may raise :class:`Alien`. Of a maximum, or a
+    minimum, the terms are its members: ``kind`` says which, and what is added below it is one product.
     """
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.k, self.model = knowledge, knowledge.model
+    def __init__(self, knowledge: Knowledge, kind: str = "add") -> None:
+        self.k, self.model, self.kind = knowledge, knowledge.model, kind
         self.mesh = list(self.model.plan.mesh.axes)
         self.steps = 0
         self._names = itertools.count()
@@ -106,8 +113,8 @@ class Expansion:
         op = self.model.op(ref)
         if op is None or ref.startswith("s:"):
             raise Unrelated(ref)
-        if op.name == "all_reduce" and op.text("kind") == "add":
-            red = self.model.reduced(ref, "add")
+        if op.name == "all_reduce" and op.text("kind") == self.kind:
+            red = self.model.reduced(ref, self.kind)
             kept = [f for i, f in enumerate(at) if i >= len(self.mesh) or self.mesh[i] not in red.axes]
             here = Trace((ref,))
             return [t.through(here) for t in self.element(red, kept, ranges, stops)]
@@ -176,7 +183,7 @@ class Expansion:
         self, ref: Reduced, at: Forms, ranges: Mapping[str, Range], stops: Callable[[str], bool]
     ) -> Sum:
         """A sum over ranks, class by class."""
-        if ref.kind != "add":
+        if ref.kind != self.kind:
             raise Unrelated(ref)
         total = Sum()
         for member in ref.of:
@@ -198,8 +205,10 @@ class Expansion:
     def _op(self, ref: str, at: Forms, ranges: Mapping[str, Range], stops: Callable[[str], bool]) -> Sum:
         op, ins = self.model.op(ref), self.model.operands(ref) if self.model.op(ref) else ()
         pattern = None if op is None else access(op, [self.model.tensors.type(v).shape for v in ins])
-        if op is None or pattern is None or pattern.kind != "add":
+        if op is None or pattern is None or pattern.kind not in ("add", self.kind):
             raise Unrelated(ref)
+        if self.kind not in ("add", kind_of(op, pattern.kind)):
+            return self._inner(ref, at, ranges, stops)
         mesh = len(self.model.tensors.mesh_axes(ref))
         known = dict(zip(pattern.out, at[mesh:], strict=True))
         bound = {name: self.fresh() for name, _ in pattern.summed}
@@ -213,6 +222,17 @@ class Expansion:
             return self._combined(ref, parts)
 
         return self._over({bound[n]: (0, size) for n, size in pattern.summed}, ranges, product)
+
+    def _inner(self, ref: str, at: Forms, ranges: Mapping[str, Range], stops: Callable[[str], bool]) -> Sum:
+        """A member of a maximum: one product, without a sum."""
+        kind, self.kind = self.kind, "add"
+        try:
+            terms = self._op(ref, at, ranges, stops)
+        finally:
+            self.kind = kind
+        if len(terms) != 1 or terms[0].box:
+            raise Unfollowable(f"{ref}: a maximum of a sum")
+        return terms
 
     def _combined(self, ref: str, parts: Sequence[Sum]) -> Sum:
         """What an op makes of its operands' elements: the definitions of algebra stages."""
@@ -243,7 +263,7 @@ class Expansion:
                 same = (source, op.type.sort) != ("Int", "Bool")
                 return parts[0] if same else applied("nonzero", parts)
             case "maximum" | "minimum":
-                return applied(f"{op.name[:3]}2", parts)
+                return added(*parts) if self.kind == op.name[:3] else applied(f"{op.name[:3]}2", parts)
             case "compare":
                 return applied(f"compare {op.text('direction')}", parts)
             case name if name in ELEMENTWISE:

@@ -198,11 +198,22 @@ Key = tuple[tuple[int, ...], tuple[Factor, ...]]
 
 def collected(terms: Sum) -> dict[Key, Fraction]:
     """Coefficients of products that differ in more than the names of their bound symbols."""
-    return combined(_canonical(term) for term in terms if term.coef)
+    found = ((_canonical(term), term) for term in terms if term.coef)
+    return combined((key, term.coef * count) for (key, count), term in found)
 
 
-def _canonical(term: Term) -> tuple[Key, Fraction]:
-    """The product with its bound symbols named in an order of their own, all from 0."""
+def members(terms: Sum) -> dict[Key, Fraction]:
+    """Coefficients of the products that a maximum or minimum is of: how often one occurs does not matter."""
+    found: dict[Key, Fraction] = {}
+    for term in terms:
+        key, _ = _canonical(term)
+        if found.setdefault(key, term.coef) != term.coef:
+            raise Unfollowable("the largest of two multiples of one product")
+    return found
+
+
+def _canonical(term: Term) -> tuple[Key, int]:
+    """The product with its bound symbols named in an order of their own, all from 0; how often it stands."""
     term = grounded(term)
     places: dict[str, list[str]] = {s: [] for s in term.box}
     for factor in term.factors:
@@ -222,7 +233,7 @@ def _canonical(term: Term) -> tuple[Key, Fraction]:
         factors = sorted((_factor(f, values) for f in term.factors), key=str)
         found.append((str(factors), tuple(factors)))
     sizes = tuple(size for size, _ in sorted(marks) for _ in marks[size, _])
-    return (sizes, min(found)[1]), term.coef * count
+    return (sizes, min(found)[1]), count
 
 
 def _occurrences(factor: Factor, path: str, places: dict[str, list[str]]) -> None:

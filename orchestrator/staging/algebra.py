@@ -31,6 +31,7 @@ from smtlib_emit.model import Model
 from ..relating.access import access
 from ..relating.knowledge import Knowledge
 from ..relating.recipes import AlgebraRecipe, Instance
+from .field_laws import field_law
 from .ring_laws import Polynomials
 from .widths import Measurer, widths
 
@@ -298,7 +299,10 @@ class AlgebraBuilder:
         algebra = Polynomials(text, self.defined, replaced, roots=self.recipe.roots)
         left, right = text.sides(self.goal, text.goal_values(case))
         if algebra.of(left) != algebra.scaled(self.goal.coef, algebra.of(right)):
-            raise NoDefinition(f"{self.goal.lhs}: its two sides have different normal forms")
+            if not self.recipe.field:
+                raise NoDefinition(f"{self.goal.lhs}: its two sides have different normal forms")
+            goal = left, self.goal.coef, right
+            return (*premises, field_law(text, self.defined, replaced, self.k, goal))
         return (*premises, *algebra.laws)
 
 

@@ -43,6 +43,8 @@ class Polynomials:
         self._applications: dict[object, Atom] = {}
         self._order: dict[object, int] = {}
         self._seen: set[tuple[Term, Term]] = set()
+        #: How a maximum or minimum of two elements is defined, where nothing else of it was written.
+        self._written: dict[object, Term] = {}
 
     def of(self, e: Elem) -> Polynomial:
         """The normal form of an element."""
@@ -120,7 +122,7 @@ class Polynomials:
             case "compare":
                 return self._application(e, "cmp " + op.text("direction"), tuple(parts))
             case "maximum" | "minimum":
-                return self._application(e, op.name[:3] + "2", frozenset(parts))
+                return self._extremum(e, op.name[:3] + "2", elements, parts)
             case name:
                 result = self._application(e, name, tuple(parts))
                 if name == "sqrt":
@@ -143,13 +145,29 @@ class Polynomials:
         parts = [self.of(x) for _, x in terms]
         leaves = set().union(*(self._leaves(function, p) for p in parts))
         if len(leaves) == 1:
-            return next(iter(leaves))
+            only = next(iter(leaves))
+            if len(parts) > 1:
+                self.laws.append(
+                    Law("lattice", self._fold(function, [self.term(only)] * len(parts)), self.term(only))
+                )
+            return only
         flat = self._fold(function, [self.term(p) for p in sorted(leaves, key=self._rank)])
-        written = self._fold(function, [self.term(p) for p in parts])
-        if written != flat and (written, flat) not in self._seen:
-            self._seen.add((written, flat))
-            self.laws.append(Law("lattice", written, flat))
+        written = [self._fold(function, [self.term(p) for p in parts])]
+        other = self._written.get((function, frozenset(leaves)))
+        for way in written if other is None else [*written, other]:
+            if way != flat and (way, flat) not in self._seen:
+                self._seen.add((way, flat))
+                self.laws.append(Law("lattice", way, flat))
         return self._application(None, function, frozenset(leaves), flat)
+
+    def _extremum(self, e: Elem, function: str, elements: list[Elem], parts: list[Polynomial]) -> Polynomial:
+        """A maximum of two elements: its own atom, unless it is written in another way elsewhere."""
+        leaves = set().union(*(self._leaves(function, p) for p in parts))
+        key = (function, frozenset(leaves))
+        if key not in self._applications and leaves == set(parts) and len(leaves) == 2:
+            self._written[key] = (function, *(self.term(p) for p in parts))
+            return self._application(e, function, frozenset(leaves))
+        return self._reduction(e, function[:3], [(Fraction(1), x) for x in elements])
 
     def _rank(self, p: Polynomial) -> list[list[int]]:
         return sorted([self._order[a] for a in m] for m, _ in p)

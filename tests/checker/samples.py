@@ -90,9 +90,37 @@ HEAD = """(set-info :smt-lib-version 2.6)
 """
 
 
+BAG = ("bagit.txt", "bag-info.txt", "manifest-sha256.txt", "tagmanifest-sha256.txt")
+
+
+def digests(data: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
+
+
+def listing(data: dict[str, bytes]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests(data).items())).encode()
+
+
+def seal(folder: Path) -> None:
+    """The manifests of what is there, as a forger would write them."""
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    payload = {name: data for name, data in files.items() if name.startswith("data/")}
+    tags = {name: files[name] for name in BAG[:2]} | {BAG[2]: listing(payload)}
+    (folder / BAG[2]).write_bytes(tags[BAG[2]])
+    (folder / BAG[3]).write_bytes(listing(tags))
+
+
+def answers(folder: Path, solver: str, lines: str, version: str = "1") -> str:
+    """A file of answers as `run.sh` writes it."""
+    manifest = (folder / "manifest-sha256.txt").read_text().splitlines(keepends=True)
+    digest = hashlib.sha256("".join(x for x in manifest if " data/obligations/" in x).encode()).hexdigest()
+    head = f"# trainverify answers 1\n# solver {solver}\n# version {version}\n# obligations {digest}\n"
+    return head + lines
+
+
 @dataclass
 class Bundle:
-    """A bundle as data; `write` seals it (all digests fresh) into a folder."""
+    """A bundle as data; `write` seals it (all digests fresh) into a folder: a bag, or one of version 1."""
 
     plan: dict[str, Any]
     proof: dict[str, Any]
@@ -100,34 +128,44 @@ class Bundle:
     verdicts: list[dict[str, str]]
     status: str = "unsat"
     extra: dict[str, bytes] = field(default_factory=dict)
+    version: int = 2
 
     def copy(self) -> Bundle:
         return copy.deepcopy(self)
 
     def members(self) -> dict[str, bytes]:
+        """Every file by its name, a bag's payload without `data/`."""
         data = {"plan.json": dump(self.plan), "proof.json": dump(self.proof)}
         data |= {f"obligations/{n}.smt2": t.encode() for n, t in self.files.items()}
         data |= self.extra
         manifest = {
             "format": "trainverify-bundle",
-            "version": 1,
+            "version": self.version,
             "generator": "by hand",
             "status": self.status,
-            "members": {n: hashlib.sha256(d).hexdigest() for n, d in data.items()},
             "verdicts": self.verdicts,
         }
-        return data | {"manifest.json": dump(manifest)}
+        if self.version == 1:
+            return data | {"manifest.json": dump(manifest | {"members": digests(data)})}
+        data["manifest.json"] = dump(manifest | {"solvers": {}})
+        tags = {
+            "bagit.txt": b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n",
+            "bag-info.txt": b"",
+            "manifest-sha256.txt": listing({f"data/{n}": d for n, d in data.items()}),
+        }
+        return data | tags | {"tagmanifest-sha256.txt": listing(tags)}
 
     def write(self, folder: Path) -> Path:
-        (folder / "obligations").mkdir(parents=True)
         for name, data in self.members().items():
-            (folder / name).write_bytes(data)
+            place = folder / name if self.version == 1 or name in BAG else folder / "data" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
         return folder
 
     def examine(self) -> kernel.Examined:
         data = self.members()
         return kernel.examine(
-            read_manifest(data["manifest.json"]),
+            read_manifest(data),
             read_plan(data["plan.json"]),
             read_proof(data["proof.json"]),
             data,
@@ -298,7 +336,7 @@ def row_parallel() -> Bundle:
 (check-sat)
 (exit)
 """,
-        "0002": HEAD.format(logic="QF_UFLIRA")
+        "0002": HEAD.format(logic="ALL")
         + """; all-reduce
 (declare-fun tp () Int)
 (declare-fun z0 () Int)
@@ -434,7 +472,7 @@ def shards() -> Bundle:
         ]
         asserts = "".join(f"(assert (! {t} :named {k}.{n}))\n" for n, (k, t) in enumerate(lines, 1))
         files[f"000{1 + r}"] = (
-            HEAD.format(logic="QF_UFLIRA")
+            HEAD.format(logic="ALL")
             + f"""; gather and flatten
 (declare-fun dp () Int)
 (declare-fun z0 () Int)
@@ -467,6 +505,72 @@ def shards() -> Bundle:
         files,
         [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}],
     )
+
+
+def staged() -> Bundle:
+    """y = x + x on two stages and two microbatches: the first stage cuts its rows out, adds and sends, the
+    second stacks what it receives."""
+    spec = program([["x", "f32[4]"]], [op("%0", "add", ["x", "x"], "f32[4]")], [["y", "%0"]])
+    first = program(
+        [["x", "f32[4]"]],
+        [
+            op("%0", "slice", ["x"], "f32[2]", start=[{"mb": 2}], stride=[1]),
+            op("%1", "add", ["%0", "%0"], "f32[2]"),
+            op("%2", "send", ["%1"], "f32[2]", seq=0, to=[{"mb": 1}, 1]),
+        ],
+        [],
+    )
+    last = program(
+        [],
+        [
+            op("%0", "recv", [], "f32[2]", seq=0, **{"from": [{"mb": 1}, 0]}),
+            op("%1", "all_gather", ["%0"], "f32[4]", group="runs", dim=0, seq=1),
+        ],
+        [["y", "%1"]],
+    )
+    plan = plan_of(
+        [["pp", 2]],
+        spec,
+        [
+            {"name": f"c{s}", "box": {"mb": [0, 2], "pp": [s, s + 1]}, "program": body}
+            for s, body in enumerate((first, last))
+        ],
+        [relation("x", "x", piece("c0", [4], [z(0)], [z(0)]))],
+        [relation("y", "y", piece("c1", [4], [z(0)], [z(0)]))],
+        {"runs": {"axes": ["mb"]}},
+        given=["x"],
+    )
+    plan |= {"version": 2, "time": [["mb", 2]]}
+    mb, i = ["mb", 0, 2], ["z0", 0, 4]
+    here = [{"mb": 1}, {"pp": 1}, z(0)]
+    facts = [
+        fact("c0:x", "s:x", [mb, ["pp", 0, 1], i], here, [z(0)]) | {"by": {"input": 0}},
+        fact("c1:%1", "s:%0", [mb, ["pp", 1, 2], i], here, [z(0)]) | {"by": {"output": 0}},
+    ]
+    run, row = {"q0": 1}, {"q1": 1}
+    sent, cut = [run, 0, row], {"q0": 2, "q1": 1}
+    stage = {
+        "kind": "layout",
+        "goal": 1,
+        "title": "received and stacked",
+        "file": "0001",
+        "symbols": [["q0", 0, 2], ["q1", 0, 2]],
+        "premises": [
+            {"k": "bound", "sym": "z0"},
+            {"k": "bound", "sym": "q0"},
+            {"k": "bound", "sym": "q1"},
+            {"k": "bound", "t": "c1:%1", "at": here, "arg": [run, {"pp": 1}, row], "part": 0},
+            {"k": "def", "t": "c1:%1", "at": here, "arg": [run, {"pp": 1}, row]},
+            {"k": "def", "t": "c1:%0", "at": [run, {"pp": 1}, row], "arg": None},
+            {"k": "def", "t": "c0:%1", "at": sent, "arg": None},
+            {"k": "def", "t": "c0:%0", "at": sent, "arg": None},
+            {"k": "hyp", "facts": [0], "at": [run, 0, cut], "lift": [], "kind": "add"},
+            {"k": "def", "t": "s:%0", "at": [z(0)], "arg": None},
+        ],
+    }
+    proof = {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [stage]}
+    verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
+    return forged(Bundle(plan, proof, {}, verdicts))
 
 
 def one_case(
@@ -529,7 +633,7 @@ def forged(bundle: Bundle) -> Bundle:
         patch.setattr(kernel._Texts, "compare", write)
         try:
             examined = kernel.examine(
-                read_manifest(data["manifest.json"]),
+                read_manifest(data),
                 read_plan(data["plan.json"]),
                 read_proof(data["proof.json"]),
                 data,

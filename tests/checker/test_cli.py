@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from checker import cli
 from checker import solvers as replay
 from checker.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, row_parallel, shards
+from samples import Bundle, answers, dump, row_parallel, shards
 
 
 def run(*args: object) -> Result:
@@ -40,7 +42,7 @@ def test_valid(make: Callable[[], Bundle], tmp_path: Path) -> None:
 
 
 def test_json_and_own_plan(bundle: Path) -> None:
-    (bundle.parent / "plan.json").write_bytes((bundle / "plan.json").read_bytes())
+    (bundle.parent / "plan.json").write_bytes((bundle / "data/plan.json").read_bytes())
     result = run(bundle, "--json", "--plan", bundle.parent / "plan.json")
     assert json.loads(result.output)["outputs"][0]["verdict"] == "PROVED"
     (bundle.parent / "plan.json").write_bytes(dump(shards().plan))
@@ -85,6 +87,39 @@ def test_a_solver_that_misbehaves(
     assert result.output.splitlines()[-1].startswith("UNKNOWN: 1 of 1")
 
 
+def test_progress_is_shown_while_solvers_work(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, so that what is printed stays as it is; with ``--quiet`` not at all."""
+    monkeypatch.setattr(cli, "EVERY", 0.01)
+    slow = solver(bundle.parent, "import time; time.sleep(0.3); print('unsat')")
+    loud, quiet = run(bundle, "--solver", slow), run(bundle, "--solver", slow, "--quiet")
+    counted = re.findall(r"^tv-check: solving, (\d+) of 6 answers, \d+ s$", loud.stderr, re.M)
+    assert counted and counted == sorted(counted, key=int) and int(counted[-1]) <= 6
+    assert quiet.stderr == "" and quiet.stdout == loud.stdout
+
+
+def test_a_mistake_of_the_checker_is_no_verdict(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would end with 1, *refuted*."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(cli.kernel, "examine", broken)
+    result = run(bundle)
+    assert result.exit_code == 3 and result.stdout == ""
+    assert result.stderr.splitlines()[-1] == "tv-check: unknown: internal error ValueError"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
+def test_a_machine_without_room_is_no_verdict(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(replay.subprocess, "Popen", full)
+    assert run(bundle).exit_code == 6
+
+
 def test_a_third_solver_that_agrees(bundle: Path) -> None:
     result = run(bundle, "--solver", solver(bundle.parent, "print('unsat')"))
     assert result.exit_code == 0 and "confirmed by" in result.output
@@ -112,20 +147,63 @@ def test_the_default_solvers_answer(tmp_path: Path) -> None:
         assert given["0001"] == "sat" and "unsat" not in given["0002"].split()
 
 
+UNSAT = "0001 unsat\n0002 unsat\n"
+
+
 def test_answers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no solver installed two files of answers do, one does not."""
+    """Without a solver here the answers of two solvers do, those of one do not, however often they come."""
     monkeypatch.setattr(replay, "RUNNERS", {})
     first, second = bundle.parent / "a.txt", bundle.parent / "b.txt"
-    first.write_text("0001 unsat\n0002 unsat\n")
-    second.write_text("0001 unsat\n0002 unsat\n")
-    assert run(bundle, "--answers", first, "--answers", second).exit_code == 0
-    assert run(bundle, "--answers", first).exit_code == 4
-    assert run(bundle).exit_code == 4
-    second.write_text("0001 unsat\n")
-    result = run(bundle, "--answers", first, "--answers", second)
-    assert result.exit_code == 3 and "says nothing" in result.output
-    second.write_text("0001 unsat\n0001 unsat\n")
-    assert run(bundle, "--answers", second).exit_code == 5
+
+    def said(text: str, other: str) -> tuple[int, str]:
+        first.write_text(text)
+        second.write_text(other)
+        result = run(bundle, "--answers", first, "--answers", second)
+        return result.exit_code, result.output
+
+    z3, cvc5 = (answers(bundle, s, UNSAT) for s in ("z3", "cvc5"))
+    code, output = said(z3, cvc5)
+    assert code == 0
+    assert "trusted for the answers of cvc5: whoever made b.txt (of 1)" in output
+    assert run(bundle, "--answers", first).exit_code == run(bundle).exit_code == 4
+    for copy in (z3, answers(bundle, "z3", UNSAT, "4.8.12"), answers(bundle, "Z3-4.8", UNSAT)):
+        code, output = said(z3, copy)
+        assert (code, "2 solvers must confirm, there is z3\n" in output) == (4, True)
+    code, output = said(UNSAT, UNSAT)
+    assert (code, "there is a solver that is not named\n" in output) == (4, True)
+    assert said(z3, UNSAT)[0] == 0, "files without a head were made before, and by one other solver"
+    code, output = said(z3, answers(bundle, "cvc5", "0001 unsat\n"))
+    assert code == 3 and "cvc5 says nothing" in output
+    assert said(z3, answers(bundle, "cvc5", "0001 unsat\n0001 unsat\n"))[0] == 5
+
+
+def test_answers_in_parts_are_joined_and_a_contradiction_proves_nothing(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "RUNNERS", {})
+    parts = []
+    for i, (solver, lines) in enumerate(
+        [("z3", UNSAT), ("cvc5", "0001 unsat\n"), ("cvc5", "0002 unsat\n"), ("cvc5", "0002 sat\n")]
+    ):
+        (bundle.parent / f"part{i}").write_text(answers(bundle, solver, lines))
+        parts += ["--answers", bundle.parent / f"part{i}"]
+    assert run(bundle, *parts[:6]).exit_code == 0
+    result = run(bundle, *parts)
+    assert result.exit_code == 3 and "cvc5 says unsat and sat" in result.output
+
+
+def test_answers_about_another_bundle(bundle: Path) -> None:
+    """Their numbers are the same; they say nothing of this one's obligations."""
+    other = shards().write(bundle.parent / "other")
+    (bundle.parent / "a.txt").write_text(answers(other, "yices", UNSAT))
+    result = run(bundle, "--answers", bundle.parent / "a.txt")
+    assert result.exit_code == 5
+    assert "a.txt: these answers are about the obligations of another bundle" in result.output
+
+
+def test_nothing_to_solve_needs_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "RUNNERS", {})
+    assert run(refuted({"x": "1", "w": "1/2"}, AT).write(tmp_path / "bundle")).exit_code == 1
 
 
 def test_policy(bundle: Path) -> None:
@@ -140,19 +218,18 @@ def test_policy(bundle: Path) -> None:
 
 
 def break_link(folder: Path) -> None:
-    (folder / "proof.json").rename(folder.parent / "p.json")
-    (folder / "proof.json").symlink_to(folder.parent / "p.json")
+    (folder / "data/proof.json").rename(folder.parent / "p.json")
+    (folder / "data/proof.json").symlink_to(folder.parent / "p.json")
 
 
 def traverse(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["members"]["../outside"] = "0" * 64
-    (folder / "manifest.json").write_bytes(dump(manifest))
+    with (folder / "manifest-sha256.txt").open("ab") as file:
+        file.write(b"0" * 64 + b"  data/../outside\n")
 
 
 def duplicate(folder: Path) -> None:
-    data = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(
+    data = (folder / "data/manifest.json").read_text()
+    (folder / "data/manifest.json").write_text(
         data.replace('{"format"', '{"format":"trainverify-bundle","format"', 1)
     )
 
@@ -163,11 +240,11 @@ def duplicate(folder: Path) -> None:
         (break_link, "a link"),
         (traverse, "no valid text"),
         (duplicate, "duplicate key"),
-        (lambda f: (f / "plan.json").unlink(), "is missing"),
+        (lambda f: (f / "data/plan.json").unlink(), "is missing"),
         (lambda f: (f / "sub").mkdir(), "unexpected folder"),
-        (lambda f: (f / "proof.json").write_bytes(b'{"format":'), "no JSON"),
-        (lambda f: (f / "proof.json").write_bytes(b"[" * 9999), "deeply"),
-        (lambda f: (f / "manifest.json").write_bytes(b"1" * 5000), "too many digits"),
+        (lambda f: (f / "data/proof.json").write_bytes(b'{"format":'), "no JSON"),
+        (lambda f: (f / "data/proof.json").write_bytes(b"[" * 9999), "deeply"),
+        (lambda f: (f / "data/manifest.json").write_bytes(b"1" * 5000), "too many digits"),
     ],
 )
 def test_malformed_bundles(bundle: Path, change: Callable[[Path], object], reason: str) -> None:
@@ -178,7 +255,7 @@ def test_malformed_bundles(bundle: Path, change: Callable[[Path], object], reaso
 
 
 def test_changed_member(bundle: Path) -> None:
-    with (bundle / "proof.json").open("ab") as file:
+    with (bundle / "data/proof.json").open("ab") as file:
         file.write(b" ")
     result = run(bundle)
     assert (result.exit_code, result.output.startswith("INVALID: obligation 1 ")) == (1, True)
@@ -210,7 +287,7 @@ def test_a_witness_refutes(tmp_path: Path) -> None:
     result = run(refuted({"x": "1", "w": "1/2"}, AT).write(tmp_path / "bundle"))
     assert result.exit_code == 1, result.output
     assert result.output.splitlines()[-1].startswith("REFUTED: 1 of 1")
-    assert "gives [3, 3] on the plan's side and [6, 6]" in result.output
+    assert "gives 3 on the plan's side and 6" in result.output
     assert "at tp = 1, z0 = 3" in result.output
 
 

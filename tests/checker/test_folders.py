@@ -18,8 +18,11 @@ MAY = {
     "kernel": ("errors", "language", "rules"),
     "solvers": ("errors",),
     "refuting": ("errors", "language", "reading", "rules"),
-    "report": ("language", "rules", "kernel"),
-    "cli": ("errors", "language", "reading", "rules", "kernel", "solvers", "refuting", "report"),
+    "report": ("language", "reading", "rules", "kernel", "refuting"),
+    "endings": (),
+    "reporting": ("endings", "errors", "language", "reading", "kernel", "refuting", "report"),
+    "run": ("errors", "language", "reading", "rules"),
+    "cli": ("endings", "errors", "reading", "kernel", "solvers", "refuting", "report", "reporting", "run"),
 }
 
 

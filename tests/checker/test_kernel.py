@@ -237,7 +237,7 @@ def test_unlisted_and_missing_members() -> None:
 
     data = row_parallel().members()
     parsed = (
-        read_manifest(data["manifest.json"]),
+        read_manifest(data),
         read_plan(data["plan.json"]),
         read_proof(data["proof.json"]),
     )

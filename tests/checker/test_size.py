@@ -7,10 +7,11 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 180, "language": 5_000, "reading": 8_600, "rules": 22_550, "kernel": 3_275, "solvers": 925},
-    **{"cli": 1_300, "refuting": 11_200, "report": 3_550},
+    **{"errors": 180, "language": 5_500, "reading": 9_800, "rules": 26_600, "kernel": 3_350},
+    **{"solvers": 1_500, "endings": 275, "cli": 1_750, "refuting": 11_500, "report": 13_300},
+    **{"reporting": 625, "run": 3_100},
 }
-PROVED = 41_750
+PROVED = 48_800
 
 
 def test_every_folder_stays_within_its_budget() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,11 +36,8 @@ def test_a_program_is_run_once_per_file(tmp_path: Path) -> None:
 
 
 def test_a_program_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(*_: Any, **options: Any) -> None:
-        raise subprocess.TimeoutExpired("solver", options["timeout"])
-
-    monkeypatch.setattr(subprocess, "run", late)
-    assert replay._singly("solver {file}", ["a", "b"]) == ["no answer in time"] * 2
+    monkeypatch.setattr(replay, "SECONDS", 0.05)
+    assert replay._singly("sleep 60", ["a", "b"]) == ["no answer in time"] * 2
 
 
 LOOP = """import sys
@@ -84,11 +81,15 @@ def test_files_are_given_out() -> None:
     """Every solver answers every file, whatever the number of jobs; it sees these texts."""
     files = {f"{n:04}": str(n).encode() for n in range(1, 6)}
 
-    def read(texts: list[str]) -> list[str]:
+    def read(texts: list[str], tick: Callable[[], None]) -> list[str]:
+        for _ in texts:
+            tick()
         return list(texts)
 
     for jobs in (1, 2, 9):
-        found = replay.replay(files, {"a": read, "b": read}, jobs)
+        ticks = Mock()
+        found = replay.replay(files, {"a": read, "b": read}, jobs, ticks)
+        assert ticks.call_count == 10
         assert found == {s: {n: t.decode() for n, t in files.items()} for s in "ab"}
 
 
@@ -102,10 +103,40 @@ def test_which_solvers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_of_answers() -> None:
     good = "0001 unsat\n  1234567\tsat  \n"
-    assert replay.read_answers(good, "f") == {"0001": "unsat", "1234567": "sat"}
-    assert replay.read_answers("", "f") == {}
-    for wrong in ("001 unsat", "12345678 sat", "0001 UNSAT", "0001", "0001 unsat x", "\n"):
+    assert replay.read_answers(good, "f") == ("", "", "", {"0001": "unsat", "1234567": "sat"})
+    assert replay.read_answers("", "f").answers == {}
+    for wrong in ("001 unsat", "12345678 sat", "0001 UNSAT", "0001", "0001 unsat x", "\n", "# more"):
         with pytest.raises(Malformed, match=r"f: .* is no line of the form 'NNNN answer'"):
             replay.read_answers(wrong, "f")
     with pytest.raises(Malformed, match="f: a second answer for 0001"):
         replay.read_answers("0001 unsat\n0001 sat\n", "f")
+
+
+HEAD = "# trainverify answers 1\n# solver z3\n# version Z3 version 4.8.12 - 64 bit\n# obligations ab\n"
+
+
+def test_answers_name_their_solver_and_their_obligations() -> None:
+    """Parts that are put together as one file say it several times, and must say the same."""
+    found = replay.read_answers(f"{HEAD}0001 unsat\n{HEAD}0002 error\n", "f")
+    assert found == ("z3", "Z3 version 4.8.12 - 64 bit", "ab", {"0001": "unsat", "0002": "error"})
+    with pytest.raises(Malformed, match="f: says twice which solver"):
+        replay.read_answers(HEAD + HEAD.replace("z3", "cvc5"), "f")
+    with pytest.raises(Malformed, match="f: says not all of solver, version and obligations"):
+        replay.read_answers("# solver z3\n0001 unsat\n", "f")
+
+
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [
+        ("z3", "z3"), ("/opt/z3-4.8.12/bin/z3 {file}", "z3"), ("z3-4.8", "z3"), ("Z3", "z3"),
+        ("yices-smt2", "yices"), ("cvc5-Linux", "cvc5"), ("cvc4", "cvc4"), ("42", "42"),
+    ],
+)  # fmt: skip
+def test_another_version_is_no_other_solver(name: str, solver: str) -> None:
+    assert replay.independent(name) == solver
+
+
+def test_what_tells_of_one_solver_is_joined() -> None:
+    found = replay.joined([("a", {"1": "unsat"}), ("b", {}), ("a", {"2": "unsat", "1": "unsat"})])
+    assert found == {"a": {"1": "unsat", "2": "unsat"}, "b": {}}
+    assert replay.joined([("a", {"1": "unsat"}), ("a", {"1": "sat"})]) == {"a": {"1": "unsat and sat"}}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,8 +41,9 @@ from tests.conftest import BUILDERS
 from tests.corpus.run import oracle_equal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, dump, forged, row_parallel, shards
+from samples import Bundle, dump, forged, row_parallel, seal, shards, staged
 
+MANIFEST = "manifest-sha256.txt"
 BAD, ACCEPTED, SAT, OPEN = "malformed", "accepted", "refuted by the solver", "no verdict"
 Random = random.Random
 Change = Callable[[Bundle, Random], Any]
@@ -77,6 +79,7 @@ def fresh(make: Callable[[], Bundle]) -> Bundle:
 BASES: dict[str, Callable[[], Bundle]] = {
     "row": partial(fresh, row_parallel),
     "shards": partial(fresh, shards),
+    "staged": partial(fresh, staged),
     "mlp": partial(fresh, partial(emitted, "mlp")),
 }
 
@@ -95,7 +98,7 @@ def outcome(data: dict[str, bytes]) -> tuple[str | int, str]:
     """Obligation number or word, and the message."""
     try:
         examined = kernel.examine(
-            read_manifest(data["manifest.json"]),
+            read_manifest(data),
             read_plan(data["plan.json"]),
             read_proof(data["proof.json"]),
             data,
@@ -283,6 +286,12 @@ def attribute(name: str, how: Callable[[Any, Random, Bundle], Any], *owners: str
     )
 
 
+def elsewhere(forms: Any, rng: Random, b: Bundle) -> Any:
+    """One coordinate of the other end of a message is another."""
+    i = rng.randrange(len(forms))
+    return [shifted(f, rng, b) if k == i else f for k, f in enumerate(forms)]
+
+
 def claim_and_proof(b: Bundle, rng: Random) -> Any:
     """An output relation and the facts that prove it get another coefficient."""
     i = rng.randrange(len(b.plan["outputs"]))
@@ -306,11 +315,12 @@ def circular(b: Bundle, rng: Random) -> Any:
 
 def false_law(b: Bundle, rng: Random) -> Any:
     cases = [c for s in b.proof["stages"] if s["kind"] == "algebra" for c in s["cases"]]
-    schema = rng.choice(("ring", "lattice", "recip"))
+    schema = rng.choice(("ring", "lattice", "recip", "field"))
     left = {
         "ring": ["+", ["lit", "1"], ["lit", "1"]],
         "lattice": ["max2", ["lit", "1"], ["lit", "2"]],
         "recip": ["recip", ["lit", "0"]],
+        "field": ["fexp", ["lit", "1"]],
     }[schema]
     right = ["lit", rng.choice(("0", "1", "-3"))]
     if not cases:
@@ -400,7 +410,7 @@ def unproved(b: Bundle, rng: Random) -> Any:
 PREMISES = at("proof", "stages", "**", "premises")
 FACTS = at("proof", "facts", "*")
 INDEX = at("proof", "stages", "**", "premises", "*", "at", "*")
-ANY = frozenset(range(1, 19)) | {BAD, SAT}
+ANY = frozenset(range(1, 21)) | {BAD, SAT}
 SOME = dict[str, tuple[Change, set[Any] | frozenset[Any]]]
 
 
@@ -680,6 +690,26 @@ WRONG: SOME = {
         attribute("lhs_contract", lambda v, r, b: [1 - d for d in v], "dot_general"),
         {BAD, 4, 8, SAT},
     ),
+    "receiver of a message": (attribute("to", elsewhere, "send"), {19}),
+    "sender of a message": (attribute("from", elsewhere, "recv"), {19}),
+    "number of a message": (attribute("seq", shifted, "send", "recv"), {BAD, 19}),
+    "message not sent": (
+        change(OPS, lambda op, r, b: [op[0], "negate", op[2], op[3], {}, op[5]], ops("send")),
+        {19},
+    ),
+    "message not received": (
+        change(OPS, lambda op, r, b: [op[0], "constant", [], op[3], {"value": "1"}, op[5]], ops("recv")),
+        {19},
+    ),
+    "state that is cut over time": (
+        change(
+            at("plan", "inputs", "*", "pieces", "*"),
+            lambda v, r, b: {**v, "sizes": [n // 2 for n in v["sizes"]], "spec": [{"mb": 2, "z0": 1}]},
+            lambda v: len(v["sizes"]) == 1,
+        ),
+        {BAD, 20},
+    ),
+    "time": (change(at("plan", "time", "*", "1"), shifted), {BAD}),
     "permutation": (attribute("perm", lambda v, r, b: v[::-1], "transpose"), {BAD, 4, 8, SAT}),
 }
 #: Accepted mutants that are no wrong claims, with the reason.
@@ -823,20 +853,24 @@ def test_many_false_claims_are_never_accepted() -> None:
 
 # Bytes and folders ------------------------------------------------------------------------------------------
 
+
+def put_version(data: bytes, text: bytes) -> bytes:
+    """With this in place of the member `version`."""
+    return re.sub(rb'"version":[12]', lambda _: text, data, count=1)
+
+
 BYTES: dict[str, Callable[[bytes], bytes]] = {
-    "member twice": lambda d: d.replace(b'"version":1', b'"version":1,"version":1', 1),
-    "not a number": lambda d: d.replace(b'"version":1', b'"version":NaN', 1),
-    "float": lambda d: d.replace(b'"version":1', b'"version":1.0', 1),
-    "exponent": lambda d: d.replace(b'"version":1', b'"version":1e0', 1),
-    "enormous number": lambda d: d.replace(b'"version":1', b'"version":' + b"9" * 100_000, 1),
-    "enormous text": lambda d: d.replace(b'"version":1', b'"version":"' + b"9" * 100_000 + b'"', 1),
-    "another version": lambda d: d.replace(b'"version":1', b'"version":2', 1),
+    "member twice": lambda d: put_version(d, b'"version":1,"version":1'),
+    "not a number": lambda d: put_version(d, b'"version":NaN'),
+    "float": lambda d: put_version(d, b'"version":1.0'),
+    "exponent": lambda d: put_version(d, b'"version":1e0'),
+    "enormous number": lambda d: put_version(d, b'"version":' + b"9" * 100_000),
+    "enormous text": lambda d: put_version(d, b'"version":"' + b"9" * 100_000 + b'"'),
+    "another version": lambda d: put_version(d, b'"version":3'),
     "another format": lambda d: d.replace(b'"format":"trainverify', b'"format":"x', 1),
-    "deep list": lambda d: d.replace(b'"version":1', b'"version":' + b"[" * 100_000, 1),
-    "deep but closed": lambda d: d.replace(b'"version":1', b'"version":' + b"[" * 400 + b"]" * 400, 1),
-    "deep objects": lambda d: d.replace(
-        b'"version":1', b'"version":' + b'{"a":' * 900 + b"1" + b"}" * 900, 1
-    ),
+    "deep list": lambda d: put_version(d, b'"version":' + b"[" * 100_000),
+    "deep but closed": lambda d: put_version(d, b'"version":' + b"[" * 400 + b"]" * 400),
+    "deep objects": lambda d: put_version(d, b'"version":' + b'{"a":' * 900 + b"1" + b"}" * 900),
     "cut off": lambda d: d[:-10],
     "trailing": lambda d: d + b"{}",
     "no text": lambda d: b"\xff" + d,
@@ -844,7 +878,7 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda d: b"",
     "a list": lambda d: b"[" + d + b"]",
     "null": lambda d: b"null",
-    "unknown member": lambda d: d.replace(b'"version":1', b'"version":1,"extra":[]', 1),
+    "unknown member": lambda d: put_version(d, b'"version":1,"extra":[]'),
 }
 
 
@@ -854,9 +888,11 @@ def test_bytes(member: str, operator: str) -> None:
     data = row_parallel().members()
     changed = BYTES[operator](data[member])
     assert changed != data[member]
-    read = {"plan.json": read_plan, "proof.json": read_proof, "manifest.json": read_manifest}[member]
     with pytest.raises(Malformed) as caught:
-        read(changed)
+        if member == "manifest.json":
+            read_manifest(data | {member: changed})
+        else:
+            {"plan.json": read_plan, "proof.json": read_proof}[member](changed)
     assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
 
 
@@ -910,17 +946,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def linked(f: Path) -> None:
-    (f / "obligations" / "0001.smt2").rename(f.parent / "a")
-    (f / "obligations" / "0001.smt2").symlink_to(f.parent / "a")
+    (f / "data/obligations/0001.smt2").rename(f.parent / "a")
+    (f / "data/obligations/0001.smt2").symlink_to(f.parent / "a")
 
 
 def linked_folder(f: Path) -> None:
-    (f / "obligations").rename(f.parent / "o")
-    (f / "obligations").symlink_to(f.parent / "o")
+    (f / "data/obligations").rename(f.parent / "o")
+    (f / "data/obligations").symlink_to(f.parent / "o")
 
 
 def pipe(f: Path) -> None:
-    os.mkfifo(f / "report.txt")
+    os.mkfifo(f / "data/report.txt")
 
 
 @pytest.mark.parametrize(
@@ -929,9 +965,12 @@ def pipe(f: Path) -> None:
         linked,
         linked_folder,
         pipe,
-        lambda f: (f / "plan.json").unlink(),
-        lambda f: (f / "obligations" / "deep").mkdir(),
-        lambda f: os.truncate(f / "plan.json", 1 << 27),
+        lambda f: (f / "data/plan.json").unlink(),
+        lambda f: (f / "data/obligations/deep").mkdir(),
+        lambda f: (f / "more").mkdir(),
+        lambda f: os.truncate(f / "data/plan.json", 1 << 27),
+        lambda f: (f / "plan.json").write_bytes(b""),
+        lambda f: (f / "data/bagit.txt").write_bytes(b""),
     ],
 )
 def test_folders(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
@@ -956,7 +995,34 @@ def test_folders(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
 )
 def test_member_names(name: str) -> None:
     data = row_parallel().members()
-    manifest = json.loads(data["manifest.json"])
-    manifest["members"][name] = "0" * 64
     with pytest.raises(Malformed):
-        read_manifest(dump(manifest))
+        read_manifest(data | {MANIFEST: data[MANIFEST] + b"0" * 64 + f"  data/{name}\n".encode()})
+
+
+def test_every_byte_of_every_file_counts(tmp_path: Path) -> None:
+    """Whatever file of a bag is changed, one byte more, less or another, its name is said."""
+    place = folder(tmp_path)
+    (place / "bag-info.txt").write_bytes(b"Contact-Name: x\n")
+    seal(place)
+    for path in sorted(p for p in place.rglob("*") if p.is_file()):
+        whole = path.read_bytes()
+        named = "sha256|[.]txt|json" if "sha256" in path.name else path.stem
+        for changed in (whole + b" ", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
+            path.write_bytes(changed)
+            with pytest.raises((Malformed, Rejected), match=named):
+                accepted(place)
+        path.unlink()
+        with pytest.raises((Malformed, Rejected), match=re.escape(path.name)):
+            accepted(place)
+        path.write_bytes(whole)
+    for more in ("x", "data/x", "data/obligations/9999.smt2", "data/report.html", "manifest-md5.txt"):
+        (place / more).write_bytes(b"")
+        with pytest.raises(Rejected, match=f"{more.removeprefix('data/')} is not listed"):
+            accepted(place)
+        (place / more).unlink()
+    accepted(place)
+
+
+def accepted(place: Path) -> None:
+    data = read_bundle(place)
+    kernel.examine(read_manifest(data), read_plan(data["plan.json"]), read_proof(data["proof.json"]), data)

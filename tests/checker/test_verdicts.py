@@ -32,7 +32,7 @@ ALL = {"0001": "unsat", "0002": "unsat"}
 def examine(bundle: Bundle, data: dict[str, bytes]) -> kernel.Examined:
     own = bundle.members()
     return kernel.examine(
-        read_manifest(own["manifest.json"]), read_plan(own["plan.json"]), read_proof(own["proof.json"]), data
+        read_manifest(own), read_plan(own["plan.json"]), read_proof(own["proof.json"]), data
     )
 
 
@@ -42,11 +42,8 @@ def test_every_member_is_there() -> None:
     assert examine(bundle, data).cases == 2
     for name in data:
         rest = {k: v for k, v in data.items() if k != name}
-        if name == "manifest.json":
-            assert examine(bundle, rest).cases == 2
-        else:
-            with refuses(1, f"{name} is missing or not what the manifest lists"):
-                examine(bundle, rest)
+        with refuses(1, f"{name} is missing or not what the manifest lists"):
+            examine(bundle, rest)
 
 
 def test_files_are_numbered_in_order_of_first_use() -> None:
@@ -60,7 +57,7 @@ def test_files_are_numbered_in_order_of_first_use() -> None:
 @pytest.mark.parametrize(
     "change,line,expected,found",
     [
-        (lambda t: t.replace("QF_UFLRA", "QF_UFLIRA"), 2, "(set-logic QF_UFLRA)", "(set-logic QF_UFLIRA)"),
+        (lambda t: t.replace("QF_UFLRA", "ALL"), 2, "(set-logic QF_UFLRA)", "(set-logic ALL)"),
         (lambda t: t + "\n", 32, "", ""),
         (lambda t: t.removesuffix("(exit)\n"), 31, "(exit)", ""),
         (lambda t: t.replace("(check-sat)\n(exit)\n", ""), 30, "(check-sat)", ""),
@@ -78,6 +75,19 @@ def test_the_first_line_that_differs_is_named(change: Any, line: int, expected: 
     assert caught.value.detail == (
         f"obligations/0001.smt2, line {line}: expected {expected!r}, found {found!r}"
     )
+
+
+def test_bundles_of_version_1_are_checked_with_the_logics_that_they_have() -> None:
+    """Whoever has a certificate of the first version can still check it; its texts are what they were."""
+    bundle = shards()
+    bundle.version = 1
+    with refuses(12, r"0001.smt2, line 2: expected '.set-logic QF_UFLIRA.', found '.set-logic ALL.'"):
+        bundle.examine()
+    bundle.files = {n: t.replace("set-logic ALL", "set-logic QF_UFLIRA") for n, t in bundle.files.items()}
+    assert conclude(bundle).outputs[0].verdict == "PROVED"
+    bundle.version = 2
+    with refuses(12, "line 2: expected '.set-logic ALL.', found '.set-logic QF_UFLIRA.'"):
+        bundle.examine()
 
 
 def test_cases_share_a_file_that_agrees_but_for_comments() -> None:
@@ -326,7 +336,7 @@ def step(
         )
     )
     proved = [kernel.Output(r.spec, r.plan, "PROVED", "") for r in plan.outputs]
-    return kernel._invariant(plan, proved)
+    return kernel.invariant(plan, proved)
 
 
 def test_the_step_is_an_invariant() -> None:
@@ -348,22 +358,22 @@ def test_the_step_is_an_invariant() -> None:
 def test_what_else_ends_the_invariant() -> None:
     plan = read_plan(dump(shards().plan))
     unproved = kernel.Output("y", "y", "UNKNOWN", "why")
-    assert kernel._invariant(plan, [unproved]) == ("y is not proved",)
+    assert kernel.invariant(plan, [unproved]) == ("y is not proved",)
     empty = copy.deepcopy(shards().plan) | {"outputs": []}
-    assert kernel._invariant(read_plan(dump(empty)), []) == ("nothing is claimed",)
+    assert kernel.invariant(read_plan(dump(empty)), []) == ("nothing is claimed",)
     extra = json.loads(json.dumps(shards().plan))
     del extra["given"]
     for own in (extra["specification"], *(c["program"] for c in extra["classes"])):
         own["outputs"].append(["x", "x"])
-    assert kernel._invariant(read_plan(dump(extra)), []) == (
+    assert kernel.invariant(read_plan(dump(extra)), []) == (
         "specification state x leaves the step under another relation than it enters",
         "plan state x leaves the step under another relation than it enters",
     )
     extra["inputs"] = []
-    assert kernel._invariant(read_plan(dump(extra)), []) == (), "nothing is said of x at either end"
+    assert kernel.invariant(read_plan(dump(extra)), []) == (), "nothing is said of x at either end"
     extra["outputs"] = [relation("x", "x", *(piece(f"c{r}", [3, 2], [z(0), z(1)], [{"dp": 3, "z0": 1}, z(1)])
                                              for r in range(2)))]  # fmt: skip
-    assert kernel._invariant(read_plan(dump(extra)), []) == (), "nor of x on the way in"
+    assert kernel.invariant(read_plan(dump(extra)), []) == (), "nor of x on the way in"
 
 
 def test_the_range_of_a_state_is_told_once() -> None:
@@ -372,5 +382,5 @@ def test_the_range_of_a_state_is_told_once() -> None:
     whole = relation("w", "w", piece("c0", [4], [z(0)], [z(0)]))
     plan = plan_of([["r", 1]], own, [{"name": "c0", "box": {"r": [0, 1]}, "program": own}], [whole], [whole],
                    None, {"w": [0, 9]})  # fmt: skip
-    assert kernel._invariant(read_plan(dump(plan)), []) == (
+    assert kernel.invariant(read_plan(dump(plan)), []) == (
         "the declared range of the state w is not re-established",)  # fmt: skip

@@ -151,12 +151,12 @@ def proved(left: Term, right: Term, sizes: Sizes) -> bool:
         return False
     proof = found.proof(wanted, "unsat")
     verdict = (OutputVerdict("y", "y", "PROVED"),)
-    bundle = Bundle(plan, proof.document, {o.file: o.text for o in proof.obligations}, verdict, "unsat", "")
+    bundle = Bundle(plan, proof.document, {o.file: o.text for o in proof.obligations}, verdict, "unsat")
     with tempfile.TemporaryDirectory(prefix="tv-fuzz-") as scratch:
         write(bundle, Path(scratch, "bundle"))
         members = read_bundle(Path(scratch, "bundle"))
     kernel.examine(
-        read_manifest(members["manifest.json"]),
+        read_manifest(members),
         read_plan(members["plan.json"]),
         read_proof(members["proof.json"]),
         members,

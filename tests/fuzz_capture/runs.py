@@ -25,7 +25,7 @@ from .functions import Outcome
 
 STEPS = 3
 #: Seeds whose single device is traced before processes are forked.
-WARMING = range(100, 108)
+WARMING = range(100, 116)
 
 
 def _load(path: object) -> protocol.Definition:

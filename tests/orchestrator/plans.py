@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.plan.placements import Placement, Shard
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Plan, Relation
 from orchestrator.errors import Unproved
 from orchestrator.proving.engine import Engine
 from orchestrator.solving.cores import Cores
 
+#: Equal obligations of all plans of a test run are solved once: a core depends on the text alone.
+CORES = Cores()
 Write = Callable[[ProgramBuilder], None]
-Layout = Mapping[str, Mapping[str, Placement]]
+Layout = Mapping[str, Mapping[str, Placement]] | Sequence[Relation]
 
 
 def pair(
@@ -31,7 +33,7 @@ def pair(
 
 def unproved(plan: Plan) -> list[str]:
     """Why claims have no proof, one line each."""
-    engine = Engine(plan, Cores())
+    engine = Engine(plan, CORES)
     engine.relate()
     out = []
     for claims in engine.claims():

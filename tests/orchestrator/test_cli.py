@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from certificates.plan.writing import dump
 from orchestrator import cli
 from orchestrator.children import Checked
 from orchestrator.cli import emit_main, verify_main
+from orchestrator.emit import Emission
 from tests.corpus.mutate import mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,8 +95,8 @@ def test_one_json_object(bad: Path, tmp_path: Path) -> None:
     assert said["exit_code"] == result.exit_code == 1
     assert said["verdict"].startswith("REFUTED")
     assert {o["plan"]: o["verdict"] for o in said["outputs"]}["params.w2"] == "REFUTED"
-    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text("ascii"))
-    assert said["digest"] == manifest["members"]["plan.json"]
+    manifest = json.loads((tmp_path / "b/data/manifest.json").read_text("ascii"))
+    assert f"{said['digest']}  data/plan.json\n" in (tmp_path / "b/manifest-sha256.txt").read_text("ascii")
     assert said["outputs"] == manifest["verdicts"]
     assert {"relate", "prove", "confirm", "witness", "write"} <= set(said["seconds"])
 
@@ -107,7 +109,7 @@ def test_usage_is_2(good: Path, tmp_path: Path) -> None:
     assert good.exists()
     (tmp_path / "file").write_text("", encoding="ascii")
     result = emit(good, "--out", tmp_path / "file" / "b")
-    assert result.exit_code == 2 and "file" in result.stderr
+    assert result.exit_code == 6 and last(result).startswith("FAILED: ") and "file" in last(result)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +171,9 @@ def test_an_interrupted_run_is_not_refuted(
     for step in ("run_checker", "emit", "load"):
         monkeypatch.setattr(cli, step, interrupted)
         result = verify(good, "--out", tmp_path / "b")
-        assert result.exit_code == 3 and last(result).startswith("UNKNOWN: interrupted"), step
+        assert result.exit_code == 130 and last(result).startswith("INTERRUPTED: no verdict"), step
     result = emit(good, "--out", tmp_path / "b")
-    assert result.exit_code == 3 and last(result).startswith("UNKNOWN: interrupted")
+    assert result.exit_code == 130 and last(result).startswith("INTERRUPTED: no verdict")
 
 
 # --- tv-verify ---------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def test_verify_passes_on_the_checkers_report(good: Path, tmp_path: Path) -> Non
     assert result.exit_code == 0
     assert last(result).startswith("VALID: all 5 outputs")
     assert "claim: the step is an INVARIANT" in result.stdout
-    assert (tmp_path / "b" / "manifest.json").exists()
+    assert (tmp_path / "b/data/manifest.json").exists()
 
 
 def test_verify_keeps_nothing_by_default(good: Path, tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_verify_keeps_nothing_by_default(good: Path, tmp_path: Path) -> None:
 def test_verify_refutes_and_says_where_to_look(bad: Path) -> None:
     result = verify(bad)
     assert result.exit_code == 1 and last(result).startswith("REFUTED")
-    assert "diagnosis: params.w2: " in result.stdout and "conftest.py:32" in result.stdout
+    assert "diagnosis: params.w2: " in result.stdout and "conftest.py:34" in result.stdout
 
 
 def test_verify_in_json(bad: Path) -> None:
@@ -204,9 +206,17 @@ def test_verify_in_json(bad: Path) -> None:
     assert said["emit"]["counts"]["proved"] == 4 and "check" in said["seconds"]
 
 
-@pytest.mark.parametrize("code", [1, 3, 4, 5])
-def test_only_the_checkers_exit_code_decides(good: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+@pytest.fixture(scope="module")
+def emission(mlp: Plan, tmp_path_factory: pytest.TempPathFactory) -> Emission:
+    return cli.emit(mlp, tmp_path_factory.mktemp("once") / "b")
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 5, 6])
+def test_only_the_checkers_exit_code_decides(
+    good: Path, monkeypatch: pytest.MonkeyPatch, emission: Emission, code: int
+) -> None:
     """Whatever the emitter believes, and whatever verdict the checker's text speaks of."""
+    monkeypatch.setattr(cli, "emit", lambda *_, **__: emission)
     proved = OutputVerdict("loss", "loss", "PROVED")
     answer = Checked(code, ("VALID: it is fine",), (proved,), {})
     monkeypatch.setattr(cli, "run_checker", lambda *_: answer)
@@ -231,7 +241,7 @@ def test_a_checker_that_dies_is_no_verdict(good: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(children, "command", lambda *_, c=code: [sys.executable, "-c", c])
         checked = children.run_checker(good)
         assert checked.exit_code not in (0, 1) and checked.outputs == ()
-        assert checked.lines[-1].startswith("UNKNOWN: tv-check ended")
+        assert re.match("UNKNOWN: tv-check (ended with code|was ended by SIGABRT)", checked.lines[-1])
 
 
 def test_the_checker_that_runs_is_the_one_beside_this_package(
@@ -244,3 +254,35 @@ def test_the_checker_that_runs_is_the_one_beside_this_package(
     monkeypatch.chdir(tmp_path)
     result = verify(good, "--quiet")
     assert result.exit_code == 0 and last(result).startswith("VALID: all 5 outputs")
+
+
+# --- what is said of the run -------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_the_run_is_kept_apart(good: Path, tmp_path: Path) -> None:
+    """From a file and from options, which win; nothing of the proof changes."""
+    (tmp_path / "about.json").write_text('{"who": "team", "commit": "old"}')
+    said = ("--about", tmp_path / "about.json", "--about-commit", "new", "--about-dataset", "c4@1")
+    assert emit(good, "--out", tmp_path / "b", "--no-solve", *said).exit_code == 0
+    assert emit(good, "--out", tmp_path / "silent", "--no-solve").exit_code == 0
+    told, silent = read(tmp_path / "b"), read(tmp_path / "silent")
+    assert told.about == {"who": "team", "commit": "new", "dataset": "c4@1"} and silent.about is None
+    assert (told.proof, told.obligations) == (silent.proof, silent.obligations)
+    lines = told.reports["report.txt"].decode().splitlines()
+    at = lines.index("Said by the maker, not checked")
+    assert lines[at + 1 : at + 4] == ["  made by: team", "  source commit: new", "  data set: c4@1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (("--about-who", "a\nVALID"), "MALFORMED: --about-...: who must be one line"),
+        (("--about", "no such file"), "MALFORMED: cannot read no such file"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(
+    good: Path, tmp_path: Path, said: tuple[str, ...], reason: str
+) -> None:
+    result = emit(good, "--out", tmp_path / "b", "--no-solve", *said)
+    assert result.exit_code == 5 and last(result).startswith(reason)
+    assert not (tmp_path / "b").exists()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from certificates.authoring.build import ProgramBuilder, build_plan
-from certificates.plan.placements import Replicate, Shard
-from certificates.plan.plan import Plan
+from certificates.authoring.build import ProgramBuilder, build_plan, full_box
+from certificates.plan.placements import Placement, Replicate, Shard, relate
+from certificates.plan.plan import Mesh, Plan, RankClass, Relation
+from certificates.plan.program import Program
 
 from ..orchestrator.plans import Layout, Write
 
@@ -29,3 +30,11 @@ def by_rank(
     return build_plan(
         name="by-rank", mesh=TP, specification=spec.build(), classes=classes, inputs=inputs, outputs=outputs
     )
+
+
+def placed(
+    name: str, shape: Sequence[int], placements: Mapping[str, Placement], mesh: Mapping[str, int]
+) -> Relation:
+    """A tensor by its placements, where all ranks run one program."""
+    classes = [RankClass("c0", full_box(mesh), Program({}, (), {}))]
+    return relate(name, shape, placements, Mesh(dict(mesh)), classes)

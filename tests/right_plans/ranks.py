@@ -34,6 +34,9 @@ class Rank(nn.Module):
     ) -> None:
         super().__init__()
         self.groups = {a: mesh[a].get_group() for a in mesh.mesh_dim_names or ()}
+        for name, value in vars(model).items():
+            if not name.startswith("_"):
+                setattr(self, name, value)
         for name, layer in model.named_children():
             self.add_module(name, layer)
         for name, parameter in list(model.named_parameters(recurse=False)):

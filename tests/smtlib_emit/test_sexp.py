@@ -71,7 +71,7 @@ def test_a_free_function_is_free_in_every_solver(function: str) -> None:
 
 def script(premises: list[tuple[str, sexp.Sexp]], goal: sexp.Sexp) -> str:
     return sexp.script(
-        logic="QF_UFLIRA", title="a title", status="unsat", premises=premises, goal=goal,
+        letter="t", title="a title", status="unsat", premises=premises, goal=goal,
         symbols=("z0", "q0"), declare=lambda s: ("(Int) Real", f"the tensor {s.of}"),
     )  # fmt: skip
 
@@ -92,3 +92,23 @@ def test_files_that_differ_in_comments_only_are_one_obligation() -> None:
     other = text.replace("a title", "another title")
     assert text != other and sexp.without_comments(text) == sexp.without_comments(other)
     assert confirm_z3(sexp.without_comments(text)) == "sat"
+
+
+@pytest.mark.parametrize(
+    ("signatures", "words", "logic"),
+    [
+        (["() Real", "(Real Real) Real"], {"=", "2.0"}, "QF_UFLRA"),
+        (["() Real"], {"=", "2.0"}, "QF_LRA"),
+        (["() Int", "(Int) Int"], {"="}, "QF_UFLIA"),
+        (["() Int", "(Int) Bool"], {"="}, "QF_UFLIA"),
+        (["() Int"], {"<="}, "QF_LIA"),
+        (["() Bool"], {"and"}, "QF_UF"),
+        ([], {"3", "="}, "QF_LIA"),
+        ([], {"3.0", "="}, "QF_LRA"),
+        (["() Int", "(Int) Real"], {"="}, "ALL"),
+        (["() Int"], {"to_real", "="}, "ALL"),
+        (["() Real"], {"=", "3"}, "ALL"),
+    ],
+)
+def test_the_logic_is_the_least_of_the_standard(signatures: list[str], words: set[str], logic: str) -> None:
+    assert sexp.logic_of(signatures, words) == logic

@@ -6,6 +6,7 @@ through it.
 
 from . import (
     attention,
+    batches,
     collectives,
     complex,
     creation,
@@ -13,9 +14,13 @@ from . import (
     indexing,
     linear,
     losses,
+    moments,
+    moves,
     normalization,
     optimizer,
     reductions,
+    scattering,
+    windows,
 )
 from .driver import Lowering, RankProgram
 
@@ -23,6 +28,7 @@ __all__ = [
     "Lowering",
     "RankProgram",
     "attention",
+    "batches",
     "collectives",
     "complex",
     "creation",
@@ -30,7 +36,11 @@ __all__ = [
     "indexing",
     "linear",
     "losses",
+    "moments",
+    "moves",
     "normalization",
     "optimizer",
     "reductions",
+    "scattering",
+    "windows",
 ]

@@ -21,11 +21,13 @@ from ..errors import (
     gathered,
 )
 from ..memory import Geometry, Memory, meet
+from ..missing import instead_of
 from ..recorder import GroupRef, Node, TensorRef
-from ..refusals import OUTSIDE, instead_of
+from ..refusals import OUTSIDE
 from ..waits import Waits
 from .arguments import bind
 from .complex import conjugate
+from .decompositions import Expansion, expand
 from .foreach import single_ops
 from .table import EFFECTS, Context, find
 
@@ -72,6 +74,8 @@ class Lowering:
         self._waits = Waits()
         self._reading: TensorRef | None = None
         self._fresh = 0
+        #: They keep storages alive, so that no two tensors share an identity.
+        self._expansions: list[Expansion] = []
         self._specification = specification
 
     def add_input(self, name: str, ref: TensorRef, bounds: tuple[int, int] | None = None) -> None:
@@ -129,6 +133,7 @@ class Lowering:
         single = single_ops(node)
         if single is not None:
             for part in single:
+                self.context.op = part.op
                 self._step(part)
             return
         outs = _tensors(node.outs)
@@ -136,10 +141,12 @@ class Lowering:
         if node.view and outs and {t.storage for t in outs} <= sources:
             return  # its geometry over the storage says everything
         rule = find(node.op)
-        if rule is None:
+        expansion = expand(node) if rule is None else None
+        if rule is None and expansion is None:
             raise UnsupportedOpError(node.op, instead=instead_of(node.op))
-        given = bind(node.op, rule, node.args, node.kwargs)
-        if len({t.complex for t in _tensors(given)}) > 1:
+        given = {} if rule is None else bind(node.op, rule, node.args, node.kwargs)
+        read = (node.args, dict(node.kwargs)) if rule is None else given
+        if len({t.complex for t in _tensors(read)}) > 1:
             raise LoweringError("operands are complex and real")
         results = tree_leaves(node.outs)
         if node.writes and outs and len(outs) != len(node.writes):
@@ -147,17 +154,21 @@ class Lowering:
         for target, out in zip(node.writes, outs, strict=False):
             if target.storage == out.storage and target.geometry != out.geometry:
                 raise AliasingError("an out= tensor of another shape, which the op resizes")
-        if any(_torn(source, target) for target in node.writes for source in _tensors(given)):
+        if any(_torn(source, target) for target in node.writes for source in _tensors(read)):
             raise AliasingError(
                 "the op writes memory that it also reads elsewhere: the result depends on PyTorch's order",
                 instead="clone() what is read: x.add_(x[0].clone())",
             )
         targets = list(node.writes) or results
         self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in _tensors(targets))
-        values = rule.lower(
-            self.context, **tree_map(lambda x: self.read(x) if isinstance(x, TensorRef) else x, given)
-        )
-        values = [values] if isinstance(values, Value) else list(values)
+        if rule is None:
+            assert expansion is not None
+            values = self._expanded(expansion)
+        else:
+            lowered = rule.lower(
+                self.context, **tree_map(lambda x: self.read(x) if isinstance(x, TensorRef) else x, given)
+            )
+            values = [lowered] if isinstance(lowered, Value) else list(lowered)
         if len(values) > len(targets):
             raise LoweringError(f"its lowering gives {len(values)} results for {len(targets)}")
         # Fake tensors stand in for a real one that is written: what the op returns is another storage.
@@ -167,6 +178,21 @@ class Lowering:
                 if isinstance(target, TensorRef):
                     value = values[i] if i < len(values) else None
                     self.write(target, value or self._no_result(target, i))
+
+    def _expanded(self, expansion: Expansion) -> list[Value | None]:
+        """The results of an op that PyTorch takes apart."""
+        self._expansions.append(expansion)
+        for given, stand_in in expansion.inputs:
+            self.memory.write(stand_in.storage, stand_in.dtype, stand_in.geometry, self.read(given))
+        op, out = self.context.op, self.context.out
+        for part in expansion.nodes:
+            self.context.op = part.op
+            self._step(part)
+        self.context.op, self.context.out = op, out
+        values = [None if ref is None else self.read(ref) for ref in expansion.outs]
+        if [v.type for v in values if v is not None] != list(out):
+            raise LoweringError("PyTorch takes it apart into an op of another shape or type")
+        return values
 
     def _no_result(self, target: TensorRef, index: int) -> Value:
         """Stands for a result that the lowering does not give; an error only if an output depends on it."""

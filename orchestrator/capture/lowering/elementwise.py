@@ -36,6 +36,8 @@ for _aten, _ir in {
     "div": "divide",
     "maximum": "maximum",
     "minimum": "minimum",
+    "fmax": "maximum",  # they differ where an operand is no number
+    "fmin": "minimum",
 }.items():
     lowers(f"aten.{_aten}")(_arithmetic(_ir))
 
@@ -72,6 +74,54 @@ def _log1p(c: Context, x: Value) -> Value:
     """``log(x + 1)``; what PyTorch does about cancellation is rounding, which is outside the claim."""
     x = c.value(x, c.out[0].dtype)
     return c.b.unary("log", c.b.binary("add", x, c.b.like(1, x)))
+
+
+@lowers("aten.exp2")
+def _exp2(c: Context, x: Value) -> Value:
+    x = c.value(x, c.out[0].dtype)
+    return c.b.binary("power", c.b.like(2, x), x)
+
+
+def _logarithm(base: int) -> Lower:
+    def lower(c: Context, x: Value) -> Value:
+        x = c.value(x, c.out[0].dtype)
+        return c.b.binary("divide", c.b.unary("log", x), c.b.unary("log", c.b.like(base, x)))
+
+    return lower
+
+
+for _base in (2, 10):
+    lowers(f"aten.log{_base}")(_logarithm(_base))
+
+
+@lowers("aten.tan")
+def _tan(c: Context, x: Value) -> Value:
+    x = c.value(x, c.out[0].dtype)
+    return c.b.binary("divide", c.b.unary("sine", x), c.b.unary("cosine", x))
+
+
+@lowers("aten.sinh", "aten.cosh")
+def _hyperbolic(c: Context, x: Value) -> Value:
+    """Half the difference, or sum, of ``exp(x)`` and ``exp(-x)``."""
+    x = c.value(x, c.out[0].dtype)
+    up, down = c.b.unary("exponential", x), c.b.unary("exponential", c.b.unary("negate", x))
+    return c.b.scale(c.b.binary("subtract" if ".sinh" in c.op else "add", up, down), 0.5)
+
+
+@lowers("aten.sign", "aten.sgn", "prims.sign")
+def _sign(c: Context, x: Value) -> Value:
+    if x.dtype == "i1":
+        return x
+    zero = c.b.like(0, x)
+    negative = c.b.select(c.b.compare("LT", x, zero), c.b.like(-1, x), zero)
+    return c.b.select(c.b.compare("GT", x, zero), c.b.like(1, x), negative)
+
+
+@lowers("aten.logical_xor", "aten.bitwise_xor", "aten.__xor__")
+def _xor(c: Context, x: Operand, y: Operand) -> Value:
+    if "logical" not in c.op and not c.sort(x) == c.sort(y) == "Bool":
+        raise c.refuse("bitwise operation on integers")
+    return c.b.compare("NE", c.value(x, "i1"), c.value(y, "i1"))
 
 
 @lowers("aten.expm1")
@@ -113,7 +163,7 @@ def _compare(direction: str) -> Lower:
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    lowers(f"aten.{_name}")(_compare(_name.upper()))
+    lowers(f"aten.{_name}", f"prims.{_name}")(_compare(_name.upper()))
 
 
 def _boolean(name: str) -> Lower:
@@ -166,12 +216,36 @@ def _pow(c: Context, x: Operand, y: Operand) -> Value:
     }
     if y in special:
         return special[float(y)]()
-    if float(y) != int(y) or not 0 < y <= 8:
+    if float(y) != int(y):
+        return c.b.binary("power", x, c.b.like(y, x))
+    result, count = x, abs(int(y))
+    if count > 8:
         raise c.refuse(f"power {y!r}")
-    result = x
-    for _ in range(int(y) - 1):
+    for _ in range(count - 1):
         result = c.b.binary("multiply", result, x)
-    return result
+    return result if count == y else c.b.binary("divide", c.b.like(1, x), result)
+
+
+@lowers("aten.hypot")
+def _hypot(c: Context, x: Value, y: Value) -> Value:
+    dtype = c.out[0].dtype
+    x, y = c.value(x, dtype), c.value(y, dtype)
+    return c.b.unary("sqrt", c.b.binary("add", c.b.binary("multiply", x, x), c.b.binary("multiply", y, y)))
+
+
+@lowers("aten.erfc")
+def _erfc(c: Context, x: Value) -> Value:
+    x = c.value(x, c.out[0].dtype)
+    return c.b.binary("subtract", c.b.like(1, x), c.b.unary("erf", x))
+
+
+@lowers("aten.xlogy")
+def _xlogy(c: Context, x: Operand, y: Operand) -> Value:
+    """``x * log(y)``, and 0 where ``x`` is."""
+    dtype = c.out[0].dtype
+    left, right = c.value(x, dtype), c.value(y, dtype)
+    product = c.b.binary("multiply", left, c.b.unary("log", right))
+    return c.b.select(c.b.compare("EQ", left, c.b.like(0, left)), c.b.like(0, product), product)
 
 
 @lowers("aten.silu")
@@ -207,6 +281,12 @@ def _relu(c: Context, x: Value) -> Value:
 @lowers("aten.threshold_backward")
 def _threshold_backward(c: Context, grad: Value, x: Value, threshold: float) -> Value:
     return c.b.select(c.b.compare("GT", x, c.b.like(threshold, x)), grad, c.b.like(0, grad))
+
+
+@lowers("aten.hardshrink_backward", "aten.softshrink_backward")
+def _shrink_backward(c: Context, grad: Value, x: Value, edge: float) -> Value:
+    inside = c.b.compare("LE", c.b.unary("abs", x), c.b.like(edge, x))
+    return c.b.select(inside, c.b.like(0, grad), grad)
 
 
 @lowers("aten.clamp", "aten.clamp_min", "aten.clamp_max")
@@ -255,6 +335,6 @@ def _copy(c: Context, x: Value) -> Value:
     return c.b.reshape(c.value(x, c.out[0].dtype), c.out[0].shape)
 
 
-@lowers("aten.copy", ignores=("self",))
+@lowers("aten.copy", "prims.copy_to", ignores=("self", "a"))
 def _copy_from(c: Context, source: Value) -> Value:
     return c.b.expand(c.value(source, c.out[0].dtype), c.out[0].shape)

@@ -11,10 +11,29 @@ from .arguments import schema
 
 _PREFIX = "aten._foreach_"
 #: Elementwise ops whose arguments are those of the op of one tensor, by the name of the latter.
-_SINGLE = {name: name for name in ("add", "sub", "mul", "div", "sqrt", "neg", "exp", "abs", "zero")} | {
-    "norm": "linalg_vector_norm"
-}
+_UNARY = (
+    *("sqrt", "neg", "exp", "abs", "zero", "sign", "reciprocal", "rsqrt", "log", "sin", "cos", "tanh"),
+    *("sigmoid", "log1p", "expm1", "erf", "erfc"),
+)
+_SINGLE = {
+    name: name
+    for name in (
+        *(*_UNARY, "add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv", "pow"),
+        *("clamp_min", "clamp_max", "maximum", "minimum"),
+    )
+} | {"norm": "linalg_vector_norm"}
 _OVERLOADS = {"List": "Tensor", "ScalarList": "Scalar"}
+#: Ops of which one tensor has other overloads: by that of the list.
+_OTHERS: dict[str, dict[str, str]] = {
+    "norm": {"Scalar": "default"},
+    "pow": {"List": "Tensor_Tensor", "Scalar": "Tensor_Scalar", "ScalarList": "Tensor_Scalar"},
+    **{name: {"Scalar": "default", "ScalarList": "default"} for name in ("addcmul", "addcdiv")},
+    **{
+        name: {"List": "Tensor", "Scalar": "default", "ScalarList": "default"}
+        for name in ("clamp_min", "clamp_max")
+    },
+    **{name: {"List": "default"} for name in ("maximum", "minimum")},
+}
 
 
 def single_ops(node: Node) -> Iterator[Node] | None:
@@ -23,7 +42,12 @@ def single_ops(node: Node) -> Iterator[Node] | None:
     base = name.rstrip("_")
     if not node.op.startswith(_PREFIX) or base not in _SINGLE:
         return None
-    overload = "default" if base == "norm" else _OVERLOADS.get(overload, overload)
+    if base in _OTHERS:
+        if overload not in _OTHERS[base]:
+            return None
+        overload = _OTHERS[base][overload]
+    else:
+        overload = _OVERLOADS.get(overload, overload)
     op = f"aten.{_SINGLE[base]}{name[len(base) :]}.{overload}"
     return (_single(node, op, i) for i in range(len(node.args[0])))
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..builder import Literal, Value, broadcast_shape
+from ..builder import Literal, Value
 from ..recorder import Node
-from .ranges import wrapped
+from .places import Places, places
 from .table import Context, axis_of, effects, lowers
+
+#: Rows that are put in places apart from each other: each is a piece of a concatenation.
+_PIECES = 64
 
 
 @lowers("aten.embedding", ignores=("padding_idx", "scale_grad_by_freq", "sparse"))
@@ -75,65 +78,113 @@ def _of_positions(c: Context, x: Value, rank: int) -> Value | None:
 
 @lowers("aten.gather", ignores=("sparse_grad",))
 def _gather(c: Context, x: Value, dim: int, index: Value) -> Value:
-    """Lookup along the last dimension; the dimensions before it must be taken whole."""
-    dim = axis_of(dim, len(x.shape))
-    if dim != len(x.shape) - 1 or index.shape[:dim] != x.shape[:dim]:
-        raise c.refuse(f"gather of {list(index.shape)} along dimension {dim} of {list(x.shape)}")
-    return c.b.gather(x, index, axis=dim, batch_dims=dim)
+    """Look-up along one dimension, which comes last; of the others as many elements as the index has."""
+    rank = len(x.shape)
+    if not rank:
+        return c.b.reshape(x, index.shape)
+    dim = axis_of(dim, rank)
+    sizes = [n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))]
+    order = last(dim, rank)
+    found = c.b.gather(
+        c.b.transpose(c.b.slice(x, [0] * rank, sizes), order),
+        c.b.transpose(index, order),
+        axis=rank - 1,
+        batch_dims=rank - 1,
+    )
+    return c.b.transpose(found, back(order))
 
 
-@lowers("aten.index")
+def last(dim: int, rank: int) -> list[int]:
+    """The order of dimensions in which ``dim`` comes last."""
+    return [*(d for d in range(rank) if d != dim), dim]
+
+
+def back(order: Sequence[int]) -> list[int]:
+    """The order that undoes ``order``."""
+    return [order.index(d) for d in range(len(order))]
+
+
+@lowers("aten.index", "aten._unsafe_index")
 def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Rows of ``x`` by number."""
-    first = indices[0]
-    if first is None or len(indices) > 1 or first.type.sort != "Int":
-        raise c.refuse("an index that is no tensor of row numbers")
-    return c.b.gather(x, wrapped(c, first, x.shape[0]), axis=0, batch_dims=0)
+    at = places(c, x.shape, indices)
+    if not at.counted and at.looked_up == 1:
+        return c.b.gather(x, at.index, axis=at.order[0], batch_dims=0)
+    found = c.b.gather(at.flattened(c, x), at.index, axis=at.counted, batch_dims=at.counted)
+    return at.gathered(c, found)
 
 
 @lowers("aten.index_select")
 def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    if not x.shape:
+        return c.b.reshape(x, c.out[0].shape)
     return c.b.gather(x, index, axis=axis_of(dim, len(x.shape)), batch_dims=0)
 
 
-@lowers("aten.index_put")
+@lowers("aten.index_put", "aten._unsafe_index_put")
 def _index_put(
     c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    """A masked fill, one entry per row of a matrix (``x[arange(n), columns] = values``), or added rows."""
-    first = indices[0]
-    if first is None or any(i is None for i in indices):
-        raise c.refuse("index_put that skips dimensions")
+    """A masked fill, or values at places: added there, or written if no two of them meet."""
+    masks = [(d, i) for d, i in enumerate(indices) if i is not None and i.dtype == "i1"]
+    if masks:
+        if len(masks) < sum(i is not None for i in indices) or len(masks) > 1:
+            raise c.refuse("a mask among several indices")
+        return _filled(c, x, *masks[0], values, accumulate)
+    at = places(c, x.shape, indices)
+    target = at.flattened(c, x)
+    uniform = _same_everywhere(at, values)
     if accumulate:
-        return _rows_added(c, x, indices, values)
-    if len(indices) == 1 and first.dtype == "i1":
-        rest = x.shape[len(first.shape) :]
-        if values.shape[: len(values.shape) - len(rest)] not in ((), (1,)):
-            raise c.refuse("values in the order of the true elements of a mask")
-        row = c.b.reshape(values, values.shape[-len(rest) :] if rest else ())
-        mask = c.b.broadcast(first, x.shape, tuple(range(len(first.shape))))
-        return c.b.select(mask, row, x)
-    columns, rows = indices[-1], c.b.made_by(first, "iota")
-    if len(indices) != 2 or len(x.shape) != 2 or rows is None or first.shape != x.shape[:1]:
-        raise c.refuse("index_put whose first index is not arange over all rows of a matrix")
-    if columns is None or columns.type.sort != "Int" or columns.shape not in ((), (1,), first.shape):
-        raise c.refuse("index_put whose second index is not one column for each row")
-    columns = c.b.expand(wrapped(c, columns, x.shape[1]), first.shape)
-    here = c.b.compare("EQ", c.b.iota(1, x.shape, columns.dtype), c.b.insert(columns, 1, x.shape[1]))
-    column = c.b.insert(c.b.expand(values, first.shape), 1, x.shape[1]) if values.shape else values
-    return c.b.select(here, column, x)
+        added = _added_at(c, at, at.spread(c, values))
+        empty = c.b.made_by(x, "constant")
+        zero = empty is not None and empty.attr("value") == "0"
+        return at.restored(c, added) if zero else c.b.binary("add", x, at.restored(c, added))
+    if not at.distinct and not uniform:
+        raise c.refuse("values at indices of which two may be equal: which of them stays is not defined")
+    rank, spread = len(at.shape), at.spread(c, values)
+    axes = range(at.counted, rank)
+    here = c.b.reduce(_one_hot(c, at), axes, "or") if axes else _one_hot(c, at)
+    if uniform or all(at.shape[a] == 1 for a in at.axes[at.counted :]):
+        one = [1 if d in axes else n for d, n in enumerate(spread.shape)]
+        entry = c.b.reshape(c.b.slice(spread, [0] * len(one), one), (*spread.shape[: at.counted], *at.rest))
+        entry = c.b.broadcast(entry, target.shape, [d for d in range(len(target.shape)) if d != at.counted])
+    else:  # one entry at most is not zero
+        entry = _added_at(c, at, spread)
+    here = c.b.broadcast(here, target.shape, range(at.counted + 1))
+    return at.restored(c, c.b.select(here, entry, target))
 
 
-def _rows_added(c: Context, x: Value, indices: Sequence[Value | None], values: Value) -> Value:
-    first = indices[0]
-    if first is None or len(indices) > 1 or first.type.sort != "Int":
-        raise c.refuse("index_put that accumulates other than whole rows")
-    whole = first.shape + x.shape[1:]
-    if broadcast_shape(values.shape, whole) != whole:
-        raise c.refuse("index_put that accumulates other than whole rows")
-    added = _added_to_rows(c, c.b.expand(values, whole), wrapped(c, first, x.shape[0]), x.shape[0])
-    empty = c.b.made_by(x, "constant")
-    return added if empty is not None and empty.attr("value") == "0" else c.b.binary("add", x, added)
+def _one_hot(c: Context, at: Places) -> Value:
+    """[axes of the index, elements looked up]: is this the element?"""
+    rank = len(at.shape)
+    numbers = c.b.iota(rank, (*at.shape, at.size), at.index.dtype)
+    return c.b.compare("EQ", numbers, c.b.insert(at.index, rank, at.size))
+
+
+def _added_at(c: Context, at: Places, values: Value) -> Value:
+    """The sum of the values at each place, as :meth:`Places.flattened`."""
+    if not at.counted:
+        return _added_to_rows(c, values, at.index, at.size)
+    one_hot, axes = c.b.convert(_one_hot(c, at), values.dtype), tuple(range(at.counted, len(at.shape)))
+    counted = tuple(range(at.counted))
+    return c.b.dot(one_hot, values, batch=(counted, counted), contract=(axes, axes))
+
+
+def _same_everywhere(at: Places, values: Value) -> bool:
+    """Is what is written the same for every entry of the index tensors?"""
+    shape = (1,) * (len(at.result) - len(values.shape)) + values.shape
+    return all(n == 1 for n in shape[at.before : at.before + len(at.shape)])
+
+
+def _filled(c: Context, x: Value, dim: int, mask: Value, values: Value, accumulate: bool) -> Value:
+    if accumulate:
+        raise c.refuse("values that are added in the order of the true elements of a mask")
+    end = dim + len(mask.shape)
+    after = len(x.shape) - end
+    shape = (1,) * (dim + 1 + after - len(values.shape)) + values.shape
+    if shape[dim] != 1:
+        raise c.refuse("values in the order of the true elements of a mask")
+    entry = c.b.reshape(values, (*shape[:dim], *(1 for _ in mask.shape), *shape[dim + 1 :]))
+    return c.b.select(c.b.broadcast(mask, x.shape, range(dim, end)), entry, x)
 
 
 @lowers("aten.cat")
@@ -151,12 +202,13 @@ def _stack(c: Context, parts: Sequence[Value], dim: int = 0) -> Value:
 
 @lowers("aten.constant_pad_nd")
 def _pad(c: Context, x: Value, pad: Sequence[int], value: Literal = 0) -> Value:
-    if min(pad, default=0) < 0:
-        raise c.refuse("negative padding")
+    """Padding that is negative takes elements away."""
     rank = len(x.shape)
     low, high = [0] * rank, [0] * rank
     for i in range(len(pad) // 2):
-        low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+        dim, (before, after) = rank - 1 - i, pad[2 * i : 2 * i + 2]
+        x = c.b.narrow(x, dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
+        low[dim], high[dim] = max(before, 0), max(after, 0)
     whole = x.type.sort == "Int" and isinstance(value, float) and value.is_integer()
     return c.b.pad(x, int(value) if whole else value, low, high)
 
@@ -184,6 +236,43 @@ def _select_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, in
     low = [index if d == dim else 0 for d in range(len(sizes))]
     high = [n - 1 - index if d == dim else 0 for d, n in enumerate(sizes)]
     return c.b.pad(c.b.reshape(grad, (*grad.shape[:dim], 1, *grad.shape[dim:])), 0, low, high)
+
+
+@lowers("aten.select_scatter")
+def _select_scatter(c: Context, x: Value, src: Value, dim: int, index: int) -> Value:
+    wide = c.b.reshape(src, (*x.shape[: dim % len(x.shape)], 1, *src.shape[dim % len(x.shape) :]))
+    return _slice_scatter(c, x, wide, dim, index % x.shape[dim], index % x.shape[dim] + 1)
+
+
+@lowers("aten.slice_scatter")
+def _slice_scatter(
+    c: Context,
+    x: Value,
+    src: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    """The rows of ``src`` in their places, those of ``x`` between them."""
+    dim, n = dim % len(x.shape), x.shape[dim]
+    places = range(n)[slice(start, end, step)]
+    if src.shape[dim] != len(places) or (step > 1 and len(places) > _PIECES):
+        raise c.refuse(
+            f"{src.shape[dim]} rows for {len(places)} places, of which at most {_PIECES} may lie apart"
+        )
+    own = c.value(src, x.dtype)
+    runs = (
+        [(places.start, own)]
+        if step == 1
+        else [(p, c.b.narrow(own, dim, i, 1)) for i, p in enumerate(places)]
+    )
+    parts, at = list[Value](), 0
+    for place, rows in runs if places else ():
+        parts += [c.b.narrow(x, dim, at, place - at)] if place > at else []
+        parts.append(rows)
+        at = place + rows.shape[dim]
+    return c.b.concatenate([*parts, *([c.b.narrow(x, dim, at, n - at)] if at < n else [])], dim)
 
 
 @lowers("aten.split_with_sizes_copy", "fsdp.split_with_sizes_copy")

@@ -37,28 +37,38 @@ def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Valu
     return c.value(c.b.binary("subtract", grad, c.b.binary("multiply", powers, total)), dtype)
 
 
-def _labels(c: Context, target: Value, weight: Value | None, ignore_index: int) -> tuple[Value, Value]:
-    """Which labels count, and the labels with ignored ones replaced by class 0."""
-    if weight is not None:
-        raise c.refuse("class weights")
-    if len(target.shape) != 1:
-        raise c.refuse(f"labels of shape {list(target.shape)}; flatten them")
+def _labels(c: Context, x: Value, target: Value, ignore_index: int) -> tuple[Value, Value, Value]:
+    """Logits with a dimension of rows, which labels count, and the labels with ignored ones made class 0."""
+    rows = x.shape[0] if len(x.shape) > 1 else 1
+    x, target = c.b.reshape(x, (rows, x.shape[-1])), c.b.reshape(target, (rows,))
     counted = c.b.compare("NE", target, c.b.like(ignore_index, target))
-    return counted, c.b.select(counted, target, c.b.like(0, target))
+    return x, counted, c.b.select(counted, target, c.b.like(0, target))
+
+
+def _weighted(c: Context, weight: Value | None, counted: Value, safe: Value, dtype: str) -> Value | None:
+    """The weight of each row's class, 0 where the label does not count; ``None`` without weights."""
+    if weight is None:
+        return None
+    found = c.b.gather(c.b.convert(weight, dtype), safe, axis=0, batch_dims=0)
+    return c.b.select(counted, found, c.b.like(0, found))
 
 
 @lowers("aten.nll_loss_forward")
 def _nll_forward(
     c: Context, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> tuple[Value, Value]:
-    """Loss and total weight, the honest count of labels other than ``ignore_index``."""
-    counted, safe = _labels(c, target, weight, ignore_index)
+    """Loss and total weight, without weights the honest count of labels other than ``ignore_index``."""
+    x, counted, safe = _labels(c, x, target, ignore_index)
     picked = c.b.gather(x, c.b.reshape(safe, (*safe.shape, 1)), axis=1, batch_dims=1)
     losses = c.b.unary("negate", c.b.reshape(picked, safe.shape))
     losses = c.b.select(counted, losses, c.b.like(0, losses))
-    count = c.b.convert(c.b.reduce(c.b.convert(counted, "i64"), (0,), "add"), x.dtype)
+    factor = _weighted(c, weight, counted, safe, x.dtype)
+    if factor is None:
+        count = c.b.convert(c.b.reduce(c.b.convert(counted, "i64"), (0,), "add"), x.dtype)
+    else:
+        losses, count = c.b.binary("multiply", losses, factor), c.b.reduce(factor, (0,), "add")
     if reduction == _NONE:
-        return losses, c.b.constant(0, c.out[1])
+        return c.b.reshape(losses, c.out[0].shape), c.b.constant(0, c.out[1])
     total = c.b.reduce(losses, (0,), "add")
     return (total if reduction == _SUM else c.b.binary("divide", total, count)), count
 
@@ -74,17 +84,20 @@ def _nll_backward(
     ignore_index: int,
     total: Value,
 ) -> Value:
-    counted, safe = _labels(c, target, weight, ignore_index)
+    shape = x.shape
+    x, counted, safe = _labels(c, x, target, ignore_index)
     if reduction == _MEAN:
         grad = c.b.binary("divide", grad, total)
     row = c.b.expand(grad, counted.shape)
     row = c.b.select(counted, row, c.b.like(0, row))
+    factor = _weighted(c, weight, counted, safe, x.dtype)
+    row = row if factor is None else c.b.binary("multiply", row, factor)
     row = c.b.reshape(row, (*counted.shape, 1))
     here = c.b.compare("EQ", c.b.iota(1, x.shape, safe.dtype), c.b.insert(safe, 1, x.shape[1]))
     one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
     result = c.b.binary("multiply", one_hot, row)
     c.one_hot_rows[result.name] = (one_hot, row)
-    return result
+    return c.b.reshape(result, shape)
 
 
 @lowers("aten.mse_loss")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+from certificates.plan.types import TensorType
 
 from ..builder import Value
 from .table import Context, Lower, axis_of, dims_of, lowers
@@ -34,11 +37,21 @@ def _norm(
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
 ) -> Value:
+    """``(sum of |x|^p)^(1/p)``; the limits for infinite orders, and the count of non-zeros for order 0."""
     x = c.value(x, c.out[0].dtype)
-    if order != 2:
-        raise c.refuse(f"norm of order {order}")
-    squares = c.b.binary("multiply", x, x)
-    return c.b.unary("sqrt", c.b.reduce(squares, dims_of(dim, len(x.shape)), "add", keepdim=keepdim))
+    dims = dims_of(dim, len(x.shape))
+    if order == 2:
+        return c.b.unary("sqrt", c.b.reduce(c.b.binary("multiply", x, x), dims, "add", keepdim=keepdim))
+    if order == 0:
+        counted = c.b.convert(c.b.compare("NE", x, c.b.like(0, x)), x.dtype)
+        return c.b.reduce(counted, dims, "add", keepdim=keepdim)
+    size = c.b.unary("abs", x)
+    if math.isinf(order):
+        return c.b.reduce(size, dims, "max" if order > 0 else "min", keepdim=keepdim)
+    if order == 1:
+        return c.b.reduce(size, dims, "add", keepdim=keepdim)
+    total = c.b.reduce(c.b.binary("power", size, c.b.like(order, size)), dims, "add", keepdim=keepdim)
+    return c.b.binary("power", total, c.b.like(1 / Fraction(repr(float(order))), total))
 
 
 def _extreme(kind: str, of_booleans: str) -> Lower:
@@ -51,6 +64,48 @@ def _extreme(kind: str, of_booleans: str) -> Lower:
 
 lowers("aten.amax", "aten.max.default")(_extreme("max", "or"))
 lowers("aten.amin", "aten.min.default")(_extreme("min", "and"))
+
+
+def _first(c: Context, x: Value, dim: int, kind: str, keepdim: bool) -> tuple[Value, Value]:
+    """The extreme element along a dimension, and the first place of it."""
+    if x.dtype == "i1":
+        x = c.b.convert(x, "i64")
+    top = c.b.reduce(x, (dim,), kind, keepdim=True)
+    size = x.shape[dim] if x.shape else 1
+    place = c.b.iota(dim, x.shape) if x.shape else c.b.constant(0, TensorType("i64", ()))
+    here = c.b.select(c.b.compare("EQ", x, top), place, c.b.like(size, place))
+    return c.b.reduce(x, (dim,), kind, keepdim=keepdim), c.b.reduce(here, (dim,), "min", keepdim=keepdim)
+
+
+def _by_number(kind: str, values: bool) -> Lower:
+    def argument(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if dim is None:
+            place = _first(c, c.b.flat(x), 0, kind, False)[1]
+            return c.b.reshape(place, c.out[0].shape)
+        return _first(c, x, axis_of(dim, len(x.shape)), kind, keepdim)[1]
+
+    def extreme(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+        top, place = _first(c, x, axis_of(dim, len(x.shape)), kind, keepdim)
+        return c.b.convert(top, c.out[0].dtype), place
+
+    return extreme if values else argument
+
+
+for _kind in ("max", "min"):
+    lowers(f"aten.arg{_kind}")(_by_number(_kind, False))
+    lowers(f"aten.{_kind}.dim")(_by_number(_kind, True))
+
+
+def _truth(kind: str) -> Lower:
+    def lower(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
+        found = c.b.reduce(c.value(x, "i1"), dims_of(dim, len(x.shape)), kind, keepdim=keepdim)
+        return c.b.convert(found, c.out[0].dtype)
+
+    return lower
+
+
+lowers("aten.any")(_truth("or"))
+lowers("aten.all")(_truth("and"))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from certificates.plan.circles import check_circles
 from certificates.plan.program import Program
 
 MESH = {"r": 2}
-GROUPS = {"r": ((0, 1),)}
+TOGETHER = {"r": {"c0": 0, "c1": 0}}
 
 
 def program(rank: int, *seqs: int) -> Program:
@@ -32,8 +32,8 @@ def program(rank: int, *seqs: int) -> Program:
 
 
 def check(*orders: tuple[int, ...]) -> None:
-    classes = {f"c{r}": ({"r": (r, r + 1)}, program(r, *order)) for r, order in enumerate(orders)}
-    check_circles(classes, {}, GROUPS, MESH)
+    classes = {f"c{r}": program(r, *order) for r, order in enumerate(orders)}
+    check_circles(classes, {}, TOGETHER, {})
 
 
 def test_the_same_order_everywhere_has_a_run() -> None:
@@ -58,5 +58,5 @@ def test_a_long_chain_needs_no_deep_stack() -> None:
 
 def test_ranks_of_different_groups_do_not_wait_for_one_another() -> None:
     """Two groups of one rank each: the same numbers there are different rendezvous."""
-    classes = {f"c{r}": ({"r": (r, r + 1)}, program(r, *o)) for r, o in enumerate([(0, 1), (1, 0)])}
-    check_circles(classes, {}, {"r": ((0,), (1,))}, MESH)
+    classes = {f"c{r}": program(r, *o) for r, o in enumerate([(0, 1), (1, 0)])}
+    check_circles(classes, {}, {"r": {"c0": 0, "c1": 1}}, {})

@@ -103,6 +103,10 @@ ILL_TYPED: list[tuple[str, str, str, Mapping[str, Attr], str]] = [
     ("all_gather", "f", "f32[6]", {"group": "g", "dim": 0, "seq": 0}, "number of dimensions"),
     ("reduce_scatter", "f", "bf16[2,3]", {"group": "g", "kind": "add", "dim": 0, "seq": 0}, "keep dtype"),
     ("all_to_all", "f", "i64[2,3]", {"group": "g", "split_dim": 0, "concat_dim": 1, "seq": 0}, "keep dtype"),
+    ("send", "f", "bf16[2,3]", {"seq": 0, "to": (Affine(0),)}, "must keep the type"),
+    ("send", "f", "f32[2,3]", {"seq": 0, "to": ()}, "needs one form in mesh axes for each"),
+    ("recv", "", "f32[2,3]", {"seq": 0, "from": (Affine.symbol("pp"),)}, "needs one form in mesh axes"),
+    ("recv", "f", "f32[2,3]", {"seq": 0, "from": (Affine(0),)}, "takes 0 operands"),
 ]  # fmt: skip
 
 

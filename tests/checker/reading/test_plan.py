@@ -268,7 +268,7 @@ def placed(pieces: Any) -> None:
     proof = dump({"format": "trainverify-proof", "version": 1, "facts": [], "stages": []})
     data = {**Bundle(json.loads(plan), json.loads(proof), {}, []).members()}
     examine(
-        read_manifest(data["manifest.json"]),
+        read_manifest(data),
         read_plan(data["plan.json"]),
         read_proof(data["proof.json"]),
         data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -190,34 +191,88 @@ def test_references() -> None:
 @pytest.mark.parametrize(
     "path,value,reason",
     [
-        ("version", 2, "unknown version"),
+        ("version", 3, "unknown version"),
         ("version", 0, "unknown version"),
         ("status", "sat", "unknown status"),
         ("verdicts.0.reason", 7, "a text is expected"),
         ("verdicts.0.verdict", "VALID", "unknown verdict"),
-        ("members", [], "an object is expected"),
-        ("members", {"plan.json": "0" * 64}, "proof.json is missing"),
-        ("members", plus({"plan.json": "0" * 63}), "no valid text"),
-        ("members", plus({"../x": "0" * 64}), "no valid text"),
-        ("members", plus({"obligations/12.smt2": "0" * 64}), "no valid text"),
         ("format", "zip", "format"),
-        ("members", plus({"obligations/0001.smt2.gz": "0" * 64}), "no valid text"),
+        ("solvers", [], "an object is expected"),
+        ("solvers", {"z3": 4}, "no valid text"),
+        ("solvers", {"z3": "4\n"}, "no valid text"),
     ],
 )
 def test_manifests(path: str, value: Any, reason: str) -> None:
-    import json
+    refuses_manifest(row_parallel(), at(path, value), reason)
 
-    manifest = json.loads(row_parallel().members()["manifest.json"])
-    assert read_manifest(dump(manifest))
-    at(path, value)(manifest)
+
+@pytest.mark.parametrize(
+    "members,reason",
+    [
+        ([], "an object is expected"),
+        ({"plan.json": "0" * 64}, "proof.json is missing"),
+        (plus({"plan.json": "0" * 63}), "no valid text"),
+        (plus({"../x": "0" * 64}), "no valid text"),
+        (plus({"obligations/12.smt2": "0" * 64}), "no valid text"),
+        (plus({"obligations/0001.smt2.gz": "0" * 64}), "no valid text"),
+    ],
+)
+def test_manifests_of_version_1_list_the_members(members: Any, reason: str) -> None:
+    bundle = row_parallel()
+    bundle.version = 1
+    refuses_manifest(bundle, at("members", members), reason)
+
+
+def refuses_manifest(bundle: Any, change: Any, reason: str) -> None:
+    data = bundle.members()
+    assert read_manifest(data)
+    manifest = json.loads(data["manifest.json"])
+    change(manifest)
     with pytest.raises(Malformed, match=reason):
-        read_manifest(dump(manifest))
+        read_manifest(data | {"manifest.json": dump(manifest)})
+
+
+ZEROS = b"0" * 64
+
+
+@pytest.mark.parametrize(
+    "name,change,reason",
+    [
+        ("bagit.txt", lambda d: d.replace(b"1.0", b"0.97"), "bagit.txt: no bag of version 1.0"),
+        ("bagit.txt", lambda d: None, "bagit.txt: no bag"),
+        ("manifest-sha256.txt", lambda d: None, "manifest-sha256.txt is missing"),
+        ("tagmanifest-sha256.txt", lambda d: None, "tagmanifest-sha256.txt is missing"),
+        ("manifest-sha256.txt", lambda d: d[:-1], "is not of the form 'SHA-256  NAME'"),
+        ("manifest-sha256.txt", lambda d: d + b"\n", "is not of the form"),
+        ("manifest-sha256.txt", lambda d: d.replace(b"  ", b" ", 1), "is not of the form"),
+        ("manifest-sha256.txt", lambda d: d.replace(b"data/", b"", 1), "is not of the form"),
+        ("manifest-sha256.txt", lambda d: d + d[: d.index(b"\n") + 1], "a name occurs twice"),
+        ("manifest-sha256.txt", lambda d: d + ZEROS + b"  data/../x\n", "no valid text"),
+        ("manifest-sha256.txt", lambda d: d + ZEROS + b"  data/bagit.txt\n", "no valid text"),
+        ("manifest-sha256.txt", lambda d: d.replace(b"proof", b"witness"), "member proof.json is missing"),
+        (
+            "tagmanifest-sha256.txt",
+            lambda d: d + ZEROS + b"  more.txt\n",
+            "tagmanifest-sha256.txt lists bag-",
+        ),
+        (
+            "tagmanifest-sha256.txt",
+            lambda d: d[d.index(b"\n") + 1 :],
+            "tagmanifest-sha256.txt lists bag-info",
+        ),
+    ],
+)
+def test_bags(name: str, change: Any, reason: str) -> None:
+    """Lists are read strictly: another spelling could hide a file from one tool and not from another."""
+    data = row_parallel().members()
+    changed = change(data.pop(name))
+    with pytest.raises(Malformed, match=reason):
+        read_manifest(data if changed is None else data | {name: changed})
 
 
 def test_reasons_are_cut_and_printable() -> None:
-    import json
-
-    manifest = json.loads(row_parallel().members()["manifest.json"])
+    data = row_parallel().members()
+    manifest = json.loads(data["manifest.json"])
     at("verdicts.0.reason", "a\x1b[2J" + "b" * 2000)(manifest)
-    reason = read_manifest(dump(manifest)).verdicts[0][3]
+    reason = read_manifest(data | {"manifest.json": dump(manifest)}).verdicts[0][3]
     assert reason == "a[2J" + "b" * 995, "1000 characters, and no control characters of a terminal"

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, build_plan
-from certificates.bundle.claims import claim as told
-from certificates.bundle.claims import open_elements
 from certificates.plan.affine import Affine
 from certificates.plan.placements import Partial, Placement, Shard
 from certificates.plan.plan import Plan
@@ -19,6 +17,8 @@ from certificates.plan.writing import dumps
 from checker.reading.plan import read_plan
 from checker.report.claims import claim
 from checker.rules.relations import check_outputs
+from tests.oracles.claims import claim as told
+from tests.oracles.claims import open_elements
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.json.gz"))
 SMALL = [p for p in EXAMPLES if p.stat().st_size < 50_000]

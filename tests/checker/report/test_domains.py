@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from certificates.bundle.domains import unshown as told
 from certificates.plan.ops import OPS
 from certificates.plan.reading import loads
 from checker.language.ops import ROWS
 from checker.reading.plan import read_plan
 from checker.report.domains import Domains
+from tests.oracles.domains import unshown as told
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import dump, op, piece, plan_of, program, relation, z

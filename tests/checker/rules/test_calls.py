@@ -354,7 +354,7 @@ def test_another_functions_calls_say_nothing_of_a_function() -> None:
 # The smallest lemma --------------------------------------------------------------------------------------
 
 NEGATED = (
-    HEAD.format(logic="QF_UFLIRA")
+    HEAD.format(logic="ALL")
     + """; negated
 (declare-fun r () Int)
 (declare-fun z0 () Int)

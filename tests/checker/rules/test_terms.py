@@ -8,7 +8,18 @@ import pytest
 
 from checker.language.affine import Affine
 from checker.language.proof import Tensor
-from checker.rules.terms import file_text, guarded, integer, literal, nary, plain, range_guard, scaled, within
+from checker.rules.terms import (
+    file_text,
+    guarded,
+    integer,
+    literal,
+    logic_of,
+    nary,
+    plain,
+    range_guard,
+    scaled,
+    within,
+)  # fmt: skip
 
 A, B = Affine.symbol("a"), Affine.symbol("b")
 
@@ -51,11 +62,11 @@ def test_a_file_declares_what_occurs_in_its_order() -> None:
     form = Affine.total([(1, A), (-2, B), (1, Affine(-5))])
     body = ("=", ("mul", ("fexp", (y, form)), (x, A)), "0.0")
     text = file_text(
-        "QF_UFLIRA", "a title", "unsat", ["unused", "b", "a"], [("def.1", body), ("goal", ("not", body))],
+        "t", 2, "a title", "unsat", ["unused", "b", "a"], [("def.1", body), ("goal", ("not", body))],
         lambda t: f"(Int) Real {t.value}", lambda t: f"told {t}",
     )  # fmt: skip
     assert text.decode().split("\n")[1:] == [
-        "(set-logic QF_UFLIRA)",
+        "(set-logic ALL)",
         "(set-info :source |TrainVerify|)",
         '(set-info :license "https://creativecommons.org/licenses/by/4.0/")',
         '(set-info :category "industrial")',
@@ -77,3 +88,35 @@ def test_a_file_declares_what_occurs_in_its_order() -> None:
     ]
     assert b"\n; " not in plain(text)
     assert plain(text + b"\n; more") == plain(text) != plain(text + b"\nmore")
+
+
+@pytest.mark.parametrize(
+    ("lines", "logic"),
+    [
+        ("(declare-fun e0 () Real)|(declare-fun mul (Real Real) Real)|(assert (! (= e0 2.0) :named def.1))",
+         "QF_UFLRA"),
+        ("(declare-fun e0 () Real)|(assert (! (= e0 (/ 1.0 3.0)) :named def.12))", "QF_LRA"),
+        ("(declare-fun z0 () Int)|(declare-fun t0 (Int) Int)|(assert (! (= (t0 z0) 4) :named def.1))",
+         "QF_UFLIA"),
+        ("(declare-fun z0 () Int)|(declare-fun t0 (Int) Bool)|(assert (! (t0 z0) :named goal))", "QF_UFLIA"),
+        ("(declare-fun z0 () Int)|(assert (! (<= 0 z0) :named bound.1))", "QF_LIA"),
+        ("(declare-fun t0 () Bool)|(assert (! (not t0) :named goal))", "QF_UF"),
+        ("(assert (! (not (= 3 3)) :named goal))", "QF_LIA"),
+        ("(assert (! (not (= (- 3) (- 3))) :named goal))", "QF_LIA"),
+        ("(assert (! (not (= 3.0 3.0)) :named goal))", "QF_LRA"),
+        ("(declare-fun z0 () Int)|(declare-fun t0 (Int) Real)|(assert (! (= (t0 z0) 0.0) :named hyp.1))",
+         "ALL"),
+        ("(declare-fun z0 () Int)|(assert (! (not (= (to_real z0) (to_real z0))) :named goal))", "ALL"),
+        ("(declare-fun t0 () Real)|(assert (! (= t0 (to_real 3)) :named def.1))", "ALL"),
+    ],
+)  # fmt: skip
+def test_the_logic_is_the_least_of_the_standard(lines: str, logic: str) -> None:
+    """A logic that is too small is refused by solvers, one that is not of the list by some."""
+    assert logic_of(lines.split("|")) == logic
+
+
+def test_bundles_of_version_1_keep_their_logics() -> None:
+    for prefix, logic in (("t", b"QF_UFLIRA"), ("e", b"QF_UFLRA")):
+        text = file_text(prefix, 1, "t", "unsat", [], [("goal", "true")], str, str)
+        assert b"(set-logic " + logic + b")" in text
+        assert b"(set-logic QF_UF)" in file_text(prefix, 2, "t", "unsat", [], [("goal", "true")], str, str)

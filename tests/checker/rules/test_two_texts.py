@@ -104,8 +104,36 @@ def collectives() -> Plan:
                       outputs={}, groups=groups)  # fmt: skip
 
 
+def messages() -> Plan:
+    """Sent by two classes, received by one; and along time, sums and stacks."""
+    mesh, time = {"pp": 2, "dp": 4}, {"mb": 3}
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[4]") * 2)
+    programs = {}
+    for label, pp, dp in (("one", 0, (0, 1)), ("rest", 0, (1, 4)), ("last", 1, (0, 4))):
+        b = ProgramBuilder(mesh, box={"pp": (pp, pp + 1), "dp": dp}, time=time)
+        x = b.input("x", "f32[4]")
+        turned = Affine.of(3, {"dp": -1})
+        if pp:
+            made = [b.recv("f32[4]", 0, pp=0), b.recv("f32[4]", 1, pp=0, dp=turned)]
+        else:
+            made = [b.send(x, 0, pp=1), b.send(x * 2, 1, pp=1, dp=turned)]
+        made += [
+            b.all_reduce(x, "mb", seq=2),
+            b.all_gather(x, "mb", seq=3),
+            b.all_reduce(x, "mb", "max", seq=4),
+        ]
+        made.append(b.slice(x, [b.axis_index("mb")], [2]))
+        for k, value in enumerate(made):
+            b.output(f"y{k}", value)
+        programs[label] = ({"pp": (pp, pp + 1), "dp": dp}, b.build())
+    return build_plan(name="messages", mesh=mesh, time=time, specification=spec.build(), classes=programs,
+                      inputs={}, outputs={})  # fmt: skip
+
+
 PLANS: dict[str, Callable[[], Plan]] = {
-    "every_op": every_op, "exchange": exchange, "moves": moves, "collectives": collectives, **BUILDERS,
+    "every_op": every_op, "exchange": exchange, "moves": moves, "collectives": collectives,
+    "messages": messages, **BUILDERS,
     **{f"random {n}": lambda n=n: random_plan(n, 10) for n in range(6)},
 }  # fmt: skip
 
@@ -161,7 +189,7 @@ def test_layout_definitions(name: str, beyond: int) -> None:
                 Layout(theirs, read.facts, read.stages[0], ref)
             continue
         layout = Layout(theirs, read.facts, read.stages[0], str(ref))
-        ours = file_text("QF_UFLIRA", "t", "unsat", list(layout.ranges), layout.assertions, theirs.signature,
+        ours = file_text("t", 2, "t", "unsat", list(layout.ranges), layout.assertions, theirs.signature,
                          theirs.describe)  # fmt: skip
         same(ours, text, f"{ref}")
         done += 1
@@ -213,7 +241,7 @@ def test_algebra_definitions(name: str, reduced: bool) -> None:
             continue
         read = proof(facts, stage)
         found = Premises(theirs, read.facts, read.stages[0], str(ref)).cases[0]
-        ours = file_text("QF_UFLRA", "t", "unsat", [], found.assertions, lambda _: "() Real", theirs.describe)
+        ours = file_text("e", 2, "t", "unsat", [], found.assertions, lambda _: "() Real", theirs.describe)
         same(ours, text, f"{ref}")
         done += 1
     assert done > 1

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
+import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from orchestrator import cells
 from orchestrator.capture.counters import Numbers, counted, line_of, numbers, place_of
 
 
@@ -118,7 +126,7 @@ def test_a_generator_counts_by_its_position_and_its_variables() -> None:
     assert numbers(reads, made, optimizer)["the position of source"] == -1
 
 
-@pytest.mark.parametrize(("depth", "seen"), [(3, True), (9, False)])
+@pytest.mark.parametrize(("depth", "seen"), [(9, True), (15, False)])
 def test_containers_are_followed_to_a_depth(depth: int, seen: bool) -> None:
     innermost: list[Any] = [0]
     held: list[Any] = innermost
@@ -132,6 +140,32 @@ def test_containers_are_followed_to_a_depth(depth: int, seen: bool) -> None:
     before = dict(numbers(reads, made, optimizer))
     innermost[0] = 1
     assert (counted(before, numbers(reads, made, optimizer)) is not None) == seen
+
+
+class Lazy(dict[str, Any]):
+    """A dictionary that would import what it can give, as a registry of models does."""
+
+    def items(self) -> Any:
+        raise ImportError("a model that needs another library")
+
+    def __len__(self) -> int:
+        raise ImportError("a model that needs another library")
+
+
+def test_a_lazy_dictionary_counts_by_what_it_holds() -> None:
+    held = Lazy(calls=0)
+
+    def reads() -> Any:
+        return held
+
+    made, optimizer = model()
+    before = dict(numbers(reads, made, optimizer))
+    held["calls"] = 1
+    assert counted(before, numbers(reads, made, optimizer)) is not None
+    before = dict(numbers(reads, made, optimizer))
+    held["more"] = None
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "the position of held" in error.message
 
 
 def test_the_line_that_changes_a_number_is_found() -> None:
@@ -189,3 +223,170 @@ def test_a_run_that_fails_leaves_a_refusal_without_a_line() -> None:
         fails,
     )
     assert error is not None and error.frame is None and "model.calls" in error.message
+
+
+# --- what a step can count with, and keep out of sight ------------------------------------------------------
+
+
+class Slotted:
+    __slots__ = ("__hidden", "n")
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.__hidden = 0
+
+    def hide(self) -> None:
+        self.__hidden += 1
+
+
+class Named(dict[str, int]):
+    n = 0
+
+
+class Ticking:
+    @staticmethod
+    def tick(held: list[int] = [0]) -> None:  # noqa: B006
+        held[0] += 1
+
+    @property
+    def ticks(self, held: list[int] = [0]) -> int:  # noqa: B006
+        held[0] += 1
+        return held[0]
+
+
+class Scalar:
+    value: Any = np.int64(0)
+
+
+def _from() -> Iterator[int]:
+    yield from itertools.cycle([1, 1, 0])
+
+
+LOCAL, SPACE, SLOTTED, NAMED, TICKING, ARRAY = (
+    threading.local(),
+    SimpleNamespace(n=0),
+    Slotted(),
+    Named(),
+    Ticking(),
+    np.zeros(2),
+)
+LOCAL.n = 0
+CONTEXT: ContextVar[int] = ContextVar("CONTEXT", default=0)
+CACHED = functools.lru_cache(lambda n: n)
+CYCLE, NUMBERED, FROM = (
+    itertools.cycle([1, 1, 0]),
+    enumerate(iter(int, 1)),
+    _from(),
+)
+
+
+def _add(holder: Any, name: str = "n") -> None:
+    setattr(holder, name, getattr(holder, name) + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda: _add(LOCAL), "LOCAL.n, which is no tensor, from 0 to 1"),
+        (lambda: _add(SPACE), "SPACE.n, which is no tensor, from 0 to 1"),
+        (lambda: _add(SLOTTED), "SLOTTED.n, which is no tensor, from 0 to 1"),
+        (lambda: SLOTTED.hide(), "SLOTTED._Slotted__hidden, which is no tensor, from 0 to 1"),
+        (lambda: _add(Scalar, "value"), "Scalar.value, which is no tensor, from np.int64(0) to np.int64(1)"),
+        (lambda: ARRAY.__setitem__(0, 1), "the position of ARRAY, which is no tensor, from [0.0, 0.0]"),
+        (lambda: CONTEXT.set(CONTEXT.get() + 1), "CONTEXT, which is no tensor, from 0 to 1"),
+        (lambda: CACHED(object()), "the position of CACHED"),
+        (lambda: TICKING.tick(), "the defaults of "),
+        (lambda: TICKING.ticks, "the defaults of "),
+        (lambda: next(CYCLE), "CYCLE"),
+        (lambda: next(NUMBERED), "NUMBERED"),
+        (lambda: next(FROM), "what FROM yields from"),
+        (
+            lambda: os.environ.__setitem__("COUNT_OF_STEPS", "1"),
+            "COUNT_OF_STEPS, which is no tensor",
+        ),
+        (lambda: torch.manual_seed(torch.initial_seed() + 1), "the seed of PyTorch"),
+        (lambda: cells.__setattr__("counted_here", 1), "counted_here, which is no tensor, from 0 to 1"),
+    ],
+)
+def test_numbers_out_of_sight_are_seen(
+    change: Callable[[], object], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNT_OF_STEPS", "0")
+    monkeypatch.setattr(cells, "counted_here", 0, raising=False)
+    # Its own file, in place of a user's: this package's are not.
+    monkeypatch.setattr(cells, "__file__", __file__)
+    _add(NAMED)
+    TICKING.tick()
+    next(CYCLE)
+    next(FROM)
+
+    def reads() -> Any:
+        return LOCAL, SPACE, SLOTTED, Scalar, ARRAY, CONTEXT, CACHED, TICKING, CYCLE, NUMBERED, FROM, cells
+
+    made, optimizer = model()
+    before = dict(numbers(reads, made, optimizer))
+    assert counted(before, numbers(reads, made, optimizer)) is None
+    change()
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and says in error.message
+
+
+def test_attributes_of_parameters_and_of_mappings_are_seen() -> None:
+    made, optimizer = model()
+    made.weight.calls = 0  # type: ignore[union-attr]
+    held = Named()
+    held.n = 0
+
+    def reads() -> Any:
+        return held
+
+    before = dict(numbers(reads, made, optimizer))
+    made.weight.calls = 1  # type: ignore[union-attr]
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "model.weight.calls" in error.message
+    before = dict(numbers(reads, made, optimizer))
+    held.n = 1
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "held.n" in error.message
+
+
+def test_a_cache_that_is_asked_again_and_a_large_array_count_nothing() -> None:
+    CACHED(1)
+    table = np.zeros(1 << 25, dtype=np.int8)
+
+    def reads() -> Any:
+        return CACHED, table
+
+    made, optimizer = model()
+    before = dict(numbers(reads, made, optimizer))
+    CACHED(1)
+    assert counted(before, numbers(reads, made, optimizer)) is None
+    table[0] = 1
+    assert counted(before, numbers(reads, made, optimizer)) is None
+
+
+def test_variables_of_one_name_in_two_closures_are_two() -> None:
+    def counter() -> Callable[[], int]:
+        n = 0
+
+        def tick() -> int:
+            nonlocal n
+            n += 1
+            return n
+
+        return tick
+
+    made, optimizer = model()
+    first, second = counter(), counter()
+
+    def reads() -> Any:
+        return first, second
+
+    before = dict(numbers(reads, made, optimizer))
+    first()
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "the step changes n, which is no tensor, from 0 to 1" in error.message
+    before = dict(numbers(reads, made, optimizer))
+    second()
+    error = counted(before, numbers(reads, made, optimizer))
+    assert error is not None and "the step changes n (2), which is no tensor, from 0 to 1" in error.message

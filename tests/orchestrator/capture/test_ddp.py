@@ -93,6 +93,18 @@ def python_hook(ddp: Any) -> None:
     ddp.register_comm_hook(None, mean)
 
 
+def promising_hook(ddp: Any) -> None:
+    """Its future is one of PyTorch's own, set when the collective is done."""
+
+    def mean(_: Any, bucket: Any) -> Any:
+        future: Any = torch.futures.Future()
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        work.get_future().then(lambda done: future.set_result(done.value()[0] / dist.get_world_size()))
+        return future
+
+    ddp.register_comm_hook(None, mean)
+
+
 RIGHT = {
     "default": {},
     "small buckets": {"bucket_cap_mb": SMALL},
@@ -103,6 +115,7 @@ RIGHT = {
     "unused": {"find_unused_parameters": True, "net": lambda: Net(spare=True)},
     "buffers": {"net": lambda: Net(buffer=True)},
     "python hook": {"hook": python_hook},
+    "hook with a future of its own": {"hook": promising_hook},
     "allreduce hook": {"hook": lambda d: d.register_comm_hook(None, default_hooks.allreduce_hook)},
     "bf16 hook": {"hook": lambda d: d.register_comm_hook(None, default_hooks.bf16_compress_hook)},
     "builtin": {"hook": lambda d: d._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)},

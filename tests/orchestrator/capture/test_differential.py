@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.capture.lowering.decompositions import DECOMPOSED
 from orchestrator.capture.lowering.table import EFFECTS, LOWERINGS
 
-from .differential import layers, pointwise, structured
+from .differential import decomposed, layers, pointwise, structured, windows
 from .differential.kit import TABLE, check
 
 GENERATORS = [(key, i) for key, generators in sorted(TABLE.items()) for i in range(len(generators))]
@@ -14,9 +15,14 @@ GENERATORS = [(key, i) for key, generators in sorted(TABLE.items()) for i in ran
 COLLECTIVES = ("dist.", "_c10d_functional.", "_dtensor.")
 #: Ops that PyTorch decomposes unless DTensor calls them on its local tensors.
 INSIDE_DTENSOR = {
-    *(f"aten.{n}" for n in ("__and__", "__or__", "to", "contiguous", "reshape", "square")),
+    *(
+        f"aten.{n}"
+        for n in ("__and__", "__or__", "__xor__", "to", "contiguous", "reshape", "square", "_fused_rms_norm")
+    ),
     *("complex.aten.resolve_conj", "complex.aten.conj_physical"),
 }
+#: Only what PyTorch takes ops apart into calls these: their cases are those of the ops.
+PARTS = "prims."
 FEW, MANY = 4, 100
 
 
@@ -26,9 +32,9 @@ def _run(key: str, number: int, seeds: range) -> list[str]:
 
 def test_every_lowering_has_a_differential_test() -> None:
     """Collectives need several ranks: they are compared with gloo elsewhere."""
-    assert pointwise and structured and layers
-    table = {name for name in (*LOWERINGS, *EFFECTS) if not name.startswith(COLLECTIVES)}
-    assert table == set(TABLE) | INSIDE_DTENSOR
+    assert pointwise and structured and layers and windows and decomposed
+    table = {name for name in (*LOWERINGS, *EFFECTS) if not name.startswith((*COLLECTIVES, PARTS))}
+    assert table | {f"aten.{name}" for name in DECOMPOSED} == set(TABLE) | INSIDE_DTENSOR
 
 
 @pytest.mark.parametrize(("key", "number"), GENERATORS, ids=lambda x: str(x))

@@ -16,7 +16,9 @@ from certificates.plan.affine import Affine
 from certificates.plan.plan import Mesh, Plan, RankClass
 from certificates.plan.program import Loc, Op, Program
 from certificates.plan.types import TensorType
-from certificates.plan.writing import dump
+from certificates.plan.writing import dump, dumps
+from checker.reading.plan import read_plan
+from checker.run.tie import tied
 from orchestrator.capture import Batch, CaptureError, Definition, FingerprintError
 from orchestrator.capture import fingerprint as module
 from orchestrator.capture.errors import DefinitionError
@@ -196,6 +198,10 @@ def test_a_job_that_runs_the_plan(request: pytest.FixtureRequest, name: str, tmp
     definition, plan = request.getfixturevalue(name), request.getfixturevalue(f"{name}_plan")
     found = job(definition, plan, tmp_path, lambda _rank, same: same)
     assert {f.ranks for f in found.values()} == {4} and len({f.plan for f in found.values()}) == 1
+    for result in found.values():
+        result.write(tmp_path / "records")
+    said = tied(read_plan(dumps(plan)), tmp_path / "records", None)
+    assert said[0].startswith("fingerprint: all 4 ranks of a launch compared their own step with this plan")
 
 
 @pytest.mark.slow

@@ -225,11 +225,11 @@ def test_a_failing_step_shows_its_line() -> None:
 @pytest.mark.slow
 def test_unsupported_ops_cross_the_process_boundary() -> None:
     def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
-        return {"loss": model(batch["x"]).cumsum(0).lgamma().sum()}
+        return {"loss": model(batch["x"]).digamma().lgamma().sum()}
 
     with pytest.raises(UnsupportedOpError) as caught:
         capture(_tiny(step=step), jobs=1)
-    assert caught.value.ops == ("aten.cumsum.default", "aten.lgamma.default")
+    assert caught.value.ops == ("aten.digamma.default", "aten.lgamma.default")
 
 
 def _reduced(function: Any) -> Definition:

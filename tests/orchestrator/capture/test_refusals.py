@@ -22,8 +22,9 @@ from orchestrator.capture import Batch, CaptureError, Definition
 from orchestrator.capture.checks import check
 from orchestrator.capture.definition import Bucket
 from orchestrator.capture.errors import UnsupportedOpError, gathered
+from orchestrator.capture.missing import OPS, instead_of
 from orchestrator.capture.processes import survey
-from orchestrator.capture.refusals import OPS, REFUSALS, documented, guarded, instead_of, refused
+from orchestrator.capture.refusals import REFUSALS, documented, guarded, refused
 
 SEVERAL = torch.arange(16.0).reshape(4, 4)
 COMPILED = torch.compile(lambda y: y.square().mean())
@@ -190,14 +191,43 @@ def sorts(model, optimizer, batch):
     return finish(model, optimizer, model(batch["x"]).sort(0)[0][0].mean())
 
 
-def counts_hits(model, optimizer, batch):
-    return {"loss": (model(batch["x"]).argmax(-1) == 1).float().mean()}
+def rounds(model, optimizer, batch):
+    return finish(model, optimizer, (model(batch["x"]) - model(batch["x"]).floor()).mean())
 
 
-def normalises(model, optimizer, batch):
-    return finish(
-        model, optimizer, nn.functional.batch_norm(model(batch["x"]), None, None, training=True).mean()
-    )
+def multiplies_all(model, optimizer, batch):
+    return {"loss": model(batch["x"]).detach().prod()}
+
+
+def resizes(model, optimizer, batch):
+    image = model(batch["x"])[None, None]
+    return {"loss": nn.functional.interpolate(image.detach(), size=(5, 7), mode="bilinear").sum()}
+
+
+def pools_adaptively(model, optimizer, batch):
+    return {"loss": nn.functional.adaptive_max_pool2d(model(batch["x"]).detach()[None], 3).sum()}
+
+
+def sums_bags(model, optimizer, batch):
+    rows = torch.zeros(2, 3, dtype=torch.int64)
+    return {"loss": nn.functional.embedding_bag(rows, model.weight.detach()).sum()}
+
+
+def measures_distances(model, optimizer, batch):
+    return {"loss": torch.cdist(model(batch["x"]).detach(), batch["x"]).sum()}
+
+
+def scatters_by_mask(model, optimizer, batch):
+    y = model(batch["x"]).detach()
+    return {"loss": y.masked_scatter(y > 0, batch["x"]).sum()}
+
+
+def takes_an_angle(model, optimizer, batch):
+    return {"loss": model(batch["x"]).detach().atan().sum()}
+
+
+def decomposes(model, optimizer, batch):
+    return {"loss": torch.linalg.svdvals(model(batch["x"]).detach()).sum()}
 
 
 def draws_its_batch(model, optimizer, batch):
@@ -269,8 +299,15 @@ TRACED: list[Case] = [
     ("random numbers", {"step": drops}, None, "nn.functional.dropout("),
     ("random numbers", {"step": adds_noise}, None, "torch.randn(4)"),
     ("sorting", {"step": sorts}, None, ".sort(0)"),
-    ("the largest entry", {"step": counts_hits}, None, ".argmax(-1)"),
-    ("normalisation over", {"step": normalises}, None, "batch_norm(model("),
+    ("rounding and", {"step": rounds}, None, ".floor()"),
+    ("products of many", {"step": multiplies_all}, None, ".prod()"),
+    ("images of another size", {"step": resizes}, None, "interpolate("),
+    ("pooling where", {"step": pools_adaptively}, None, "adaptive_max_pool2d("),
+    ("`embedding_bag`", {"step": sums_bags}, None, "embedding_bag("),
+    ("distances of all", {"step": measures_distances}, None, "torch.cdist("),
+    ("a choice in the order", {"step": scatters_by_mask}, None, "masked_scatter("),
+    ("inverse and special", {"step": takes_an_angle}, None, ".atan()"),
+    ("Fourier transforms", {"step": decomposes}, None, "svdvals("),
     ("a `DataLoader` in", {"step": draws_its_batch}, None, "for (x,) in loader"),
     ("a buffer or parameter", {"build": registers_twice}, None, 'register_buffer("mask"'),
     ("`monitored_barrier`", {"parallel_step": watches}, 1, "dist.monitored_barrier()"),
@@ -505,19 +542,19 @@ def test_wrong_results_and_values_from_outside(
 
 def test_all_problems_are_told_at_once_with_all_their_lines() -> None:
     def step(model, optimizer, batch):
-        a = model(batch["x"]).cumsum(0)
-        b = model(batch["x"]).cumsum(1)
+        a = model(batch["x"]).cumprod(0)
+        b = model(batch["x"]).cumprod(1)
         c = (a + b + torch.randn(4)).erfinv()
-        return finish(model, optimizer, c.mean() + a.cumsum(0).mean())
+        return finish(model, optimizer, c.mean() + a.cumprod(0).mean())
 
     error = gathered(survey(tiny(step=step, parallelize=lambda m, mesh: None), [None, 0, 1], 2))
     at = step.__code__.co_firstlineno
     text = str(error)
     missing = {p.op for p in error.problems() if isinstance(p, UnsupportedOpError)}
-    assert missing >= {"aten.cumsum.default", "aten.randn.default", "aten.erfinv.default"}
+    assert missing >= {"aten.cumprod.default", "aten.randn.default", "aten.erfinv.default"}
     assert f"and 2 more at lines {at + 2}, {at + 4}\n" in text
     assert "definition: parallelize returns None, not an nn.Module (ranks 0, 1)" in text
-    assert text.count("no lowering for cumsum") == 1
+    assert text.count("no lowering for cumprod") == 1
 
 
 # --- the definition itself, before anything is traced -------------------------------------------------------
@@ -618,7 +655,7 @@ def test_every_method_of_a_scaler_that_decides_by_values_is_refused(method: str)
             (f"aten.{n}.default", "the order or the chosen rows")
             for n in ("sort", "topk", "kthvalue", "mode")
         ),
-        *((f"aten.{n}.default", "the formula in ops") for n in ("lgamma", "tril", "sorted")),
+        *((f"aten.{n}.default", "the formula in ops") for n in ("i0", "tril", "sorted")),
     ],
 )
 def test_advice_for_an_op_without_lowering_is_that_of_its_kind(op: str, instead: str) -> None:

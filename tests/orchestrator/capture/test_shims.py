@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
-from orchestrator.capture.shims import copied_by_ops, symbolic_hyperparameters
+from orchestrator.capture.shims import NUMBERS, TensorNumbers, copied_by_ops, symbolic_hyperparameters
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 
@@ -103,3 +103,54 @@ def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor
         (group,) = optimizer.param_groups
         assert (group["foreach"], group["fused"], group["capturable"]) == (False, False, True)
         assert isinstance(group["lr"], torch.Tensor)
+
+
+def test_a_tensor_in_place_of_a_number_means_that_number() -> None:
+    x, y, z = (torch.rand(3, dtype=torch.float64) + 0.5 for _ in range(3))
+    t, used = torch.tensor(-0.3, dtype=torch.float64), set[str]()
+    with TensorNumbers(used):
+        x + y
+    assert used == set(), "a plan lists what changed something"
+    for name in ("addcdiv", "addcmul"):
+        want = getattr(torch, name)(x, y, z, value=float(t))
+        with TensorNumbers(used):
+            assert torch.allclose(getattr(torch, name)(x, y, z, value=t), want)
+            assert torch.allclose(getattr(x.clone(), f"{name}_")(y, z, value=t), want)
+    for name in ("add", "sub"):
+        want = getattr(torch, name)(x, y, alpha=float(t))
+        with TensorNumbers(used):
+            assert torch.allclose(getattr(x.clone(), f"{name}_")(y, alpha=t), want)
+            assert torch.equal(getattr(torch, name)(x, y, alpha=2), getattr(torch, name)(x, 2 * y))
+    assert used == {NUMBERS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "symbolic"),
+    [
+        (torch.optim.RMSprop, True),
+        (torch.optim.Adadelta, True),
+        (torch.optim.Rprop, False),
+        (torch.optim.SGD, False),
+    ],
+)
+def test_a_learning_rate_is_an_input_where_a_step_reads_it(kind: Any, symbolic: bool) -> None:
+    """Rprop's is the size of its first step alone; SGD keeps it a number."""
+    made = Definition(
+        name="optimizers",
+        mesh={"dp": 2},
+        build=lambda: nn.Linear(3, 3, bias=False),
+        parallelize=lambda model, mesh: model,
+        optimizer=lambda params: kind(params, lr=0.1),
+        step=plain,
+        batch={"x": Batch((2, 3))},
+        layouts={"weight": {}},
+    )
+    assert ("hyper.lr" in trace(made, None).program.inputs) == symbolic
+
+
+def plain(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.detach()}

@@ -11,14 +11,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from certificates.plan.types import TensorType
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
+from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import CaptureError, ClosureError, StateError
+from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.memory import Geometry
+from orchestrator.capture.processes import survey
 from orchestrator.capture.recorder import GroupRef, Node, Recorder, ReduceRef, TensorRef
 from orchestrator.capture.states import Snapshot
-from orchestrator.capture.steps import Recorded, _Matching, same
+from orchestrator.capture.steps import Recorded, _differences, _Matching, same
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 
@@ -376,3 +381,61 @@ def test_a_tensor_from_outside_is_told_by_its_type() -> None:
         return plain_step(model, optimizer, {"x": stash[-2] if stash[1:] else stash[-1], "y": batch["y"]})
 
     refused(definition(step=step), ClosureError, r"\(tensor f32\[4,3\]")
+
+
+# --- two programs, whatever the order of their ops ----------------------------------------------------------
+
+
+def programs(*drafts: tuple[str, str, tuple[str, ...]]) -> RankProgram:
+    """Ops on one tensor ``x``: result, name, operands; ``%r`` is the only output."""
+    kind = TensorType("f32", (2,))
+    made = []
+    for out, name, ins in drafts:
+        attrs: Any = (("value", "0"),) if name == "constant" else ()
+        made.append(Draft(out, name, ins, kind, attrs, None))
+    return RankProgram({"x": kind}, tuple(made), {"r": "%r"}, (), frozenset(), frozenset())
+
+
+SPURIOUS = (("%a", "constant", ()), ("%b", "exp", ("x",)), ("%r", "add", ("%b", "%a")))
+LATER = (("%b", "exp", ("x",)), ("%a", "constant", ()), ("%r", "add", ("%b", "%a")))
+TURNED = (("%b", "exp", ("x",)), ("%a", "constant", ()), ("%r", "add", ("%a", "%b")))
+MEETING = (("%a", "all_reduce", ("x",)), ("%b", "all_gather", ("x",)), ("%r", "add", ("%a", "%b")))
+MET_OTHERWISE = (("%b", "all_gather", ("x",)), ("%a", "all_reduce", ("x",)), ("%r", "add", ("%a", "%b")))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differ"),
+    [
+        (SPURIOUS, LATER, False),
+        (SPURIOUS, TURNED, True),
+        (MEETING, MEETING, False),
+        (MEETING, MET_OTHERWISE, True),
+    ],
+)
+def test_an_op_may_stand_elsewhere_but_no_rendezvous(first: Any, second: Any, differ: bool) -> None:
+    assert bool(list(_differences(programs(*first), programs(*second)))) == differ
+
+
+def test_dtensors_rule_of_an_op_is_worked_out_in_the_first_recorded_step() -> None:
+    """Zeroing a gradient in place runs there for the first time: on a tensor of the whole shape, too."""
+
+    def parallelize(model: nn.Module, mesh: Any) -> nn.Module:
+        return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Results) -> dict[str, Tensor]:
+        optimizer.zero_grad(set_to_none=False)
+        loss = F.relu(model(batch["x"])).sum()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    made = Definition(
+        name="columns",
+        mesh={"tp": 2},
+        build=lambda: nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 5)),
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
+        step=step,
+        batch={"x": Batch((12, 5))},
+    )
+    assert survey(made, [0], 1) == []

@@ -239,7 +239,7 @@ def test_a_wrong_plan_is_noticed_without_solving(name: str, tmp_path: Path) -> N
 
 
 def test_one_lemma_serves_all_layers(bundle: Path, flat: Plan) -> None:
-    proof = json.loads((bundle / "proof.json").read_text())
+    proof = json.loads((bundle / "data/proof.json").read_text())
     assert len(proof["lemmas"]) <= 2, "the first layer may stand in other relations than the others"
     assert sum(s["kind"] == "call" for s in proof["stages"]) == 6
     engine = Engine(flat, Cores())
@@ -275,9 +275,9 @@ def test_functions_and_lemmas_are_shown_to_people(bundle: Path, outlined: Plan, 
 
 def test_stages_do_not_grow_with_layers(bundle: Path, tmp_path: Path) -> None:
     emitted(outline(deep(12)), tmp_path / "b")
-    few, many = (json.loads((b / "proof.json").read_text()) for b in (bundle, tmp_path / "b"))
+    few, many = (json.loads((b / "data/proof.json").read_text()) for b in (bundle, tmp_path / "b"))
     assert sum(len(m["stages"]) for m in few["lemmas"]) == sum(len(m["stages"]) for m in many["lemmas"])
-    sizes = [len(list((b / "obligations").iterdir())) for b in (bundle, tmp_path / "b")]
+    sizes = [len(list((b / "data/obligations").iterdir())) for b in (bundle, tmp_path / "b")]
     assert sizes[0] == sizes[1]
 
 

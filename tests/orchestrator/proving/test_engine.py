@@ -26,13 +26,13 @@ from orchestrator.solving.premises import AllPremises
 from tests.corpus import variants
 from tests.corpus.mutate import mutants
 
-from ..plans import pair, unproved
+from ..plans import CORES, pair, unproved
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def prove_all(plan: Plan) -> tuple[Engine, list[int]]:
-    engine = Engine(plan, Cores())
+    engine = Engine(plan, CORES)
     engine.relate()
     wanted = list(itertools.chain.from_iterable(engine.claims()))
     for number in wanted:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder
 from certificates.plan.plan import Plan
 from certificates.proof.reading import proof_from_json
 from orchestrator.proving.engine import Engine
 from orchestrator.solving.premises import AllPremises
+from trainverify import Kind, verify
+
+from ..plans import pair
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +64,14 @@ def test_every_file_takes_something_down(engine: Engine) -> None:
     wanted = [n for facts in engine.claims() for n in facts]
     for obligation in engine.proof(wanted).obligations:
         assert set(engine.fallen({obligation.file: "refused"})) & set(engine.proved.needed(wanted))
+
+
+def test_a_parameter_that_is_handed_on_untouched_is_proved(tmp_path: Path) -> None:
+    """Its claim is the declared fact: no stage names it, and the proof must all the same."""
+
+    def write(b: ProgramBuilder) -> None:
+        b.output("y", b.input("x", "f32[4]") * 2)
+        b.output("frozen", b.input("frozen", "f32[3]"))
+
+    plan = pair({"tp": 2}, write, write, {"x": {}, "frozen": {}}, {"y": {}, "frozen": {}})
+    assert verify(plan, out=tmp_path / "bundle").kind is Kind.PROVED

@@ -10,20 +10,14 @@ import pytest
 
 import trainverify as tv
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Range
 from certificates.plan.placements import Shard, relate
 from certificates.plan.plan import Mesh, Plan, RankClass
-from certificates.proof.facts import Fact
 from certificates.proof.stages import AlgebraStage
 from orchestrator.proving.engine import Engine
-from orchestrator.relating.knowledge import Knowledge
-from orchestrator.relating.recipes import AlgebraRecipe, Use
 from orchestrator.solving.cores import Cores
-from orchestrator.staging.algebra import AlgebraBuilder
-from smtlib_emit.errors import NoDefinition
-from smtlib_emit.model import Model
 
-from ..plans import alone, unproved
+from ..plans import unproved
 
 LENGTH = 3
 
@@ -119,43 +113,3 @@ def test_rows_in_another_order_are_not_proved() -> None:
     reasons = unproved(training(mesh, order, cuts, claimed=("dp", "rep")))
     assert [r.split(":")[:2] for r in reasons] == [["c0", "%1"], ["c1", "%1"]]
     assert all("no proof of" in r for r in reasons), reasons
-
-
-# Trees of single coordinates --------------------------------------------------------------------------------
-
-S = Affine.symbol
-RANGES = {"r": (0, 2), "d": (0, 63), "q": (0, 3)}
-
-
-def tree(*forms: Affine) -> list[tuple[int, tuple[int, ...]]]:
-    """The tree of a vector of 128 elements that a stage reads at these positions."""
-    b = ProgramBuilder()
-    b.output("y", b.tanh(b.input("x", "f32[128]")))
-    k = Knowledge(Model(alone(b)))
-    number = k.add(Fact("s:%0", "s:%0", (("z0", 0, 128),), (S("z0"),), (S("z0"),)), None)
-    uses = tuple(Use("s:x", (f,)) for f in forms)
-    builder = AlgebraBuilder(k, number, AlgebraRecipe(frozenset(), (), uses, RANGES, {}))
-    return [(offset, steps) for offset, _, steps in builder.trees["s:x"][0]]
-
-
-def test_gaps_of_interleaved_pieces_are_filled() -> None:
-    row = S("r").scale(64)
-    whole = [(0, (64, 1)), (63, (64,))]
-    assert tree(row + S("d")) == tree(row + 63) == tree(row + S("d"), row + 63) == whole
-    assert tree(row + 5) == [(0, (64, 1)), (5, (64,)), (6, (64, 1))]
-    assert tree(row + S("d") + 1) == [(0, (64,)), (1, (64, 1))]
-    assert tree(S("d")) == [(0, (1,)), (63, (1,))]
-    assert tree(S("q").scale(20) + 10) == [(0, (20, 1)), (10, (20,)), (11, (20, 1)), (60, (1,))]
-
-
-@pytest.mark.parametrize(("forms", "reason"), [
-    ((S("r").scale(62) + S("d"),), "overlap or do not nest"),
-    ((S("r").scale(64) + S("d"), S("r").scale(64) + 62), "overlap or do not nest"),
-    ((S("r").scale(64) + S("d"), S("q").scale(40) + 63), "overlap or do not nest"),
-    ((S("r").scale(64) + S("d"), Affine(63)), "overlap or do not nest"),
-    ((S("r").scale(128) + S("d"),), "overlap or do not nest"),
-    ((S("d").scale(-1) + 127,), "runs downwards"),
-])  # fmt: skip
-def test_positions_without_a_tree(forms: tuple[Affine, ...], reason: str) -> None:
-    with pytest.raises(NoDefinition, match=reason):
-        tree(*forms)

@@ -14,7 +14,7 @@ from certificates.proof.facts import Fact
 from orchestrator.emit import emit
 from orchestrator.errors import Unproved
 from orchestrator.proving.engine import Engine
-from orchestrator.relating.literals import literal_ref
+from orchestrator.relating.solving_facts import literal_ref
 from orchestrator.solving.cores import Cores
 from trainverify import Kind, check
 

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.affine import Affine
 from certificates.plan.functions import body_plan
 from certificates.plan.placements import Replicate
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Piece, Plan, Relation
 from certificates.plan.writing import dumps
 from checker.language.proof import Tensor
 from checker.reading.plan import read_plan
+from checker.rules import positive
 from checker.rules.model import Model
 from checker.rules.roots import nonnegative
 from orchestrator.emit import emit
@@ -73,3 +75,35 @@ def test_a_root_of_what_may_be_negative_is_not_squared_away(positive: bool, tmp_
     assert (done.exit_code == 0) == positive
     kind = check(tmp_path / "b").kind
     assert kind is Kind.PROVED if positive else kind in (Kind.REFUTED, Kind.UNKNOWN)
+
+
+def test_signs_pass_through_messages_as_the_checker_says() -> None:
+    """A message has no operands where it is received: what is sent decides, not nothing at all."""
+    mesh = {"pp": 2}
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[3]"))
+    first, last = (ProgramBuilder(mesh, box={"pp": (s, s + 1)}) for s in (0, 1))
+    x = first.input("x", "f32[3]")
+    sent = [first.exponential(x), x, first.constant("-inf", "f32[3]"), x * x]
+    for seq, value in enumerate(sent):
+        first.send(value, seq, pp=1)
+    first.output("y", x)
+    got = [last.recv("f32[3]", seq, pp=0).name for seq in range(4)]
+    classes = {"c0": ({"pp": (0, 1)}, first.build()), "c1": ({"pp": (1, 2)}, last.build())}
+    relations = [Relation(n, n, (whole_piece("c0"),)) for n in ("x", "y")]
+    plan = build_plan(
+        name="sent", mesh=mesh, specification=spec.build(), classes=classes, inputs=relations[:1],
+        outputs=relations[1:],
+    )  # fmt: skip
+    ours, theirs = Signs(plan), positive.Signs(Model(read_plan(dumps(plan))))
+    told = {}
+    for value in got:
+        told[value] = ours.positive("", f"c1:{value}"), ours.finite("", f"c1:{value}")
+        tensor = Tensor("c1", value)
+        assert told[value] == (theirs.positive(tensor), theirs.finite(tensor))
+        assert ours.nonnegative("", f"c1:{value}") == theirs.nonnegative(tensor)
+    assert list(told.values()) == [(True, True), (False, True), (False, False), (False, True)]
+
+
+def whole_piece(cls: str) -> Piece:
+    return Piece(cls, (3,), (Affine.symbol("z0"),), (Affine.symbol("z0"),))

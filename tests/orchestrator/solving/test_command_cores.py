@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from certificates.bundle.bundle import read
 from certificates.plan.plan import Plan
 from orchestrator.emit import emit
-from orchestrator.errors import SolverMissing, Unproved
+from orchestrator.errors import NoAnswer, SolverMissing, Unproved
 from orchestrator.solving.command_cores import CommandCores
 from orchestrator.solving.journal import Journal
 
@@ -107,7 +108,7 @@ def test_time_is_up_for_the_children_too(solver: Solver, tmp_path: Path) -> None
     """A wrapper's solver would go on, and hold the pipe that is read."""
     slow = solver(f"sleep 60 & echo $! >{tmp_path}/pid; wait")
     start = time.monotonic()
-    with pytest.raises(Unproved, match=r"no answer within 0\.5 seconds"):
+    with pytest.raises(NoAnswer, match=r"no answer within 0\.5 seconds"):
         CommandCores(slow.words, Journal(), 0.5).core(UNSAT)
     assert time.monotonic() - start < 20
     pid = int((tmp_path / "pid").read_text())
@@ -143,6 +144,17 @@ def test_a_solver_that_lies_proves_nothing(solver: Solver, mlp: Plan, tmp_path: 
     assert done.exit_code == 3
     assert {v.verdict for v in done.verdicts} == {"UNKNOWN"}
     assert all("says sat" in v.reason for v in done.verdicts), [v.reason for v in done.verdicts]
+
+
+def test_the_clock_never_decides_what_a_bundle_says(
+    solver: Solver, mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A core that is late on a busy machine would make another proof, or none: the run ends."""
+    late = partial(CommandCores, seconds=0.3)
+    monkeypatch.setattr(CommandCores, "of", lambda command, journal: late((command,), journal))
+    with pytest.raises(NoAnswer):
+        emit(mlp, tmp_path / "b", core_solver=solver("sleep 60").words[0])
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_solver_that_fails_is_the_reason_of_every_output(solver: Solver, mlp: Plan, tmp_path: Path) -> None:

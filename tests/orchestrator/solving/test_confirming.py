@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -76,6 +75,5 @@ def test_the_journal_saves_solver_calls_of_the_same_text_and_version(
 
 @pytest.mark.parametrize("entry", [None, "unsat", ["unsat"], [1, 2], {"z3": "unsat"}])
 def test_strange_journal_entries_are_asked_again(tmp_path: Path, entry: object) -> None:
-    line = json.dumps([key("confirm", VERSIONS, SAT), entry])
-    (tmp_path / "j").write_text(line + "\n", encoding="ascii")
+    Journal(tmp_path / "j").put(key("confirm", VERSIONS, SAT), entry)
     assert confirm([SAT], Journal(tmp_path / "j"), VERSIONS, 1) == [Answers("sat", "sat")]

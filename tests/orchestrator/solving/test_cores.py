@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,23 @@ def test_a_core_has_no_premise_too_many() -> None:
 
 def test_what_does_not_follow_has_no_core() -> None:
     assert minimal_core(TEXT.replace("(= e0 1.0) :named def.2", "(= e0 e1) :named def.2")) is None
+
+
+def test_an_interrupt_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """z3 takes Ctrl-C for itself and says unknown, which stood in the journal for ever: no proof."""
+    monkeypatch.setattr(cores, "Z3_RLIMIT", 4_000_000)
+    holes = [f"h{i}.{j}" for i in range(11) for j in range(10)]  # eleven pigeons, ten holes
+    each = [f"(or {' '.join(f'h{i}.{j}' for j in range(10))})" for i in range(11)]
+    alone = [f"(not (and h{i}.{j} h{k}.{j}))" for j in range(10) for i in range(11) for k in range(i)]
+    said = "".join(f"(assert (! {clause} :named p.{n}))\n" for n, clause in enumerate([*each, *alone]))
+    text = "(set-logic QF_UF)\n" + "".join(f"(declare-fun {h} () Bool)\n" for h in holes) + said
+    text += "(assert (! (not false) :named goal))\n(check-sat)\n"
+    journal = Journal(tmp_path / "j")
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        Cores(journal).core(text)
+        time.sleep(60)
+    assert len(Journal(tmp_path / "j")) == 0
 
 
 def test_a_step_limit_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -463,6 +463,71 @@ def rotary(right: bool) -> Plan:
     )  # fmt: skip
 
 
+def maximum_in_parts(right: bool) -> Plan:
+    """The largest logit of a row: of halves of a rank's columns, gathered, and the largest of these."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[5,8]")
+        b.output("y", x - b.broadcast(b.reduce(x, (1,), "max"), x.shape, (0,)))
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[5,4]")
+        first, second = b.reduce(x[:, :1], (1,), "max"), b.reduce(x[:, 1:], (1,), "max")
+        own = b.maximum(second, first) if right else b.minimum(second, first)
+        top = b.reduce(b.all_gather(b.reshape(own, (1, 5)), "tp", 0), (0,), "max")
+        b.output("y", x - b.broadcast(top, x.shape, (0,)))
+
+    return pair(TP, spec, plan, {"x": COLUMNS}, {"y": COLUMNS})
+
+
+def own_place_marked(right: bool) -> Plan:
+    """Instead of an all-gather, a sum over ranks of tables in which each rank has set its own row."""
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[6,3]")))
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.tanh(b.input("x", "f32[2,3]"))
+        row = b.iota("i64[3,2,3]", 0)
+        own = b.constant(b.axis_index("tp") + (0 if right else 1), row.type)
+        table = b.broadcast(x, (3, 2, 3), (1, 2))
+        alone = b.select(b.compare(row, own, "EQ"), table, b.constant(0, table.type))
+        b.output("y", b.reshape(b.all_reduce(alone, "tp"), (6, 3)))
+
+    return pair({"tp": 3}, spec, plan, {"x": ROWS}, {"y": WHOLE})
+
+
+def place_cut_from_zeros(right: bool) -> Plan:
+    """The same, with each rank's piece cut out of zeros around it, at a place that runs downwards."""
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[6,3]")))
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.tanh(b.input("x", "f32[2,3]"))
+        zeros = b.constant(0, "f32[4,3]")
+        start = b.axis_index("tp").scale(-2) + 4 if right else b.axis_index("tp").scale(2)
+        own = b.slice(b.concatenate([zeros, x, zeros], 0), [start, 0], [6, 3])
+        b.output("y", b.all_reduce(own, "tp"))
+
+    return pair({"tp": 3}, spec, plan, {"x": ROWS}, {"y": WHOLE})
+
+
+def least_of_two(right: bool) -> Plan:
+    """A clipping factor with its operands exchanged."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[6]")
+        b.output("y", b.minimum(b.constant(1, "f32[]"), 1 / (x * x).sum()))
+
+    def plan(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[3]")
+        other = b.constant(1 if right else 2, "f32[]")
+        b.output("y", b.minimum(1 / b.all_reduce((x * x).sum(), "tp"), other))
+
+    return pair(TP, spec, plan, {"x": ROWS}, {"y": WHOLE})
+
+
 ALL: dict[str, Twins] = {
     twins.__name__: twins
     for twins in (
@@ -470,6 +535,7 @@ ALL: dict[str, Twins] = {
         microbatches_reduced, microbatches_of_one_rank, experts, padded_halves, pieces_with_zeros, one_head,
         distributed, uneven_gradient, one_hot, gathered_product, summed_operand,
         partial_output, weighted_means, specification_in_parts, rotary,
-        microbatches_of_other_rows, stacked_losses, chosen_number,
+        microbatches_of_other_rows, stacked_losses, chosen_number, maximum_in_parts, own_place_marked,
+        place_cut_from_zeros, least_of_two,
     )
 }  # fmt: skip

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.lowering import Lowering
+from orchestrator.capture.lowering.decompositions import functional, taken_apart
 from orchestrator.capture.lowering.foreach import single_ops
 from orchestrator.capture.lowering.table import EFFECTS, find
 from orchestrator.capture.recorder import Node, Recorder, recording, reference
@@ -236,7 +237,12 @@ def keys_of(nodes: Sequence[Node]) -> set[str]:
         parts = list(single_ops(node) or ())
         for op in [node.op, *(p.op for p in parts)]:
             base = op.rsplit(".", 1)[0]
-            names |= {op} if op in EFFECTS else {op, base, base.rstrip("_")} if find(op) else set()
+            if op in EFFECTS:
+                names.add(op)
+            elif find(op):
+                names |= {op, base, base.rstrip("_")}
+            elif taken_apart(op):
+                names.add(str(functional(op)).rsplit(".", 1)[0])
     return names
 
 

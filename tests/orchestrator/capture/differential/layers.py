@@ -30,10 +30,9 @@ def _cross_entropy(d: Draw, name: str) -> Case:
     logits, labels = d.tensor((rows, classes)), _labels(d, rows, classes, ignored)
     reduction = d.one(*REDUCTIONS)
     options: dict[str, Any] = {"reduction": reduction, "ignore_index": ignored}
-    refused = None
     if d.chance(0.2):
-        options["weight"], refused = d.tensor((classes,), torch.float64, "positive"), "class weights"
-    elif d.chance(0.2):
+        options["weight"] = d.tensor((classes,), torch.float64, "positive")
+    if d.chance(0.2):
         options["label_smoothing"] = 0.1
     function = F.cross_entropy
     if name == "nll_loss_forward" and "weight" not in options and d.chance(0.3):
@@ -42,8 +41,8 @@ def _cross_entropy(d: Draw, name: str) -> Case:
     g = d.tensor((rows,) if reduction == "none" else ())
     run = gradients(lambda x, y, **o: function(x, y, **o))
     if name == "nll_loss_forward":
-        return Case(function, (logits, labels), options, refused)
-    return Case(run, (logits, labels, g), options, refused)
+        return Case(function, (logits, labels), options)
+    return Case(run, (logits, labels, g), options)
 
 
 @cases("aten.nll_loss_forward")
@@ -52,7 +51,12 @@ def _one_row(d: Draw) -> Case:
     classes = d.size() + 1
     label = d.tensor((1,), torch.int64, (0, classes))
     if d.chance(0.5):
-        return Case(lambda x, y: F.nll_loss(x, y[0]), (d.tensor((classes,)), label), {}, "labels of shape")
+        x, reduction = d.tensor((classes,)), d.one(*REDUCTIONS)
+        run = lambda x, y: F.nll_loss(x, y[0], reduction=reduction)  # noqa: E731
+        return Case(
+            d.one(run, lambda x, y: torch.autograd.grad(run(x := x.detach().requires_grad_(), y), x)),
+            (x, label),
+        )
     return Case(F.nll_loss, (d.tensor((1, classes)), label))
 
 

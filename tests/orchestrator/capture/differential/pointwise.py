@@ -135,6 +135,33 @@ def _comparison(d: Draw, name: str) -> Case:
     return Case(d.one(getattr(torch, name), with_out(getattr(torch, name))), (x, y))
 
 
+@cases(
+    *("aten.exp2", "aten.log2", "aten.log10", "aten.tan", "aten.sinh", "aten.cosh", "aten.erfc"),
+    *("aten.sign", "aten.sgn", "aten.hypot", "aten.xlogy", "aten.fmax", "aten.fmin"),
+)
+def _function(d: Draw, name: str) -> Case:
+    """Of integers the result is a real number, but for signs and extremes."""
+    shape, function = d.shape(), getattr(torch, name)
+    whole = name in ("sign", "sgn", "fmax", "fmin") and d.chance(0.4)
+    x = d.tensor(
+        shape, torch.int64 if whole else torch.float64, "positive" if name.startswith("log") else None
+    )
+    if name in ("hypot", "xlogy", "fmax", "fmin"):
+        kind = "positive" if name == "xlogy" else None
+        return Case(function, (x, d.tensor(d.like(shape), torch.int64 if whole else torch.float64, kind)))
+    if whole or d.chance(0.5) or name == "sgn":
+        return Case(function, (x,))
+    return Case(gradients(function), (x, d.tensor(shape)))
+
+
+@cases("aten.logical_xor", "aten.bitwise_xor")
+def _unlike(d: Draw, name: str) -> Case:
+    shape = d.shape()
+    dtype = d.one(*ALL) if name == "logical_xor" else d.one(torch.bool, torch.bool, torch.int64)
+    refused = "on integers" if name == "bitwise_xor" and dtype != torch.bool else None
+    return Case(getattr(torch, name), (d.tensor(shape, dtype), d.tensor(d.like(shape), dtype)), {}, refused)
+
+
 @cases("aten.logical_and", "aten.logical_or")
 def _logical(d: Draw, name: str) -> Case:
     shape = d.shape()
@@ -165,7 +192,7 @@ def _power(d: Draw) -> Case:
     form = d.one("number", "number", "number", "base", "tensors", "gradient")
     if form == "number":
         y = d.one(0, 1, 2, 3, 8, 2.0, 0.5, -0.5, -1, True, 0.0, 9, 0.25, -2, float("inf"))
-        known = y in (0, 1, 2, 3, 8, 0.5, -0.5, -1)
+        known = y not in (9, float("inf"))
         x = d.tensor(shape, dtype, "positive")
         return Case(torch.pow, (x, y), {}, None if known else "power")
     if form == "gradient":

@@ -74,10 +74,17 @@ def _sum(d: Draw, name: str) -> Case:
 
 @cases("aten.linalg_vector_norm")
 def _norm(d: Draw) -> Case:
-    shape, order = d.shape(), d.one(2, 2, 2.0, 1, float("inf"), 0)
+    shape, order = d.shape(), d.one(2, 2.0, 1, float("inf"), float("-inf"), 0, 3, 0.5)
     options = {"dim": _dims(d, len(shape)), "keepdim": d.chance(0.5)} if d.chance(0.7) else {}
     x = d.tensor(shape, d.one(*FLOATS))
-    return Case(torch.linalg.vector_norm, (x, order), options, None if order == 2 else "norm of order")
+    return Case(torch.linalg.vector_norm, (x, order), options)
+
+
+@cases("aten.linalg_vector_norm")
+def _norm_backward(d: Draw) -> Case:
+    shape, order = d.shape(), d.one(2, 1, 3, float("inf"))
+    x = d.tensor(shape, torch.float64, "positive")
+    return Case(gradients(lambda x: torch.linalg.vector_norm(x, order)), (x, d.tensor(())))
 
 
 @cases("aten.amax", "aten.amin")
@@ -151,14 +158,26 @@ def _embedding_backward(d: Draw) -> Case:
 def _gather(d: Draw) -> Case:
     shape = d.shape(1)
     dim, rank = d.random.randrange(len(shape)), len(shape)
-    picked = [d.size() if i == dim else n if d.chance(0.9) else 1 for i, n in enumerate(shape)]
-    whole = dim == rank - 1 and picked[:dim] == list(shape[:dim])
+    picked = [d.size() if i == dim else n if d.chance(0.7) else 1 for i, n in enumerate(shape)]
     args = (
         d.tensor(shape, d.one(*ALL)),
         d.one(dim, dim - rank),
         d.tensor(picked, torch.int64, (0, shape[dim])),
     )
-    return Case(torch.gather, args, {}, None if whole else r"gather of \[")
+    if d.chance(0.4):
+        x, g = d.tensor(shape), d.tensor(picked)
+        return Case(gradients(lambda a, i: a.gather(dim, i)), (x, args[2], g))
+    return Case(torch.gather, args)
+
+
+@cases("aten.gather", "aten.scatter_add", "aten.scatter")
+def _scalars(d: Draw, name: str) -> Case:
+    """A scalar has one dimension to these ops."""
+    index = d.tensor(d.one((), (1,)), torch.int64, (0, 1))
+    if name == "gather":
+        return Case(torch.gather, (d.tensor(()), 0, index))
+    index = d.tensor((), torch.int64, (0, 1))
+    return Case(getattr(torch, name), (d.tensor(()), 0, index, d.tensor(())))
 
 
 @cases("aten.index")
@@ -167,20 +186,87 @@ def _index(d: Draw) -> Case:
     n = shape[0]
     x = d.tensor(shape, d.one(*ALL))
     index = d.tensor(d.shape(0, 2), d.one(torch.int64, torch.int32), (-n, n))
-    form = d.one("rows", "rows", "rows", "gradient", "columns", "two")
+    form = d.one("rows", "gradient")
     if form == "gradient":
         i = d.bases[index.number]
         return Case(
             gradients(lambda w, i: aten.index.Tensor(w, [i])),
             (d.tensor(shape), index, d.tensor((*index.view(i).shape, *shape[1:]))),
         )
-    if form == "columns" and len(shape) > 1:
-        index = d.tensor((2,), torch.int64, (0, shape[1]))
-        return Case(lambda a, i: a[:, i], (x, index), {}, "no tensor of row numbers")
-    if form == "two" and len(shape) > 1:
-        index = d.tensor((2,), torch.int64, (0, 1))
-        return Case(lambda a, i: a[i, i], (x, index), {}, "no tensor of row numbers")
     return Case(lambda a, i: aten.index.Tensor(a, [i]), (x, index))
+
+
+def _indices(d: Draw, shape: tuple[int, ...]) -> tuple[list[Any], tuple[int, ...]]:
+    """Some dimensions of ``shape`` are indexed, by tensors that broadcast or by a range; and their shape."""
+    chosen = sorted(d.random.sample(range(len(shape)), d.random.randint(1, len(shape))))
+    common, found = d.shape(0, 3), [None] * len(shape)
+    for dim in chosen:
+        n = shape[dim]
+        axes = [a for a, size in enumerate(common) if size == n]
+        if axes and d.chance(0.5):
+            axis = d.one(*axes)
+            found[dim] = ("range", n, [n if a == axis else 1 for a in range(len(common))])
+        else:
+            # PyTorch's own shape rule errs where a scalar and a tensor of one element index together.
+            found[dim] = d.tensor(
+                d.like(common) or (1,) * len(common), d.one(torch.int64, torch.int32), (-n, n)
+            )
+    shapes = [
+        tuple(f[2]) if isinstance(f, tuple) else f.view(d.bases[f.number]).shape
+        for f in found
+        if f is not None
+    ]
+    return found, tuple(torch.broadcast_shapes(*shapes))
+
+
+def _made(indices: list[Any]) -> list[Any]:
+    return [torch.arange(i[1]).reshape(i[2]) if isinstance(i, tuple) else i for i in indices]
+
+
+def _place_shape(shape: tuple[int, ...], indices: list[Any], common: tuple[int, ...]) -> tuple[int, ...]:
+    dims = [i for i, f in enumerate(indices) if f is not None]
+    rest = [n for i, n in enumerate(shape) if indices[i] is None]
+    before = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    return (*rest[:before], *common, *rest[before:])
+
+
+@cases("aten.index", "aten._unsafe_index", "aten.index_put", "aten._unsafe_index_put")
+def _several(d: Draw, name: str) -> Case:
+    """Several index tensors, and dimensions that none indexes before, between and behind them."""
+    shape = d.shape(1)
+    indices, common = _indices(d, shape)
+    whole = _place_shape(shape, indices, common)
+    function = getattr(aten, name)
+    if name.endswith("index"):
+        if d.chance(0.4):
+            run = gradients(lambda w, i: aten.index.Tensor(w, _made(i)))
+            return Case(
+                run if name == "index" else lambda w, i, g: function(w, _made(i)) * g,
+                (d.tensor(shape), indices, d.tensor(whole)),
+            )
+        return Case(lambda a, i: function(a, _made(i)), (d.tensor(shape, d.one(*ALL)), indices))
+    if d.chance(0.3):  # the same everywhere
+        rest = [
+            1 if before <= at < before + len(common) else n for before in [0] for at, n in enumerate(whole)
+        ]
+        values = d.tensor(rest if whole[: len(common)] == common and d.chance(0.5) else ())
+        return Case(lambda a, i, v: function(a, _made(i), v), (d.tensor(shape), indices, values))
+    values = d.tensor(d.like(whole))
+    return Case(lambda a, i, v: function(a, _made(i), v, True), (d.tensor(shape), indices, values))
+
+
+@cases("aten.index_put")
+def _put_at_distinct(d: Draw) -> Case:
+    """One entry of each row is written: no two values meet. Without the range they may."""
+    rows, width, rest = d.size() + 1, d.size() + 1, d.shape(0, 2)
+    x, columns = d.tensor((rows, width, *rest)), d.tensor((rows,), torch.int64, (-width, width))
+    values = d.tensor((rows, *rest))
+    if d.chance(0.3):
+        firsts = d.tensor((rows,), torch.int64, (0, 1))
+        run = lambda a, r, i, v: a.index_put((r, i), v)  # noqa: E731
+        wide = d.tensor((rows, *rest), plain=True)
+        return Case(run, (x, firsts, columns, wide), {}, "two may be equal")
+    return Case(lambda a, i, v: a.index_put((torch.arange(rows), i), v), (x, columns, values))
 
 
 @cases("aten.index_select")
@@ -200,9 +286,12 @@ def _index_put(d: Draw) -> Case:
         shape, count = d.shape(1, 3), d.shape(0, 2)
         x = d.tensor(shape, written=inside)
         index = d.tensor(count, torch.int64, (-shape[0], shape[0]))
-        values = d.tensor(d.like((*count, *shape[1:])))
-        accumulate = d.chance(0.8)
-        refused = None if accumulate else "arange over all rows"
+        values = d.like((*count, *shape[1:]))
+        accumulate = d.chance(0.6)
+        spread = (1,) * (len(count) + len(shape) - 1 - len(values)) + values
+        apart = {1} >= set(count) or {1} >= set(spread[: len(count)])
+        refused = None if accumulate or apart else "two may be equal"
+        values = d.tensor(values)
         return Case(put, (x, (index,), values, accumulate), {}, refused)
     if form == "mask":
         shape = d.shape(1, 3)
@@ -210,7 +299,7 @@ def _index_put(d: Draw) -> Case:
         x, mask = d.tensor(shape, written=inside), d.tensor(shape[:depth], torch.bool)
         values = d.tensor(d.one((), d.like(shape[depth:]), (1, *shape[depth:])))
         accumulate = d.chance(0.2)
-        return Case(put, (x, (mask,), values, accumulate), {}, "accumulates" if accumulate else None)
+        return Case(put, (x, (mask,), values, accumulate), {}, "that are added" if accumulate else None)
     rows, width = d.size(), d.size()
     x = d.tensor((rows, width), written=inside)
     columns = d.tensor(d.one((rows,), (1,), ()), torch.int64, (-width, width))
@@ -220,9 +309,69 @@ def _index_put(d: Draw) -> Case:
         return Case(inplace(run) if inside else lambda t, i, v: run(t.clone(), i, v), (x, columns, values))
     rows += 1
     few = lambda t, i, v: t.index_put((torch.arange(rows - 1)[:1], i), v)  # noqa: E731
-    refused = None if rows == 2 else "arange over all rows"
     x = d.tensor((rows - 1, width))
-    return Case(few, (x, d.tensor((1,), torch.int64, (-width, width)), d.tensor(())), {}, refused)
+    return Case(few, (x, d.tensor((1,), torch.int64, (-width, width)), d.tensor(())))
+
+
+@cases("aten.scatter", "aten.scatter_add", "aten.scatter_reduce")
+def _scatter(d: Draw, name: str) -> Case:
+    """The index may be smaller than the tensor, the source larger than the index; entries may meet."""
+    shape = d.shape(1)
+    dim, rank = d.random.randrange(len(shape)), len(shape)
+    picked = [d.size() if i == dim else d.random.randint(1, n) for i, n in enumerate(shape)]
+    index = d.tensor(picked, torch.int64, (0, shape[dim]))
+    source = d.tensor([n + d.one(0, 0, 1) for n in picked])
+    where = d.one(dim, dim - rank)
+    if name == "scatter":
+        form = d.one("value", "source", "one", "range")
+        if form == "value":
+            return Case(torch.scatter, (d.tensor(shape), where, index, d.one(2.5, 0)))
+        if form == "range":
+            places = [-1 if i == dim else 1 for i in range(rank)]
+
+            def run(a: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+                return a.scatter(where, torch.arange(shape[dim]).view(places).expand(shape), s)
+
+            return Case(run, (d.tensor(shape), d.tensor(shape)))
+        if form == "one":
+            picked[dim] = 1
+            index = d.tensor(picked, torch.int64, (0, shape[dim]))
+            return Case(torch.scatter, (d.tensor(shape), where, index, source))
+        refused = "two may be equal" if picked[dim] > 1 else None
+        return Case(torch.scatter, (d.tensor(shape), where, index, source), {}, refused)
+    if name == "scatter_add":
+        if d.chance(0.4):
+            run = gradients(lambda a, s, i: a.scatter_add(where, i, s))
+            return Case(run, (d.tensor(shape), d.tensor(picked), index, d.tensor(shape)))
+        dtype = d.one(torch.float64, torch.int64)
+        return Case(
+            inplace(torch.Tensor.scatter_add_),
+            (d.tensor(shape, dtype, written=True), where, index, d.tensor(picked, dtype)),
+        )
+    reduce, inside = d.one("sum", "amax", "amin", "amax", "amin", "mean", "prod"), d.chance(0.85)
+    refused = None if inside and reduce not in ("mean", "prod") else "scatter_reduce with"
+    return Case(
+        torch.scatter_reduce,
+        (d.tensor(shape), where, index, source, reduce),
+        {"include_self": inside},
+        refused,
+    )
+
+
+@cases("aten.index_add", "aten.index_fill")
+def _rows_at(d: Draw, name: str) -> Case:
+    shape = d.shape(0)
+    rank = len(shape)
+    dim = d.random.randrange(rank) if rank else 0
+    n, count = shape[dim] if rank else 1, d.size() if rank else 1
+    where = d.one(dim, dim - max(rank, 1))
+    if name == "index_fill":
+        index = d.tensor((count,), torch.int64, (-n, n))
+        return Case(torch.index_fill, (d.tensor(shape), where, index, d.one(1.5, 0, d.tensor(()))))
+    index = d.tensor((count,), d.one(torch.int64, torch.int32), (0, n))
+    source = d.tensor([count if i == dim else m for i, m in enumerate(shape)])
+    options = {"alpha": d.one(2, -0.5)} if d.chance(0.4) else {}
+    return Case(torch.index_add, (d.tensor(shape), where, index, source), options)
 
 
 @cases("aten.cat", "aten.stack")
@@ -245,8 +394,7 @@ def _pad(d: Draw) -> Case:
         d.one(0, 0, 1, 2, 3, -1 if d.chance(0.1) else 1) for _ in range(2 * d.random.randint(1, len(shape)))
     ]
     value = d.one(0, 1) if not dtype.is_floating_point else d.one(0.0, 7.0, -0.5, float("-inf"))
-    refused = "negative padding|empty" if min(pads) < 0 else None
-    return Case(F.pad, (d.tensor(shape, dtype), pads), {"value": value}, refused)
+    return Case(F.pad, (d.tensor([n + 1 for n in shape], dtype), pads), {"value": value})
 
 
 @cases("aten.slice_backward", "aten.select_backward")
@@ -463,10 +611,50 @@ def _of_lists(d: Draw, name: str) -> Case:
     return Case(run, (xs, ys))
 
 
-@cases("aten.sqrt", "aten.neg", "aten.exp", "aten.abs")
+@cases(
+    *("aten.sqrt", "aten.neg", "aten.exp", "aten.abs", "aten.sign", "aten.reciprocal", "aten.rsqrt"),
+    *(
+        "aten.log",
+        "aten.sin",
+        "aten.cos",
+        "aten.tanh",
+        "aten.sigmoid",
+        "aten.log1p",
+        "aten.expm1",
+        "aten.erf",
+    ),
+    "aten.erfc",
+)
 def _unary_of_lists(d: Draw, name: str) -> Case:
     xs = [d.tensor(d.shape(), torch.float64, "positive") for _ in range(d.random.randint(1, 3))]
     return Case(getattr(torch, f"_foreach_{name}"), (xs,))
+
+
+@cases("aten.lerp", "aten.addcmul", "aten.addcdiv", "aten.pow", "aten.clamp_min", "aten.clamp_max")
+def _fused_of_lists(d: Draw, name: str) -> Case:
+    shapes = [d.shape() for _ in range(d.random.randint(1, 3))]
+    lists = [[d.tensor(s, torch.float64, "positive") for s in shapes] for _ in range(3)]
+    inside = d.chance(0.5)
+    function = getattr(torch, f"_foreach_{name}{'_' if inside else ''}")
+
+    def run(xs: list[torch.Tensor], *rest: Any) -> Any:
+        targets = [x.clone() for x in xs]
+        found = function(targets, *rest)
+        return targets if inside else found
+
+    number, numbers = d.one(0.5, 2), [d.one(0.5, 2) for _ in shapes]
+    if name in ("addcmul", "addcdiv"):
+        return Case(run, (*lists, d.one(number, numbers)))
+    if name == "lerp":
+        return Case(run, (lists[0], lists[1], d.one(number, lists[2])))
+    return Case(run, (lists[0], d.one(number, numbers, lists[1])))
+
+
+@cases("aten.maximum", "aten.minimum")
+def _extremes_of_lists(d: Draw, name: str) -> Case:
+    shapes = [d.shape() for _ in range(d.random.randint(1, 3))]
+    lists = [[d.tensor(s) for s in shapes] for _ in range(2)]
+    return Case(getattr(torch, f"_foreach_{name}"), tuple(lists))
 
 
 @cases("aten.linalg_vector_norm")
@@ -474,7 +662,7 @@ def _norm_of_lists(d: Draw) -> Case:
     xs = [d.tensor(d.shape(), torch.float32) for _ in range(d.random.randint(1, 3))]
     order = d.one(2, 2.0, 1)
     options = {"dtype": torch.float64} if d.chance(0.4) else {}
-    return Case(torch._foreach_norm, (xs, order), options, None if order == 2 else "norm of order")
+    return Case(torch._foreach_norm, (xs, order), options)
 
 
 @cases("aten.zero")

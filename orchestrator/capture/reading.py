@@ -1,0 +1,70 @@
+"""Files that a recorded step reads: what they say decides or counts, and the next step may find it changed.
+
+Python's audit events tell of every file that is opened. A step may write files, such as a log. What an
+installed package reads for itself, and what Python reads to import or to show a line, is not the step's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from .errors import StateError
+from .recorder import is_installed, is_users, user_frame
+
+_INSTEAD = "what the file says as an entry of the batch; or read it outside of the step, if it stays the same"
+#: Modules of Python's own through which code reads a file of its choice.
+_READERS = tuple(
+    os.path.join(os.path.dirname(os.__file__), name)
+    for name in (
+        "pathlib",
+        "gzip",
+        "bz2.py",
+        "lzma.py",
+        "_bootlocale",
+        "codecs.py",
+        "configparser.py",
+        "fileinput.py",
+    )
+)
+#: Who is told of an opened file; audit hooks cannot be taken away again.
+_listening: list[Callable[[object, object], None]] = []
+
+
+@contextmanager
+def no_files(refuse: Callable[[StateError], None]) -> Iterator[None]:
+    """While a step is recorded, its code opens no file to read it."""
+    _listen()
+
+    def opened(path: object, mode: object) -> None:
+        if isinstance(mode, str) and ("r" in mode or "+" in mode) and _by_user(sys._getframe(2)):
+            refuse(StateError(f"the step reads the file {path}", frame=user_frame(), instead=_INSTEAD))
+
+    _listening.append(opened)
+    try:
+        yield
+    finally:
+        _listening.remove(opened)
+
+
+@functools.cache
+def _listen() -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and _listening:
+            for told in tuple(_listening):
+                told(arguments[0], arguments[1])
+
+    sys.addaudithook(hook)
+
+
+def _by_user(frame: FrameType | None) -> bool:
+    """Does the user's own code open it, itself or through a module that is for reading files?"""
+    while frame is not None and frame.f_code.co_filename.startswith(_READERS):
+        frame = frame.f_back
+    name = "<" if frame is None else frame.f_code.co_filename
+    return is_users(name) and not is_installed(name)

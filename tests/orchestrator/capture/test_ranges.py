@@ -1,0 +1,61 @@
+"""Which integers cannot be negative."""
+
+from __future__ import annotations
+
+import pytest
+
+from certificates.plan.types import TensorType
+from orchestrator.capture.builder import Builder, Value
+from orchestrator.capture.errors import LoweringError
+from orchestrator.capture.lowering.ranges import non_negative, wrapped
+from orchestrator.capture.lowering.table import Context
+
+
+@pytest.fixture
+def b() -> Builder:
+    return Builder()
+
+
+def number(b: Builder, name: str, low: int | None = None) -> Value:
+    if low is not None:
+        b.lowest[name] = low
+    return b.input(name, TensorType("i64", (4,)))
+
+
+def test_inputs_are_what_their_declared_range_says(b: Builder) -> None:
+    assert non_negative(b, number(b, "labels", 0)) and not non_negative(b, number(b, "ignored", -100))
+    assert not non_negative(b, number(b, "undeclared"))
+
+
+def test_sums_products_and_extremes(b: Builder) -> None:
+    good, bad, zero = number(b, "good", 0), number(b, "bad"), b.iota(0, (4,))
+    for op in ("add", "multiply", "minimum"):
+        assert non_negative(b, b.binary(op, good, zero)) and not non_negative(b, b.binary(op, good, bad))
+    assert non_negative(b, b.binary("maximum", good, bad)) and not non_negative(
+        b, b.binary("subtract", good, zero)
+    )
+
+
+def test_a_guard_makes_a_difference_positive(b: Builder) -> None:
+    """``where(i >= 2, i - 2, 0)``, and not with the branches exchanged."""
+    i = number(b, "i")
+    two, zero = b.like(2, i), b.like(0, i)
+    inside, less = b.compare("GE", i, two), b.binary("subtract", i, two)
+    assert non_negative(b, b.select(inside, less, zero)) and not non_negative(b, b.select(inside, zero, less))
+    assert non_negative(b, b.select(b.unary("not", inside), zero, less))
+
+
+def test_data_movement_keeps_what_is_known(b: Builder) -> None:
+    good = number(b, "good", 0)
+    assert non_negative(b, b.insert(b.slice(good, [1], [2]), 0, 3))
+    assert not non_negative(b, b.concatenate([good, number(b, "bad")], 0))
+
+
+def test_what_may_be_negative_counts_from_the_end(b: Builder) -> None:
+    c = Context(b, lambda _group: ())
+    good, bad = number(b, "good", 0), number(b, "bad")
+    assert wrapped(c, good, 5) is good
+    draft = b.made_by(wrapped(c, bad, 5), "select")
+    assert draft is not None and draft.ins[2] == "bad"
+    with pytest.raises(LoweringError, match="takes for a mask"):
+        wrapped(c, b.input("bytes", TensorType("u8", (4,))), 5)

@@ -1,0 +1,99 @@
+"""Look-ups in a part of a table are related with all the masks around them, if a proof says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.placements import Replicate, Shard
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Reduced
+from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.masked import DeepMatcher
+from smtlib_emit.model import Model
+
+from ..oracle import Numbers
+from ..plans import pair
+
+VOCABULARY, TOKENS = 12, 5
+
+
+def look_up(b: ProgramBuilder) -> None:
+    table, tokens = b.input("table", f"f32[{VOCABULARY},3]"), b.input("tokens", f"i64[{TOKENS}]")
+    b.output("there", b.gather(table, tokens))
+
+
+def masked(bound: str = "LT", shift: int = 0, zeros: bool = True) -> Callable[[ProgramBuilder], None]:
+    """Each rank looks up its rows; tokens of others are row 0, and then zero."""
+
+    def write(b: ProgramBuilder) -> None:
+        rows = VOCABULARY // 2
+        table, tokens = b.input("table", f"f32[{rows},3]"), b.input("tokens", f"i64[{TOKENS}]")
+        here = tokens - b.constant(b.axis_index("tp").scale(rows) + shift, f"i64[{TOKENS}]")
+        mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, rows, bound))
+        row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+        found = b.gather(table, row)
+        nothing: Value = b.constant(0, f"f32[{TOKENS},3]")
+        kept = b.select(b.broadcast(mine, (TOKENS, 3), (0,)), found, nothing) if zeros else found
+        b.output("here", b.all_reduce(kept, "tp"))
+
+    return write
+
+
+def plan(write: Callable[[ProgramBuilder], None]) -> Plan:
+    inputs = {"table": {"tp": Shard(0)}, "tokens": {"tp": Replicate()}}
+    return pair({"tp": 2}, look_up, write, inputs, {}, {"tokens": (0, VOCABULARY)})
+
+
+def related(made: Plan, *, honest: bool = True) -> tuple[Knowledge, list[int], list[int]]:
+    """The sum over ranks, related with numbers as the proof (or with a prover that refuses all)."""
+    knowledge = Knowledge(Model(made))
+    knowledge.declare_inputs()
+    numbers, tried = Numbers(made), []
+
+    def proves(number: int) -> bool:
+        tried.append(number)
+        return honest and numbers.failure(knowledge.facts[number]) is None
+
+    total = next(op for op in made.classes[0].program.ops if op.name == "all_reduce")
+    whole = Reduced("add", ("tp",), (f"c0:{total.ins[0]}",))
+    return knowledge, DeepMatcher(knowledge, proves).relate(whole), tried
+
+
+def test_a_look_up_in_a_cut_table_is_the_look_up() -> None:
+    made = plan(masked())
+    knowledge, found, _ = related(made)
+    (number,) = found
+    fact = knowledge.facts[number]
+    assert fact.rhs == "s:%0" and Numbers(made).failure(fact) is None
+    opened = knowledge.recipes[number]
+    assert {"s:%0", fact.lhs} <= opened.expand, "the stage sees masks and look-ups on both sides"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("change", [{"shift": 1}, {"zeros": False}])
+def test_a_look_up_with_a_mistake_is_not_kept(change: dict[str, int]) -> None:
+    """The guess is the same; no proof, no fact."""
+    knowledge, found, tried = related(plan(masked(**change)))  # type: ignore[arg-type]
+    assert found == [] and tried
+    assert all(n not in numbers for numbers in knowledge.by_lhs.values() for n in tried)
+
+
+def test_without_a_proof_nothing_is_kept() -> None:
+    knowledge, found, tried = related(plan(masked()), honest=False)
+    assert found == [] and len(tried) >= 1
+    assert not any(isinstance(r, Reduced) for r in knowledge.by_lhs)
+
+
+def test_proposals_are_kept_all_or_none() -> None:
+    """Half of a tensor is no relation of it."""
+    made = plan(masked())
+    knowledge, (number,), _ = related(made)
+    fact = knowledge.facts[number]
+    knowledge.by_lhs.pop(fact.lhs)
+    answers = iter([True, False])
+    assert not DeepMatcher(knowledge, lambda _: next(answers)).propose([fact, fact])
+    assert fact.lhs not in knowledge.by_lhs
+    assert DeepMatcher(knowledge, lambda _: True).propose([fact])
+    assert len(knowledge.by_lhs[fact.lhs]) == 1

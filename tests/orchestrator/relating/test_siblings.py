@@ -1,0 +1,73 @@
+"""An operand without a relation is guessed once, from what the op's partner reads in its place."""
+
+from __future__ import annotations
+
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.placements import Shard
+from certificates.plan.plan import Plan
+from certificates.proof.facts import Fact
+from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.matching import Matcher
+from smtlib_emit.model import Model
+
+from ..oracle import Numbers
+from .kit import formulas, last
+
+
+def offset(b: ProgramBuilder, x: Value, *, wrong: bool = False) -> Value:
+    """A rank's rows, weighted by a mask that it makes by a comparison of its own."""
+    rows = b.iota("i64[4,3]", 0) + b.constant(b.axis_index("dp").scale(4), "i64[4,3]")
+    mask = b.convert(b.compare(rows, 4 if wrong else 5, "LT"), "f32")
+    return x * mask
+
+
+def masked(b: ProgramBuilder, x: Value) -> Value:
+    return b.convert(b.compare(b.iota("i64[8,3]", 0), 5, "LT"), "f32") * x
+
+
+def guesses(plan: Plan, *, keep: bool) -> tuple[list[list[Fact]], Knowledge, bool]:
+    """All proposals for the product, and whether it is related in the end."""
+    proposed: list[list[Fact]] = []
+    knowledge = Knowledge(Model(plan))
+
+    def propose(facts: list[Fact]) -> bool:
+        proposed.append(facts)
+        for fact in facts if keep else ():
+            number = knowledge.add(fact, None, relates=False)
+            knowledge.by_lhs.setdefault(fact.lhs, []).append(number)
+        return keep
+
+    knowledge.declare_inputs()
+    matcher = Matcher(knowledge, propose)
+    matcher.index_specification(lambda _: False)
+    done = matcher.relate(last(plan))
+    return proposed, knowledge, done
+
+
+GIVEN = {"x": ("f32[8,3]", "f32[4,3]", {"dp": Shard(0)})}
+
+
+def test_the_mask_is_guessed_to_be_the_partners_at_the_rows_of_the_rank() -> None:
+    plan = formulas({"dp": 2}, masked, offset, GIVEN)
+    proposed, knowledge, done = guesses(plan, keep=True)
+    (facts,) = proposed
+    assert {f.lhs for f in facts} == {knowledge.model.operands(last(plan))[1]}
+    numbers = Numbers(plan)
+    assert [numbers.failure(f) for f in facts] == [None] * len(facts)
+    assert done and all(numbers.failure(knowledge.facts[n]) is None for n in knowledge.by_lhs[last(plan)])
+
+
+def test_a_guess_that_is_not_proved_relates_nothing_and_is_not_made_again() -> None:
+    """Of another mask the same is guessed; who proves says that it is wrong."""
+    plan = formulas({"dp": 2}, masked, lambda b, x: offset(b, x, wrong=True), GIVEN)
+    proposed, knowledge, done = guesses(plan, keep=False)
+    assert len(proposed) == 1 and not done and last(plan) not in knowledge.by_lhs
+    assert Numbers(plan).failure(proposed[0][0]) is not None
+
+
+def test_with_two_unrelated_operands_nothing_is_guessed() -> None:
+    def plan(b: ProgramBuilder, x: Value) -> Value:
+        return offset(b, x) * offset(b, x, wrong=True)
+
+    made = formulas({"dp": 2}, lambda b, x: masked(b, x) * masked(b, x), plan, GIVEN)
+    assert guesses(made, keep=True)[0] == []

@@ -1,0 +1,103 @@
+"""Pipelines by hand: right ones are PROVED, whatever the number of microbatches, wrong ones are REFUTED."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trainverify as tv
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.plan import Plan
+from orchestrator.evaluating import interpreter, scatter
+from orchestrator.refuting.search import Refuter
+from tests.corpus.run import replayed
+from tests.orchestrator.plans import unproved
+from tests.pipeline_plans import OPEN, REFUTED, RIGHT, pipeline
+
+
+def wrong_outputs(plan: Plan) -> set[str]:
+    """By the interpreter, on dense random inputs."""
+    rng = np.random.default_rng(3)
+    inputs = scatter.random_inputs(plan, rng)
+    ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
+    spec = interpreter.run_specification(plan, inputs)
+    return {m.plan for m in scatter.compare_outputs(plan, spec, ranks, 1e-9)}
+
+
+def proved(plan: Plan, folder: Path) -> int:
+    """The number of obligations of a bundle that the checker calls valid."""
+    emission = tv.emit(plan, folder)
+    verdict = tv.check(folder)
+    assert verdict.exit_code == 0, verdict
+    return emission.obligations
+
+
+def test_the_interpreter_agrees_with_the_whole_batch() -> None:
+    assert wrong_outputs(pipeline()) == set()
+    assert wrong_outputs(pipeline(2, 1, 3)) == set()
+
+
+def test_three_stages_are_proved(tmp_path: Path) -> None:
+    assert proved(pipeline(3, 2, 4), tmp_path / "bundle") > 0
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_other_ways_to_compute_the_same_are_proved(way: str) -> None:
+    plan = pipeline(2, 2, 3, way)
+    assert wrong_outputs(plan) == set()
+    assert unproved(plan) == []
+
+
+def test_positions_that_run_downwards_are_not_followed() -> None:
+    """Named in docs/coverage.md: right, not proved, and no witness is found against it."""
+    plan = pipeline(2, 1, 2, OPEN)
+    assert wrong_outputs(plan) == set()
+    assert any("runs downwards" in line for line in unproved(plan))
+    assert Refuter(plan).search(plan, budget=2.0) is None
+
+
+def test_what_no_relation_ties_is_the_same_in_all_runs() -> None:
+    """x + (sum of b over the runs) / 2 - b, where b is a rank's own: it is x, as b is one tensor."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[2]"))
+    b = ProgramBuilder({"dp": 2}, time={"mb": 2})
+    x, own = b.input("x", "f32[2]"), b.input("own", "f32[2]")
+    b.output("y", x + b.all_reduce(own, "mb") / 2 - own)
+    plan = build_plan(
+        name="own", mesh={"dp": 2}, time={"mb": 2}, specification=spec.build(), classes=b.build(),
+        inputs={"x": {}}, outputs={"y": {}}, given=["x"],
+    )  # fmt: skip
+    assert wrong_outputs(plan) == set()
+    assert Refuter(plan).search(plan, budget=2.0) is None
+
+
+@pytest.mark.slow
+def test_obligations_do_not_grow_with_microbatches(tmp_path: Path) -> None:
+    counts = [proved(pipeline(3, 2, m), tmp_path / str(m)) for m in (4, 64)]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.slow
+def test_sixteen_stages_of_64_replicas(tmp_path: Path) -> None:
+    proved(pipeline(16, 64, 32), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("bug", REFUTED)
+def test_a_wrong_pipeline_is_refuted(bug: str) -> None:
+    """The witness is about an output that is wrong, and the checker replays it; of the outputs that the
+    mistake leaves alone nothing is said."""
+    plan = pipeline(bug=bug)
+    assert REFUTED[bug] in wrong_outputs(plan)
+    witness = Refuter(plan).search(plan, budget=30.0)
+    assert witness is not None, "no witness"
+    replayed(plan, witness.to_json())
+    assert plan.outputs[witness.output].plan in wrong_outputs(plan)
+
+
+@pytest.mark.parametrize("bug", ["update skipped", "loss of one replica"])
+def test_what_is_right_of_a_wrong_pipeline_is_proved(bug: str, tmp_path: Path) -> None:
+    plan = pipeline(bug=bug)
+    emission = tv.emit(plan, tmp_path / "bundle", witness_seconds=0)
+    assert {v.plan for v in emission.verdicts if v.verdict != "PROVED"} == wrong_outputs(plan)
