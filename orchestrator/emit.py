@@ -45,7 +45,7 @@ from .proving.assembly import Assembled, Obligation
 from .proving.engine import Engine, Judge, Plausibility, anything
 from .proving.lemmas import Lemma, Prover
 from .proving.reuse import Kept
-from .relating.hints import Hints
+from .relating.hints import Hints, Missing
 from .solving.confirming import confirm
 from .solving.journal import Journal
 from .solving.premises import AllPremises, CoreFinder
@@ -61,7 +61,11 @@ UNSOLVED = "all of its obligations are written, none is solved (--no-solve)"
 
 @dataclass(frozen=True)
 class Emission:
-    """A written bundle: its verdicts, and what it took. ``peak_mib``: largest resident set of one process."""
+    """A written bundle: its verdicts, and what it took. ``peak_mib``: largest resident set of one process.
+
+    ``cause`` is why an output is refuted, ``missing`` the stages that outputs without a verdict lack, each
+    once (docs/diagnosis.md).
+    """
 
     bundle: Path
     verdicts: tuple[OutputVerdict, ...]
@@ -76,6 +80,7 @@ class Emission:
     seconds: dict[str, float]
     peak_mib: float
     cause: Mapping[str, object] | None = None
+    missing: tuple[Mapping[str, object], ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -85,6 +90,12 @@ class Emission:
             return 1
         done = words == {"PROVED"} if self.solved else self.complete == len(self.verdicts) > 0
         return 0 if done else 3
+
+    @property
+    def explained(self) -> list[OutputVerdict]:
+        """Outputs whose reasons say what is wrong, or which stage is missing; others follow from these."""
+        first = {str(names[0]) for m in self.missing if isinstance(names := m["outputs"], list)}
+        return [v for v in self.verdicts if v.verdict == "REFUTED" or v.plan in first]
 
     @property
     def verdict(self) -> str:
@@ -104,6 +115,7 @@ class Emission:
             "bundle": str(self.bundle),
             "outputs": [v.to_json() for v in self.verdicts],
             "cause": self.cause,
+            "missing": list(self.missing),
             "counts": {
                 "outputs": len(words),
                 "proved": words.count("PROVED"),
@@ -158,6 +170,7 @@ def emit(
     run = _Run(plan, solving, judge, progress or Progress(), store)
     proof = run.again() or run.anew()
     refutation = run.refute(witness_seconds)
+    missing = run.missing(refutation, witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
     bundle = Bundle(
         plan,
@@ -179,7 +192,7 @@ def emit(
     return Emission(
         out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
-        refutation.cause.to_json(plan) if refutation and refutation.cause else None,
+        refutation.cause.to_json(plan) if refutation and refutation.cause else None, missing,
     )  # fmt: skip
 
 
@@ -272,7 +285,8 @@ def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None)
 
 @dataclass
 class _Run:
-    """The state of one emission; ``why`` says of an output relation why it is not proved."""
+    """The state of one emission; ``why`` says of an output relation why it is not proved, ``lacks`` at which
+    op a stage is missing."""
 
     plan: Plan
     solving: _Solving
@@ -280,6 +294,7 @@ class _Run:
     progress: Progress
     kept: Kept | None
     why: dict[int, str] = field(default_factory=dict)
+    lacks: dict[int, Missing] = field(default_factory=dict)
     claims: list[list[int]] = field(default_factory=list)
 
     def again(self) -> Assembled | None:
@@ -323,8 +338,9 @@ class _Run:
             for i, facts in enumerate(self.claims):
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
-                    where = hints.hint(self.plan.outputs[i])
-                    self.why[i] = f"{where}; {reason}" if where else reason
+                    self.why[i] = reason
+                    missing = None if trouble else hints.missing(self.plan.outputs[i])
+                    self.lacks |= {} if missing is None else {i: missing}
                 self.progress.step(i + 1, len(self.claims))
 
     def _prover(self, number: int) -> Callable[[], None]:
@@ -350,11 +366,27 @@ class _Run:
         with self.progress.phase("witness"):
             return _witness(self.plan, facts, seconds, prove)
 
+    def missing(self, refutation: Refutation | None, seconds: float) -> tuple[Mapping[str, object], ...]:
+        """The stages that outputs without a verdict lack; the reasons of these say so, in full where one is
+        named first."""
+        lacks = {i: m for i, m in self.lacks.items() if i in self.why and not _told(refutation, i)}
+        if not lacks:
+            return ()
+        from .refuting.missing import grouped
+
+        found = grouped(self.plan, lacks, None if refutation else seconds)
+        for said in found:
+            first, *others = said.outputs
+            self.why[first] = f"{said}; {self.why[first]}"
+            for i in others:
+                self.why[i] = f"the stage is missing that is told at {self.plan.outputs[first].plan}"
+        return tuple(said.to_json(self.plan) for said in found)
+
     def verdict(self, number: int, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"
         if refutation is not None and refutation.output == number:
             word, reason = "REFUTED", refutation.reason
-        elif number in self.why and (refutation and refutation.cause and number in refutation.cause.outputs):
+        elif number in self.why and refutation and _told(refutation, number):
             shown = self.plan.outputs[refutation.output].plan
             reason = f"differs on sampled inputs too, from the cause that is told at {shown}"
         elif number in self.why:
@@ -365,6 +397,13 @@ class _Run:
             reason = UNSOLVED
         relation = self.plan.outputs[number]
         return OutputVerdict(relation.spec, relation.plan, word, clean(reason)[:_REASON])
+
+
+def _told(refutation: Refutation | None, output: int) -> bool:
+    """Is the output refuted, or one that follows from the cause?"""
+    if refutation is None:
+        return False
+    return output == refutation.output or bool(refutation.cause and output in refutation.cause.outputs)
 
 
 def hints_of(engine: Prover) -> Hints:
