@@ -23,7 +23,8 @@ from certificates.plan.program import Op, Program
 from certificates.plan.writing import dump
 from orchestrator import emit as emission
 from orchestrator.children import run_checker
-from orchestrator.emit import Emission, emit
+from orchestrator.emission import Emission
+from orchestrator.emit import emit
 from orchestrator.outlining.outline import outline
 from orchestrator.proving import reuse
 from orchestrator.proving.engine import Engine
