@@ -19,7 +19,7 @@ from certificates.plan.calls import calls
 from .ops import COLLECTIVES, MESSAGES
 from .program import Op, Program
 
-FORMAT, VERSIONS = "trainverify-plan", (1, 2)
+FORMAT, VERSIONS = "trainverify-plan", (1, 2, 3)
 
 Box = Mapping[str, Range]
 Coordinates = Mapping[str, int]

