@@ -1,6 +1,6 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
-    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, 23, gives the files to refute
+    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, 22, 23, gives the files to refute
     conclude(examined, answers, confirmations)  obligation 17, builds the one kind of `Verified`
 
  1 members            every member has the digest that the manifest lists, and every member is listed
@@ -25,6 +25,8 @@
 18 witnesses          a refuted output has a witness that replays at true sizes without a solver (witness.py)
 19 messages           what a rank receives is what the rank that both ends mean sends, once, at the same time
 20 time               a rank has each tensor once for all its runs, which sums and stacks alone join
+22 rows               no result depends on the order of packed rows: each op on rows names it, keys lie in
+                      their range, and ranks that meet ship rows of one order (rows.py)
 23 schedule           the schedule is one of this plan, its times grow; SAFE or UNSAFE is a verdict of its own
 """
 
@@ -60,6 +62,7 @@ from .rules.model import LITERALS, Model
 from .rules.normalise import Normaliser
 from .rules.relations import check_once, check_outputs, relation_facts
 from .rules.roles import broken
+from .rules.rows import check_rows
 from .rules.terms import file_text, plain
 from .rules.timing import check_time
 from .rules.widths import check_widths
@@ -80,8 +83,8 @@ class Proved:
 
 @dataclass(frozen=True)
 class Examined:
-    """A bundle that fulfils obligations 1 to 16, 19, 20 and 23: what is left is that solvers refute `files`.
-    `safe` is the verdict on its schedule, if it has one."""
+    """A bundle that fulfils obligations 1 to 16, 19, 20, 22 and 23: what is left is that solvers refute
+    `files`. `safe` is the verdict on its schedule, if it has one."""
 
     plan: Plan
     manifest: Manifest
@@ -124,7 +127,7 @@ class Verified:
 
 
 def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, bytes]) -> Examined:
-    """Obligations 1 to 16, 19, 20 and 23; raises `Rejected` where one fails."""
+    """Obligations 1 to 16, 19, 20, 22 and 23; raises `Rejected` where one fails."""
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
@@ -132,6 +135,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         raise Rejected(1, f"{name} is not listed in the manifest")
     check_messages(plan)
     check_time(plan)
+    check_rows(plan)
     check_acyclic(plan)
     safe = safety(plan, proof.when)
     model, assumptions, never = Model(plan), list[str](), None

@@ -16,6 +16,7 @@ from fractions import Fraction
 
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.authoring.choosing import top_k
+from certificates.authoring.packing import Rows
 from certificates.plan.placements import Placement, Shard
 from certificates.plan.plan import Plan
 
@@ -56,6 +57,41 @@ ROUTED = {
     "experts chosen without the bias": "y",
     "groups by their best expert": "y",
     "groups not limited": "y",
+}
+#: Those above that are mistakes in what :class:`Packed` does in another way.
+IN_EXPERTS = (
+    "experts of the first rank on every rank",
+    "experts of the neighbouring rank",
+    "weights of the own tokens only",
+    "own tokens instead of the dispatched",
+    "experts' results not combined",
+    "weights applied twice",
+    "shared expert added before the reduction",
+    "router gradient of the own experts only",
+    "expert gradient without weights",
+    "input gradient of the own experts only",
+)
+#: What can be wrong where rows are dispatched: REFUTED.
+PACKED_REFUTED = {
+    "weights of another choice": "y",
+    "results of another choice": "y",
+    "gate and up exchanged": "y",
+    "gradients of the output without weights": "params.down",
+    "tokens sent instead of their gradients": "params.down",
+    "gradient of one choice only": "dx",
+    "slots by choice instead of by token": "y",
+}
+#: What rests on an order of rows, and what the format says to it.
+MISORDERED = {
+    "no un-permutation": "does not act on each row by itself",
+    "scores in slot order": "does not act on each row by itself",
+    "a second sort with another tie order": "is in the order %.*, not in",
+    "gradients sorted again": "joins rows of two orders",
+    "not regrouped at the experts": "needs an order made by sort_rows or regroup_rows",
+    "not put back before the way back": "is in the order %.*, not in",
+    "regrouped by a second order": "is in the order %.*, not in",
+    "summed over tp while packed": "does not act on each row by itself",
+    "rows added up without their order": "does not act on each row by itself",
 }
 #: Other ways to compute the same: PROVED.
 RIGHT = (
@@ -153,14 +189,14 @@ class Layer:
     def mask(self, choice: Value, experts: int, own: bool = False) -> Value:
         """1 where the choice is an expert: one of this rank's, or one of all."""
         b, shape = self.b, (*choice.shape, experts)
-        number = b.iota(f"i64[{choice.shape[0]},{self.sizes.chosen},{experts}]", 2)
+        number = b.iota(f"i64[{experts}]", 0)
         if own:
             first = b.axis_index("ep").scale(experts)
             if self._is("experts of the neighbouring rank"):
                 first = (b.axis_index("ep").scale(-1) + (self.sizes.ep - 1)).scale(experts)
             if not self._is("experts of the first rank on every rank"):
                 number = number + b.constant(first, number.type)
-        here = b.compare(b.broadcast(choice, shape, (0, 1)), number, "EQ")
+        here = b.compare(b.broadcast(choice, shape, (0, 1)), b.broadcast(number, shape, (2,)), "EQ")
         if self._is("mask by select"):
             one = b.constant(1, f"f32[{','.join(map(str, shape))}]")
             return b.select(here, one, one * 0)
@@ -375,6 +411,101 @@ class Slots(Layer):
         self.dweight = b.dot(self.hot, of_weight, ((2,), (1,)), ((0,), (0,)))
 
 
+class Packed(Layer):
+    """Dispatch as it runs: rows sorted by expert, sent to the experts, grouped there, and all the way back.
+
+    A row is a token and one of its choices. Without ranks the experts are all here and nothing is sent.
+    """
+
+    def combined(self, x: Value) -> Value:
+        return x
+
+    def _experts(self) -> None:
+        b, v, k = self.b, self.v, self.sizes.chosen
+        self._dispatch()
+        p = self._there(self._slots(v["x"]))
+        g, u = (self.by_expert.dot(p, v[f"params.{w}"]) for w in ("gate", "up"))
+        g, u = (u, g) if self._is("gate and up exchanged") else (g, u)
+        a = silu(b, g) * u
+        out = self._back(self._spoiled(self.by_expert.dot(a, v["params.down"]))).reshape(self.n, k, WIDTH)
+        weight, results = self.weight, out
+        other = self._is("weights of another choice"), self._is("results of another choice")
+        if any(other):
+            weight, results = (
+                b.concatenate([x[:, 1:], x[:, :1]], 1) if wrong else x
+                for x, wrong in zip((weight, results), other, strict=True)
+            )
+        self.y = b.dot(weight, results, ((1,), (1,)), ((0,), (0,)))
+        dout = b.broadcast(v["dy"], out.shape, (0, 2))
+        if not self._is("gradients of the output without weights"):
+            dout = dout * b.broadcast(self.weight, out.shape, (0, 1))
+        if self._is("tokens sent instead of their gradients"):
+            dout = b.broadcast(v["x"], out.shape, (0, 2))
+        first = self.by_slot
+        if self._is("gradients sorted again"):
+            self._dispatch()
+        q = self._there(dout.reshape(self.n * k, WIDTH))
+        self.by_slot = first
+        da = self.by_expert.dot(q, v["params.down"], 2)
+        dg, du = da * u * silu_gradient(b, g), da * silu(b, g)
+        products = {"params.gate": (p, dg), "params.up": (p, du), "params.down": (a, q)}
+        self.grad = {name: self.by_expert.outer(*pair) for name, pair in products.items()}
+        dx = self.by_expert.dot(dg, v["params.gate"], 2) + self.by_expert.dot(du, v["params.up"], 2)
+        dx = self._back(dx).reshape(self.n, k, WIDTH)
+        self.dx = dx[:, :1].sum(1) if self._is("gradient of one choice only") else dx.sum(1)
+        self.dweight = b.dot(out, v["dy"], ((2,), (1,)), ((0,), (0,)))
+
+    def _slots(self, x: Value) -> Value:
+        """A copy of a token's row for each of its choices."""
+        k = self.sizes.chosen
+        if self._is("slots by choice instead of by token"):
+            return self.b.broadcast(x, (k, *x.shape), (1, 2)).reshape(self.n * k, x.shape[1])
+        return self.b.broadcast(x, (self.n, k, x.shape[1]), (0, 2)).reshape(self.n * k, x.shape[1])
+
+    def _dispatch(self) -> None:
+        keys = self.choice.reshape(self.n * self.sizes.chosen)
+        self.by_slot = Rows.sorted(self.b, keys, self.sizes.experts)
+        if self.ranks:
+            self.arrived = self.by_slot.shipped("ep")
+            self.by_expert = self.arrived.regrouped()
+            if self._is("not regrouped at the experts"):
+                self.by_expert = self.arrived
+        else:
+            self.by_expert = self.by_slot
+
+    def _there(self, x: Value) -> Value:
+        """From slots to rows grouped by expert, at the experts."""
+        rows = self.by_slot.pack(x)
+        if self._is("not regrouped at the experts"):
+            return self.arrived.ship(rows)
+        return self.by_expert.regroup(self.arrived.ship(rows)) if self.ranks else rows
+
+    def _spoiled(self, x: Value) -> Value:
+        """Rows of results, at the experts, with what takes them for rows in another order."""
+        b = self.b
+        if self._is("scores in slot order"):
+            scores = b.all_gather(self.weight.reshape(self.n * self.sizes.chosen), "ep", 0)
+            return x * b.broadcast(scores, x.shape, (0,))
+        if self._is("summed over tp while packed"):
+            return b.all_reduce(x, "tp")
+        if self._is("rows added up without their order"):
+            return x + b.broadcast(x.sum(0), x.shape, (1,))
+        return x
+
+    def _back(self, x: Value) -> Value:
+        if self._is("not put back before the way back"):
+            return self.by_slot.unpack(self.arrived.ship_back(x))
+        if self._is("regrouped by a second order"):
+            return self.by_slot.unpack(self.arrived.ship_back(self.arrived.regrouped().ungroup(x)))
+        rows = self.arrived.ship_back(self.by_expert.ungroup(x)) if self.ranks else x
+        if self._is("no un-permutation"):
+            return rows
+        if self._is("a second sort with another tie order"):
+            keys = self.choice.reshape(self.n * self.sizes.chosen)
+            return Rows.sorted(self.b, keys, self.sizes.experts).unpack(rows)
+        return self.by_slot.unpack(rows)
+
+
 #: Where the tensors of the specification lie on the mesh.
 TOKENS: Mapping[str, Placement] = {"dp": Shard(0), "ep": Shard(0)}
 LAYOUT: dict[str, Mapping[str, Placement]] = {
@@ -392,16 +523,18 @@ LAYOUT: dict[str, Mapping[str, Placement]] = {
 }
 
 
-def experts(sizes: Sizes = Sizes(), way: str = "") -> Plan:
-    """``way`` is one of :data:`REFUTED` or :data:`RIGHT`, or empty."""
-    kind = Slots if way == "slots sent to their experts" else Layer
-    results = {"y": TOKENS, "dx": TOKENS, "counts": {}}
+def experts(sizes: Sizes = Sizes(), way: str = "", *, packed: bool = False, alone: bool = False) -> Plan:
+    """``way`` is one of :data:`REFUTED` or :data:`RIGHT`, or empty. With ``packed`` the ranks dispatch rows,
+    with ``alone`` the specification sorts its rows too."""
+    kind = Packed if packed else Slots if way == "slots sent to their experts" else Layer
+    given = {n: p for n, p in LAYOUT.items() if n != "choice" or not sizes.groups}
+    results: dict[str, Mapping[str, Placement]] = {"y": TOKENS, "dx": TOKENS, "counts": {}}
     return build_plan(
         name="experts", mesh=sizes.mesh,
-        specification=Layer(sizes, False, way).program().build(),
+        specification=(Packed if alone else Layer)(sizes, False, way).program().build(),
         classes=kind(sizes, True, way).program().build(),
-        inputs={n: p for n, p in LAYOUT.items() if n != "choice" or not sizes.groups},
-        outputs=results | {n: p for n, p in LAYOUT.items() if n.startswith("params.") or n == "bias"},
+        inputs=given,
+        outputs=results | {n: p for n, p in given.items() if n.startswith("params.") or n == "bias"},
         ranges={} if sizes.groups else {"choice": (0, sizes.experts)},
         given=["x", "dy", "lr", *([] if sizes.groups else ["choice"])],
     )  # fmt: skip

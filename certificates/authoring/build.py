@@ -25,10 +25,11 @@ from ..errors import FormatError
 from ..plan.affine import Affine, Range
 from ..plan.checking import check_plan, collective_mismatch
 from ..plan.names import printable
-from ..plan.ops import ATTRS, COLLECTIVES, MESSAGES
+from ..plan.ops import ATTRS, COLLECTIVES, MESSAGES, PACKED
 from ..plan.placements import Placement, relate
 from ..plan.plan import Group, Mesh, Plan, RankClass, Relation
 from ..plan.program import Attr, Loc, Op, Program
+from ..plan.rows import lowered
 from ..plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
 from ..plan.timing import needed_version
 from ..plan.type_rules import check_program, mismatch
@@ -186,8 +187,14 @@ class ProgramBuilder:
     def build(self) -> SourcedProgram:
         """The checked program."""
         program = SourcedProgram(
-            dict(self._inputs), tuple(self._ops), dict(self._outputs), tuple(self._sources), self._spans()
+            dict(self._inputs),
+            tuple(self._ops),
+            dict(self._outputs),
+            sources=tuple(self._sources),
+            segments=self._spans(),
         )
+        plain = lowered(program, self._groups, self._mesh)
+        program = replace(program, ops=plain.ops, packing=plain.packing)
         check_program(program, None if self._mesh is None else self._box)
         return program
 
@@ -239,9 +246,10 @@ class ProgramBuilder:
             dict(attrs or {}),
             self._caller(),
         )
-        if set(op.attrs) != set(ATTRS.get(name, ())) or name not in ATTRS:
+        known = PACKED[name][1] if name in PACKED else ATTRS.get(name)
+        if known is None or set(op.attrs) != set(known):
             raise FormatError(f"{name} is not an op with the attributes {sorted(op.attrs)}")
-        problem = mismatch(op, [v.type for v in ins], self._box)
+        problem = None if name in PACKED else mismatch(op, [v.type for v in ins], self._box)
         if problem is None and name in COLLECTIVES:
             size = self._group(op.text("group")).size
             problem = collective_mismatch(op, ins[0].type, size)
@@ -468,7 +476,7 @@ class ProgramBuilder:
     def _collective(
         self, name: str, x: Value, shape: tuple[int, ...], seq: int | None, attrs: Mapping[str, Attr]
     ) -> Value:
-        number = self._rendezvous if seq is None else seq
+        number = self.rendezvous() if seq is None else seq
         out = self.op(name, (x,), TensorType(x.type.dtype, shape), dict(attrs) | {"seq": number})
         self._rendezvous = max(self._rendezvous, number + 1)
         return out
@@ -478,6 +486,14 @@ class ProgramBuilder:
         if x.shape[_dim(x, dim)] % over:
             raise FormatError(f"dimension {dim} of {x.type} does not divide over {over} ranks")
         return tuple(n * times // over if d == dim else n for d, n in enumerate(x.shape))
+
+    def rendezvous(self) -> int:
+        """The next free ``seq``, for an op that is appended by name."""
+        self._rendezvous += 1
+        return self._rendezvous - 1
+
+    def group_size(self, name: str) -> int:
+        return self._group(name).size
 
     # --- helpers ---
 
@@ -577,7 +593,7 @@ def build_plan(
     if isinstance(classes, Program):
         classes = {"c0": ({}, classes)}
     paths: list[str] = []
-    programs = [_rebase(p, paths) for p in (specification, *(p for _, p in classes.values()))]
+    programs = [_rebased(p, paths) for p in (specification, *(p for _, p in classes.values()))]
     ranked = tuple(
         RankClass(label, full_box(axes.axes) | dict(box), program)
         for (label, (box, _)), program in zip(classes.items(), programs[1:], strict=True)
@@ -611,17 +627,22 @@ def build_plan(
     return plan
 
 
-def _rebase(program: Program, paths: list[str]) -> Program:
+def _rebased(program: Program, paths: list[str]) -> Program:
     """A plain program whose locations index ``paths``, which grows by the program's own sources."""
     own = program.sources if isinstance(program, SourcedProgram) else ()
     paths.extend(p for p in own if p not in paths)
-    ops = tuple(
-        op
-        if op.loc is None or not own
-        else replace(op, loc=replace(op.loc, source=paths.index(own[op.loc.source])))
-        for op in program.ops
-    )
-    return Program(program.inputs, ops, program.outputs)
+
+    def moved(ops: Iterable[Op]) -> tuple[Op, ...]:
+        return tuple(
+            op
+            if op.loc is None or not own
+            else replace(op, loc=replace(op.loc, source=paths.index(own[op.loc.source])))
+            for op in ops
+        )
+
+    ops, rows = moved(program.ops), program.rows
+    packing = None if rows is None else replace(rows, ops=moved(rows.ops), plain=ops)
+    return Program(program.inputs, ops, program.outputs, packing)
 
 
 def _short(paths: Sequence[str]) -> tuple[str, ...]:

@@ -57,5 +57,9 @@ def top_k(b: ProgramBuilder, x: Value, k: int, allowed: Value | None = None) -> 
     number, column = b.iota(f"i64[{k}]", 0), b.iota(f"i64[{n}]", 0)
     mask = b.compare(b.broadcast(place, shape, (*lead, last + 1)), b.broadcast(number, shape, (last,)), "EQ")
     wide, column = b.broadcast(x, shape, (*lead, last + 1)), b.broadcast(column, shape, (last + 1,))
-    values, ids = (b.reduce(b.select(mask, v, b.constant(0, v.type)), (last + 1,)) for v in (wide, column))
+    # One of each row is chosen: its number is the greatest of these, and evidently in range.
+    values, ids = (
+        b.reduce(b.select(mask, v, b.constant(0, v.type)), (last + 1,), kind)
+        for v, kind in ((wide, "add"), (column, "max"))
+    )
     return Chosen(values, ids, mask)

@@ -11,10 +11,12 @@ from certificates.plan.affine import digits
 from certificates.plan.calls import check_calls
 from certificates.plan.circles import check_circles
 from certificates.plan.determined import check_determined
+from certificates.plan.keys import check_rows
 from certificates.plan.messages import check_messages, ends
 from certificates.plan.names import check_symbol, check_text
 from certificates.plan.plan import Group, Plan, RankClass, Relation
 from certificates.plan.roles import check_roles
+from certificates.plan.rows import has_rows
 from certificates.plan.schedule import check_schedule
 from certificates.plan.timing import check_groups, check_time, check_version, has_messages
 
@@ -64,6 +66,8 @@ def check_plan(plan: Plan) -> None:
             _check_programs(body)
             if has_messages(body):
                 raise FormatError("a function has no messages")
+            if any(has_rows(p.written) for p in (function.specification, *function.classes.values())):
+                raise FormatError("a function has no packed rows")
         except FormatError as error:
             raise FormatError(f"function {name}: {error}") from error
     check_calls(
@@ -95,6 +99,7 @@ def check_plan(plan: Plan) -> None:
             except FormatError as error:
                 raise FormatError(f"{side} relation {relation.spec} ~ {relation.plan}: {error}") from error
     check_determined(plan.inputs)
+    check_rows(plan)
     for name in plan.ranges:
         if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
             raise FormatError(f"range of {name}, which is not an integer input of the specification")

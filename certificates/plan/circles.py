@@ -67,7 +67,9 @@ def _traces(
         return frozenset().union(*(m for m, _ in found)), frozenset().union(*(i for _, i in found))
 
     sites = {call.results[0]: call for call in calls(program)}
+    after = program.rows.after if program.rows else {}
     for op in program.ops:
+        ins = (*op.ins, after[op.out]) if op.out in after else op.ins
         if op.name == CALL:
             if op.out in sites:
                 call = sites[op.out]
@@ -82,14 +84,14 @@ def _traces(
                 made |= {result: here[values[value]] for result, value in results.items()}
         elif op.name in COLLECTIVES:
             meeting = _meeting(op, places)
-            meetings[meeting] = together(op.ins)
+            meetings[meeting] = together(ins)
             made[op.out] = frozenset((meeting,)), frozenset()
         elif op.name in MESSAGES:
             meeting = OUTSIDE, op.integer("seq"), f"{op.name} {places['']}"
             meetings[meeting] = together(op.ins)
             made[op.out] = frozenset((meeting,)), frozenset()
         else:
-            made[op.out] = together(op.ins)
+            made[op.out] = together(ins)
     return made, meetings
 
 

@@ -149,6 +149,21 @@ COLLECTIVES = frozenset(row.name for row in ROWS if row.collective)
 #: Between two ranks; collectives have a group.
 MESSAGES = frozenset(row.name for row in ROWS if row.message)
 ELEMENTWISE = frozenset(row.name for row in ROWS if row.elementwise)
+#: Ops on packed rows, which are lowered to the others: operands and attributes. The last operand is an
+#: order, but of ``sort_rows``: keys.
+PACKED: Mapping[str, tuple[int, Mapping[str, AttrKind]]] = {
+    "sort_rows": (1, {"count": "int"}),
+    "ship_rows": (1, {"group": "str", "seq": "int"}),
+    "regroup_rows": (1, {}),
+    "pack": (2, {}),
+    "ship": (2, {"seq": "int"}),
+    "regroup": (2, {}),
+    "ungroup": (2, {}),
+    "ship_back": (2, {"seq": "int"}),
+    "unpack": (2, {}),
+    "ragged_dot": (3, {"contract": "int"}),
+    "ragged_outer": (3, {}),
+}
 #: One result of a call of a function; no op of the table, it has no meaning of its own.
 CALL = "call"
 

@@ -20,7 +20,7 @@ from .ops import COLLECTIVES, MESSAGES
 from .program import Op, Program
 from .schedule import Schedule
 
-FORMAT, VERSIONS = "trainverify-plan", (1, 2)
+FORMAT, VERSIONS = "trainverify-plan", (1, 2, 3)
 
 Box = Mapping[str, Range]
 Coordinates = Mapping[str, int]

@@ -14,7 +14,7 @@ from functools import cached_property
 from certificates.plan.affine import Affine
 
 from ..errors import FormatError
-from .ops import ATTRS
+from .ops import ATTRS, PACKED
 from .types import MAX_RANK, TensorType, brief, rational
 
 RESULT_NAME = re.compile(r"%(0|[1-9][0-9]{0,9})\Z")
@@ -69,12 +69,39 @@ class Op:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """Of a program with packed rows: its ``ops`` as they are written, and ``plain`` ones; by order the
+    ``keys`` that it sorts by and their number; by ``seq`` what is ``shipped``; by result the order that it
+    waits for."""
+
+    ops: tuple[Op, ...]
+    plain: tuple[Op, ...]
+    keys: Mapping[str, tuple[str, int]]
+    shipped: Mapping[int, tuple[str, int]]
+    after: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Program:
-    """A pure tensor program. ``inputs`` and ``outputs`` keep their order; outputs name values."""
+    """A pure tensor program. ``inputs`` and ``outputs`` keep their order; outputs name values.
+
+    ``packing`` has what a program with packed rows looked like before its ops were lowered to these.
+    """
 
     inputs: Mapping[str, TensorType]
     ops: tuple[Op, ...]
     outputs: Mapping[str, str]
+    packing: Packing | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def rows(self) -> Packing | None:
+        """What is known of packed rows; nothing if ops were changed after they were lowered."""
+        return self.packing if self.packing is not None and self.packing.plain == self.ops else None
+
+    @property
+    def written(self) -> tuple[Op, ...]:
+        """The ops as a file has them."""
+        return self.ops if self.rows is None else self.rows.ops
 
     def types(self) -> dict[str, TensorType]:
         """Type of every value, inputs first."""
@@ -89,6 +116,11 @@ class Program:
 
 
 _MAX_INT = 1 << 62
+#: Of plain ops, and of those on packed rows.
+_ATTRS: Mapping[str, Mapping[str, str | tuple[str, ...]]] = {
+    **ATTRS,
+    **{name: attrs for name, (_, attrs) in PACKED.items()},
+}
 
 
 def _attr(op: str, key: str, kind: str | tuple[str, ...], data: object) -> Attr:
@@ -127,13 +159,13 @@ def op_from_json(data: object) -> Op:
     out, name, ins, type_, attrs, loc = data
     if not isinstance(out, str) or not RESULT_NAME.match(out):
         raise FormatError(f"{brief(out)} is not a result name such as %17")
-    if not isinstance(name, str) or name not in ATTRS:
+    if not isinstance(name, str) or name not in _ATTRS:
         raise FormatError(f"op {brief(name)} of {out} is not in the op table")
     if not isinstance(ins, list) or not all(isinstance(v, str) for v in ins):
         raise FormatError(f"operands of {out} must be a list of names")
-    if not isinstance(attrs, dict) or set(attrs) != set(ATTRS[name]):
-        raise FormatError(f"{name} {out} must have exactly the attributes {sorted(ATTRS[name])}")
-    read = {key: _attr(f"{name} {out}", key, kind, attrs[key]) for key, kind in ATTRS[name].items()}
+    if not isinstance(attrs, dict) or set(attrs) != set(_ATTRS[name]):
+        raise FormatError(f"{name} {out} must have exactly the attributes {sorted(_ATTRS[name])}")
+    read = {key: _attr(f"{name} {out}", key, kind, attrs[key]) for key, kind in _ATTRS[name].items()}
     where = None
     if loc is not None:
         if (

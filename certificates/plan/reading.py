@@ -16,6 +16,7 @@ from ..errors import FormatError
 from .checking import check_plan
 from .ops import CALL
 from .program import Op, Program, op_from_json
+from .rows import lowered
 from .schedule import schedule_from_json
 from .types import TensorType, rational
 
@@ -82,7 +83,13 @@ def _mapping(data: object, what: str) -> dict[str, object]:
     return data
 
 
-def _program(data: object, what: str, bodies: Mapping[str, Program] | None = None) -> Program:
+def _program(
+    data: object,
+    what: str,
+    bodies: Mapping[str, Program] | None = None,
+    groups: Mapping[str, Group] | None = None,
+    mesh: Mesh | None = None,
+) -> Program:
     """A program; ``bodies`` are those of the functions that it may call."""
     raw = _get(data, what, frozenset(("inputs", "ops", "outputs")))
     inputs = {n: TensorType.parse(t) for n, t in _pairs(raw["inputs"], f"inputs of {what}").items()}
@@ -92,7 +99,11 @@ def _program(data: object, what: str, bodies: Mapping[str, Program] | None = Non
             ops += call_from_json(entry, bodies or {})
         else:
             ops.append(op_from_json(entry))
-    return Program(inputs, tuple(ops), _pairs(raw["outputs"], f"outputs of {what}"))
+    program = Program(inputs, tuple(ops), _pairs(raw["outputs"], f"outputs of {what}"))
+    try:
+        return lowered(program, groups or {}, mesh)
+    except FormatError as error:
+        raise FormatError(f"{what}: {error}") from error
 
 
 def _axes(data: object, what: str) -> dict[str, int]:
@@ -194,7 +205,7 @@ def loads(data: bytes) -> Plan:
     for key in sorted(there & _OPTIONAL):
         if not raw[key]:
             raise FormatError(f"an empty list of {key}; leave it out")
-    classes = []
+    classes, mesh = [], Mesh(time | space, tuple(time))
     for entry in _items(raw["classes"], "classes"):
         c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
         name = _text(c["name"], "name of a class")
@@ -203,11 +214,13 @@ def loads(data: bytes) -> Plan:
             if name not in function.classes:
                 raise FormatError(f"function {label} must have a body for every rank class")
         bodies = {label: function.classes[name] for label, function in functions.items()}
-        classes.append(RankClass(name, box, _program(c["program"], f"program of {name}", bodies)))
+        classes.append(
+            RankClass(name, box, _program(c["program"], f"program of {name}", bodies, groups, mesh))
+        )
     known: dict[str, tuple[Piece, ...]] = {}
     plan = Plan(
         _text(raw["name"], "name"),
-        Mesh(time | space, tuple(time)),
+        mesh,
         groups,
         _strings(raw["sources"], "sources"),
         _program(raw["specification"], "specification", {f: g.specification for f, g in functions.items()}),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from certificates.plan.plan import FORMAT, VERSIONS
 
-from .ops import ATTRS, CALL
+from .ops import ATTRS, CALL, PACKED
 from .types import MAX_RANK, SORTS
 
 Schema = dict[str, object]
@@ -71,7 +71,7 @@ def _op() -> Schema:
     """One alternative per set of attributes, so that the table stays readable."""
     names: dict[str, list[str]] = {}
     attributes: dict[str, Schema] = {}
-    for name, attrs in sorted(ATTRS.items()):
+    for name, attrs in sorted({**ATTRS, **{op: attrs for op, (_, attrs) in PACKED.items()}}.items()):
         schema = _object(**{key: _attribute(kind) for key, kind in sorted(attrs.items())})
         key = json.dumps(schema, sort_keys=True)
         names.setdefault(key, []).append(name)

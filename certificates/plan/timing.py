@@ -20,13 +20,17 @@ OVER_TIME = frozenset(("all_reduce", "all_gather"))
 
 
 def check_version(plan: Plan) -> None:
-    """Version 1 has neither time axes nor messages nor a schedule."""
+    """Version 1 has neither time axes nor messages nor a schedule, version 2 no packed rows."""
+    if plan.version < 3 and any(p.rows for p in (plan.specification, *(c.program for c in plan.classes))):
+        raise FormatError("packed rows need version 3 of the format")
     if plan.version == 1 and (plan.mesh.time or plan.schedule or has_messages(plan)):
         raise FormatError("time axes, messages and schedules need version 2 of the format")
 
 
 def needed_version(plan: Plan) -> int:
-    """Version 2 also where a class lacks an output that a relation speaks of."""
+    """Version 2 also where a class lacks an output that a relation speaks of, version 3 with packed rows."""
+    if any(p.rows for p in (plan.specification, *(c.program for c in plan.classes))):
+        return 3
     named = {r.plan for r in plan.outputs}
     apart = any(not named <= c.program.outputs.keys() for c in plan.classes)
     return 2 if plan.mesh.time or apart or has_messages(plan) else 1

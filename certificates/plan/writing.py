@@ -27,7 +27,7 @@ def to_json(plan: Plan) -> dict[str, object]:
             "inputs": [[n, str(t)] for n, t in p.inputs.items()],
             "ops": [
                 made[op.out] if op.name == CALL else op_to_json(op)
-                for op in p.ops
+                for op in p.written
                 if op.name != CALL or op.out in made
             ],
             "outputs": [[n, v] for n, v in p.outputs.items()],

@@ -80,7 +80,7 @@ def program_text(title: str, program: Program, sources: Sequence[str] = ()) -> l
     made = {c.results[0]: call_text(c) for c in calls(program)}
     lines += [
         f"  {made[op.out] if op.name == CALL else op_text(op, sources)}"
-        for op in program.ops
+        for op in program.written
         if op.name != CALL or op.out in made
     ]
     types = program.types()

@@ -22,7 +22,9 @@ Site = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class Program:
     """A program in static single assignment; `types` covers inputs and results, `producers` the results.
-    `calls` has the operands and the results of every call; each result's producer is an op named `call`."""
+    `calls` has the operands and the results of every call; each result's producer is an op named `call`.
+    Ops on packed rows are read as plain ops: `keys` has what their orders sort by and the number of keys,
+    `shipped` how rows go under a number, `after` the order that a result waits for (`reading/rows.py`)."""
 
     inputs: Mapping[str, Type]
     ops: tuple[Op, ...]
@@ -30,6 +32,9 @@ class Program:
     types: Mapping[str, Type]
     producers: Mapping[str, Op]
     calls: Mapping[Site, tuple[tuple[str, ...], tuple[str, ...]]]
+    keys: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    shipped: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    after: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

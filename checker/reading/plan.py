@@ -20,6 +20,7 @@ from ..language.affine import Affine, evident
 from ..language.ops import ATTRIBUTES, COLLECTIVES, OPERANDS, SORTS, Op, Type, check_types
 from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Site, apart, fibres
 from .meeting import check_meetings, meetings
+from .rows import PACKED, Rows
 from .schedule import read_schedule
 from .strict import (
     RESULT,
@@ -46,7 +47,8 @@ from .strict import (
 )
 
 MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
+NAMED = ATTRIBUTES | {op: attrs for op, (_, attrs) in PACKED.items()}
 axes = many(row(symbol, natural))
 ROLES = ("given", "constants")
 OPTIONAL = ("functions", "time", "schedule", *ROLES)
@@ -97,9 +99,8 @@ def read_plan(data: bytes) -> Plan:
     def problem(what: str, spec: Any, bodies: Mapping[str, Any], functions: Mapping[str, Plan]) -> Plan:
         """The specification's program and one for each class, which meet, and may call functions."""
         sources = len(top["sources"])
-        read = _program(
-            spec, f"{what}specification", {}, {}, sources, {f: p.spec for f, p in functions.items()}
-        )
+        bare = {f: p.spec for f, p in functions.items()}
+        read = _program(spec, f"{what}specification", {}, {}, sources, bare, {})
         classes = {
             c: RankClass(
                 c,
@@ -111,6 +112,7 @@ def read_plan(data: bytes) -> Plan:
                     groups,
                     sources,
                     {f: p.program(c) for f, p in functions.items()},
+                    dict(mesh),
                 ),
             )
             for c, box in boxes.items()
@@ -122,6 +124,8 @@ def read_plan(data: bytes) -> Plan:
             )
         rendezvous, messages = meetings(classes)
         need(not messages or version > 1, "plan: version 1 has no messages")
+        packed = any(p.keys for p in (read, *(c.program for c in classes.values())))
+        need(not packed or version > 2, f"plan: version {version} has no packed rows")
         plan = Plan(
             top["name"],
             mesh,
@@ -209,7 +213,7 @@ def attribute_readers(
         "direction": one_of(("EQ", "NE", "LT", "LE", "GT", "GE"), "unknown direction"),
     }
     lists = ("dims", "perm", "low", "high", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
-    return {a: special.get(a, integers if a in lists else natural) for a in ATTRIBUTES[op].split()}
+    return {a: special.get(a, integers if a in lists else natural) for a in NAMED[op].split()}
 
 
 def literal_value(value: Any, kind: Type, what: str) -> Any:
@@ -265,37 +269,50 @@ def _program(
     groups: Mapping[str, Group],
     sources: int,
     bodies: Mapping[str, Program],
+    mesh: Mapping[str, int],
 ) -> Program:
     item = record(value, what, inputs=many(row(name, read_type)), ops=array, outputs=many(row(name, text)))
     types, ops = dict[str, Type](item["inputs"]), dict[str, Op]()
     need(len(types) == len(item["inputs"]), f"{what}: an input occurs twice")
     inputs, calls = dict(types), dict[Site, tuple[tuple[str, ...], tuple[str, ...]]]()
+    rows = Rows(what, mesh, item["ops"])
     for entry in item["ops"]:
         if isinstance(entry, list) and entry[1:2] == ["call"]:
-            _call(entry, what, bodies, types, ops, calls)
+            for operand in _call(entry, what, bodies, types, ops, calls):
+                rows.plain(operand, "a call takes")
             continue
         result, op, operands, kind, attrs, source = array(entry, f"{what}: op", 6)
         where = f"{what}: op {text(result, what, RESULT)}"
-        where = f"{where} {one_of(ATTRIBUTES, 'unknown op')(op, where)}"
+        where = f"{where} {one_of(NAMED, 'unknown op')(op, where)}"
         need(result not in types, f"{where}: assigned twice")
         operands = many(one_of(types, "an operand is not defined before it:"))(operands, where)
-        wanted = OPERANDS.get(op, 1 if op != "concatenate" else max(len(operands), 1))
+        wanted = PACKED[op][0] if op in PACKED else OPERANDS.get(op, 1)
+        wanted = max(len(operands), 1) if op == "concatenate" else wanted
         need(len(operands) == wanted, f"{where}: a list of {wanted} operands is expected")
         found = record(attrs, where, **attribute_readers(op, axes, groups))
-        types[result] = read_type(kind, where)
+        shape = read_type(kind, where)
         if op == "constant":
-            found["value"] = literal_value(found["value"], types[result], where)
+            found["value"] = literal_value(found["value"], shape, where)
         place = optional(row(partial(integer, low=0, high=sources), natural, text))(source, where)
-        ops[result] = Op(result, op, operands, tuple(types[o] for o in operands), types[result], found, place)
-        group = groups[found["group"]].size if op in COLLECTIVES else 1
+        written = tuple(rows.declared[o] if o in rows.declared else types[o] for o in operands)
+        made = Op(result, op, operands, written, shape, found, place)
         try:
-            check_types(ops[result], axes, group)
+            if op not in PACKED:
+                check_types(made, axes, groups[found["group"]].size if op in COLLECTIVES else 1)
+            for plain in rows.read(made, types, groups):
+                need(plain.result not in types, f"{plain.result} is assigned already")
+                types[plain.result], ops[plain.result] = plain.type, plain
+                if plain is not made:
+                    size = groups[plain.attrs["group"]].size if plain.name in COLLECTIVES else 1
+                    check_types(plain, axes, size)
         except Malformed as error:
             raise Malformed(f"{where}: {error}") from None
     outputs = dict[str, str](item["outputs"])
     need(len(outputs) == len(item["outputs"]), f"{what}: an output occurs twice")
     need(set(outputs.values()) <= set(types), f"{what}: an output has no value")
-    return Program(inputs, tuple(ops.values()), outputs, types, ops, calls)
+    for output in outputs.values():
+        rows.plain(output, "an output is")
+    return Program(inputs, tuple(ops.values()), outputs, types, ops, calls, rows.keys, rows.meets, rows.after)
 
 
 def _call(
@@ -305,23 +322,24 @@ def _call(
     types: dict[str, Type],
     ops: dict[str, Op],
     calls: dict[Site, tuple[tuple[str, ...], tuple[str, ...]]],
-) -> None:
+) -> tuple[str, ...]:
     """A call: a new value for each output of the body, whose inputs have the types of the operands."""
     listed, _, operands, function, number = array(entry, f"{what}: call", 5)
     body = bodies[one_of(bodies, "unknown function")(function, f"{what}: call")]
     where = f"{what}: call of {function} {natural(number, f'{what}: call')}"
-    operands = many(one_of(types, "an operand is not defined before it:"))(operands, where)
+    taken: tuple[str, ...] = many(one_of(types, "an operand is not defined before it:"))(operands, where)
     results = many(lambda r, w: text(r, w, RESULT))(listed, where)
     need((function, number) not in calls, f"{where}: it occurs twice")
-    need([types[o] for o in operands] == list(body.inputs.values()), f"{where}: operands of other types")
+    need([types[o] for o in taken] == list(body.inputs.values()), f"{where}: operands of other types")
     need(len(results) == len(body.outputs) > 0, f"{where}: a result for each of {len(body.outputs)} outputs")
     for result, value in zip(results, body.outputs.values(), strict=True):
         need(result not in types, f"{where}: {result} is assigned twice")
         types[result] = body.types[value]
         ops[result] = Op(
-            result, "call", operands, (), types[result], {"function": function, "value": value}, None
+            result, "call", taken, (), types[result], {"function": function, "value": value}, None
         )
-    calls[function, number] = operands, results
+    calls[function, number] = taken, results
+    return taken
 
 
 def _tile(plan: Plan) -> None:

@@ -54,7 +54,8 @@ def _ordered(plan: Plan, functions: dict[str, Rests], where: str) -> dict[Node, 
     }
     for c, cls in plan.classes.items():
         for op in cls.program.ops:
-            operands: list[Node] = [(c, o) for o in op.operands]
+            order = cls.program.after.get(op.result)
+            operands: list[Node] = [(c, o) for o in (*op.operands, *([order] if order else []))]
             if op.name in COLLECTIVES:
                 meeting = ("rendezvous", op.attrs["seq"], labels[op.attrs["group"]][c])
                 needs[meeting] = needs.get(meeting, []) + operands

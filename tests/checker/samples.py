@@ -603,6 +603,54 @@ def scheduled() -> Bundle:
     return bundle
 
 
+def sorted_rows() -> Bundle:
+    """y = x, of which one rank sorts the rows by key and puts them back."""
+    inputs = [["x", "f32[4,2]"], ["keys", "i64[4]"]]
+    spec = program(inputs, [], [["y", "x"]])
+    local = program(
+        inputs,
+        [
+            op("%0", "sort_rows", ["keys"], "i64[4]", count=4),
+            op("%1", "pack", ["x", "%0"], "f32[4,2]"),
+            op("%2", "unpack", ["%1", "%0"], "f32[4,2]"),
+        ],
+        [["y", "%2"]],
+    )
+    plan = plan_of(
+        [["r", 1]],
+        spec,
+        [{"name": "c0", "box": {"r": [0, 1]}, "program": local}],
+        [
+            relation("x", "x", piece("c0", [4, 2], [z(0), z(1)], [z(0), z(1)])),
+            relation("keys", "keys", piece("c0", [4], [z(0)], [z(0)])),
+        ],
+        [relation("y", "y", piece("c0", [4, 2], [z(0), z(1)], [z(0), z(1)]))],
+        ranges={"keys": [0, 4]},
+        given=["keys", "x"],
+    ) | {"version": 3}
+    symbols = [["r", 0, 1], ["z0", 0, 4], ["z1", 0, 2]]
+    here = [{"r": 1}, z(0), z(1)]
+    facts = [
+        fact("c0:x", "s:x", symbols, here, here[1:]) | {"by": {"input": 0}},
+        fact("c0:%2", "s:x", symbols, here, here[1:]) | {"by": {"output": 0}},
+    ]
+    stage = {
+        "kind": "layout",
+        "goal": 1,
+        "title": "sorted and put back",
+        "file": "0001",
+        "symbols": [],
+        "premises": [
+            {"k": "def", "t": "c0:%2", "at": here, "arg": None},
+            {"k": "def", "t": "c0:%1", "at": here, "arg": None},
+            {"k": "hyp", "facts": [0], "at": here, "lift": [], "kind": "add"},
+        ],
+    }
+    proof = {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [stage]}
+    verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
+    return forged(Bundle(plan, proof, {}, verdicts))
+
+
 def one_case(
     premises: list[Any],
     *,
