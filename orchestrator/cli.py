@@ -170,7 +170,7 @@ def verify_main(
                 options += ["--plan", str(scratch / "plan.json")]
             with progress.phase("check"):
                 checked = run_checker(done.bundle, *options)
-            diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.verdicts if v.verdict == "REFUTED"]
+            diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.explained]
             code, lines = checked.exit_code, [*checked.lines[:-1], *diagnosis, *checked.lines[-1:]]
             document = {"emit": done.to_json(), "check": checked.document, "seconds": progress.seconds}
     except _Stop as stop:

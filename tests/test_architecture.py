@@ -62,7 +62,8 @@ ROWS = {
         "refuting": "certificates children errors evaluating relating",
         "standalone": "",
         "scheduling": "certificates",
-        "emit": "certificates children errors progress proving refuting relating scheduling solving "
+        "emission": "certificates",
+        "emit": "certificates children emission errors progress proving refuting relating scheduling solving "
         "standalone",
         "cli": "certificates children emit errors progress",
         "attesting": "certificates children",

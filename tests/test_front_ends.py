@@ -1,6 +1,6 @@
 """Models of other libraries, captured from their own code, are proved; with a mistake they are refuted.
 
-Skipped where the library is not installed: nothing else here needs it.
+Without PyTorch they are skipped, like all tests of the capture.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from certificates.plan.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A file of examples/models, and arguments of its ``definition``.
-PROVED = {
+PROVED: dict[str, tuple[str, dict[str, int | str]]] = {
     "llama": ("hf_decoder.py", {}),
+    "qwen3": ("hf_decoder.py", {"family": "qwen3"}),
     "gpt2": ("hf_gpt2.py", {}),
+    "gpt2 sharded": ("hf_gpt2.py", {"sharded": 1}),
+    "vit": ("hf_gpt2.py", {"family": "vit"}),
 }
 
 
 def captured(name: str, *, unsynchronised: bool = False) -> Plan:
     pytest.importorskip("torch")
-    pytest.importorskip("transformers")
     from orchestrator.capture import Definition, capture
     from orchestrator.capture.userfile import load_definition
 

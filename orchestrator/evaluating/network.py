@@ -12,7 +12,7 @@ thing share it, and so do a plan and its mutants when one network serves them al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -165,6 +165,14 @@ class Expansion:
     def _ops(self) -> dict[str, dict[str, Op]]:
         programs = {c.name: c.program for c in self.plan.classes} | {"s": self.plan.specification}
         return {owner: {op.out: op for op in program.ops} for owner, program in programs.items()}
+
+    def take(self, other: Expansion, changed: Mapping[str, Container[str]]) -> None:
+        """Take over the nodes that the expansion of another plan has made, in this network and on the same
+        inputs, but for values that are other ones here (``changed``, by class)."""
+        self._made.update({
+            (rank, name): node for (rank, name), node in other._made.items()
+            if name not in changed.get(self.class_of(rank), ())
+        })  # fmt: skip
 
     def class_of(self, rank: int) -> str:
         """Name of the rank class; ``"s"`` for the specification, which is rank -1."""

@@ -39,11 +39,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class Read:
-    """Elements that the two sides read in one place: ``plan = coef * spec``."""
+    """Elements that both sides read in one place: ``plan = coef * spec``, or with any factor (``None``)."""
 
     plan: Use
     spec: Use
-    coef: Fraction
+    coef: Fraction | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Candidate:
     atom: bool = False
     #: Some coordinate of it is that of the plan, because no operand says which.
     guessed: bool = False
+    #: Both sides are products with zero, and equal up to any factor.
+    zero: bool = False
 
 
 class Candidates:
@@ -207,7 +209,8 @@ class Candidates:
                 factors[i] = self._of_numbers(operand, self.k.read(v, [known[n] for n in names], cell.ranges))
             except Unrelated:
                 return None
-        coef = combine(op.name, [factors[i] for i in range(len(parts))])
+        zero = self._vanishes(op, operands)
+        coef = combine(op.name, [factors[i] for i in range(len(parts))]) or (Fraction(1) if zero else None)
         if coef is None:
             return None
         instances: list[Instance] = []
@@ -217,7 +220,7 @@ class Candidates:
         for i, (v, names, operand) in enumerate(parts):
             here = Use(v, tuple(known[n] for n in names))
             uses.append(here)
-            reads.append(Read(operand.uses[0], here, factors[i] or Fraction(1)))
+            reads.append(Read(operand.uses[0], here, factors[i]))
             if operand.reading.target == v and not self.k.repeats(v):
                 continue
             reading = self.k.read(v, here.at, cell.ranges)
@@ -234,13 +237,16 @@ class Candidates:
         summed = tuple(known[n] for n, _ in pattern.summed)
         return Candidate(
             *(spec, out, summed, coef, tuple(instances), tuple(uses)),
-            pairs=tuple(pairs), reads=tuple(reads), guessed=guessed,
+            pairs=tuple(pairs), reads=tuple(reads), guessed=guessed, zero=zero,
         )  # fmt: skip
 
     def _guessed(
         self, spec: str, op: Op, pattern: Access, known: dict[str, Affine], like: Mapping[str, Affine]
     ) -> bool | None:
-        """Add the coordinates that no operand determines; whether there is a choice, ``None`` if no guess."""
+        """Add the coordinates that no operand determines; whether there is a choice, ``None`` if no guess.
+
+        What is summed is guessed only where ``like`` says so.
+        """
         free, shape, guessed = self.free.get(spec, frozenset()), self.model.ops[spec].type.shape, False
         for name, size in zip(pattern.out, shape, strict=True):
             if name in known:
@@ -252,6 +258,7 @@ class Candidates:
                 guessed = guessed or size > 1
             else:
                 return None
+        known.update({name: like[name] for name, _ in pattern.summed if name not in known and name in like})
         return guessed
 
     def _inside(
@@ -266,6 +273,13 @@ class Candidates:
             if lo < 0 or hi >= size:
                 return False
         return True
+
+    def _vanishes(self, op: Op, operands: Sequence[Operand]) -> bool:
+        """Whether a product is one with zero, or a sum one of zeros."""
+        sums = op.name == "reduce" and op.text("kind") == "add"
+        products = {"multiply": operands, "dot_general": operands, "divide": operands[:1]}
+        factors = operands if sums else products.get(op.name, ())
+        return any(self.model.literal(o.reading.target) == 0 for o in factors)
 
     def _of_numbers(self, operand: Operand, there: Reading) -> Fraction | None:
         """The factor between numbers, ``None`` if they are equal zeros or words; else ``Unrelated``."""

@@ -28,7 +28,7 @@ from .recipes import Instance, Pair, Use
 from .reordered import Rings
 from .siblings import Siblings
 from .solving_facts import make_fact
-from .unbound import Found, Unbound
+from .unbound import Found, Unbound, scaled
 
 Forms = tuple[Affine, ...]
 
@@ -52,9 +52,10 @@ class Matcher:
             if fold(ref) or self.candidates.access(ref) is None:
                 continue
             self.relate(ref)
-            if ref in self.k.by_lhs:
+            if ref not in self.k.by_lhs:
+                self.unbound.repeats(ref)
+            elif not self.k.repeats(ref):
                 continue
-            self.unbound.repeats(ref)
             targets = [t for v in self.model.operands(ref) for t in self.candidates.targets(v)]
             self.rings.index(ref, targets)
             landmarks = [v for v in dict.fromkeys(self.model.operands(ref)) if v in self.k.landmarks]
@@ -148,8 +149,10 @@ class Matcher:
             if missing is not None and self.siblings.relate(ref, missing, pattern, start, index):
                 return self.relate(ref)
             return self._reordered(ref, whole)
+        if len(found) > 1 and ref.startswith("s:"):
+            found = self.unbound.completed(ref, found)
         if len(found) > 1 and not through and not ref.startswith("s:"):
-            found = self.unbound.alike(ref, found, head, read)
+            found = scaled(self.unbound.alike(ref, found, head, read))
         splits = len(found) > 1 and not through and not ref.startswith("s:")
         if splits and self._whole(ref, pattern, found, start, index):
             return True
@@ -183,16 +186,8 @@ class Matcher:
         wholes: list[Operand] = []
         for i, (v, names) in enumerate(zip(self.model.operands(ref), pattern.operands, strict=True)):
             for literals in (False, True):
-                facts = []
-                for cell, (operands, candidates) in found:
-                    o = operands[i]
-                    known: Sequence[Pair | Read] = candidates[0].reads if literals else candidates[0].pairs
-                    pair = next((p for p in known if p.plan == o.uses[0]), None)
-                    there, coef = (pair.spec, pair.coef) if pair else (o.uses[-1], o.coef)
-                    facts.append(
-                        make_fact(self.model, cell, v, index(cell, names), there.ref, there.at, coef)
-                    )
-                joined = join(self.model, list(dict.fromkeys(facts)))
+                facts = self._tied(ref, i, found, [index(cell, names) for cell, _ in found], literals)
+                joined = join(self.model, facts)
                 if len(joined) == 1:
                     break
             else:
@@ -216,6 +211,25 @@ class Matcher:
                 self.sums.settle()
                 return done
         return False
+
+    def _tied(
+        self, ref: str, position: int, found: Sequence[Found], places: Sequence[list[Affine]], literals: bool
+    ) -> list[Fact]:
+        """An operand as the partner's operand, part by part; with ``literals`` where it is a number, too."""
+        pieces: list[tuple[Cell, list[Affine], Use, Fraction | None]] = []
+        for (cell, (operands, candidates)), at in zip(found, places, strict=True):
+            o = operands[position]
+            known: Sequence[Pair | Read] = candidates[0].reads if literals else candidates[0].pairs
+            pair = next((p for p in known if p.plan == o.uses[0]), None)
+            pieces.append((cell, at, *((pair.spec, pair.coef) if pair else (o.uses[-1], o.coef))))
+        factor = next((coef for *_, coef in pieces if coef is not None), Fraction(1))
+        v = self.model.operands(ref)[position]
+        return list(
+            dict.fromkeys(
+                make_fact(self.model, cell, v, at, there.ref, there.at, factor if coef is None else coef)
+                for cell, at, there, coef in pieces
+            )
+        )
 
     def _reordered(self, ref: str, whole: Cell, parts: Sequence[Cell] = ()) -> bool:
         """Match a sum or product that is bracketed in another way than the specification's.

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from certificates.plan.affine import Affine
+from certificates.proof.facts import split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore
+from ..cells import Cell, Unfollowable, explore, undivided
 from .access import COMMUTATIVE, Access
 from .candidates import Candidate, Candidates, Operand
 from .knowledge import Knowledge
 from .ledger import Unrelated
+from .solving_facts import fold
 
 Read = Callable[[Cell], tuple[Operand, ...]]
 Found = tuple[Cell, tuple[tuple[Operand, ...], tuple[Candidate, ...]]]
@@ -76,18 +79,36 @@ class Unbound:
                 return
         del self.candidates.free[spec]
 
+    def completed(self, spec: str, found: list[Found]) -> list[Found]:
+        """Parts of a specification op that no other op computes, as itself, if one computes the others."""
+        if all(candidates for _, (_, candidates) in found) or not any(cs for _, (_, cs) in found):
+            return found
+        out: list[Found] = []
+        for cell, (operands, candidates) in found:
+            itself = None if candidates else self._match(spec, operands, cell)
+            out.append((cell, (operands, candidates if itself is None else (itself,))))
+        return out
+
+    def _match(self, spec: str, operands: tuple[Operand, ...], cell: Cell) -> Candidate | None:
+        try:
+            with undivided():
+                return self.candidates.match(spec, self.model.ops[spec], operands, cell)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return None
+
     def alike(
         self, ref: str, found: list[Found], axes: Sequence[str], read: Callable[[Cell], tuple[Operand, ...]]
     ) -> list[Found]:
         """Parts whose place in the specification nothing determines, where the rest of the tensor is."""
-        lead = displacement(found, axes, self.candidates.free)
+        owner = split_ref(ref)[0]
+        lead = displacement(owner, found, axes, self.candidates.free)
         if lead is None:
             return found
         spec, shifts = lead
         op = self.model.ops[ref]
 
         def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
-            operands, like = read(cell), displaced(cell, shifts)
+            operands, like = read(cell), displaced(owner, cell, shifts)
             orders = [operands, operands[::-1]] if op.name in COMMUTATIVE else [operands]
             matches = (self.candidates.match(spec, op, order, cell, like) for order in orders)
             return operands, tuple(m for m in matches if m is not None)
@@ -103,6 +124,18 @@ class Unbound:
             else:
                 out.append((cell, (operands, candidates)))
         return out
+
+
+def scaled(found: Sequence[Found]) -> list[Found]:
+    """Parts that vanish, by the factor of the others: gradients of some rows, and zeros in the other ones."""
+    factors = {c.coef for _, (_, candidates) in found for c in candidates if not c.zero}
+    if len(factors) != 1:
+        return list(found)
+    (factor,) = factors
+    return [
+        (cell, (operands, tuple(replace(c, coef=factor) if c.zero else c for c in candidates)))
+        for cell, (operands, candidates) in found
+    ]
 
 
 def unmentioned(
@@ -131,25 +164,27 @@ def unmentioned(
 
 
 def displacement(
-    found: Sequence[Found], axes: Sequence[str], free: Mapping[str, frozenset[str]]
+    owner: str, found: Sequence[Found], axes: Sequence[str], free: Mapping[str, frozenset[str]]
 ) -> tuple[str, Mapping[str, Affine]] | None:
     """A specification op that a determined part of a result is, and how far that part is displaced there.
 
     By variable, but for those that are ``free`` there; a displacement is a number, or a multiple of the rank
-    along some of the ``axes``.
+    along some of the ``axes``. What an op of the ``owner`` sums is displaced, too.
     """
     for cell, (_, candidates) in found:
         if any(cell.at[a] != Affine.symbol(a) for a in axes):
             continue
         for candidate in candidates:
-            names = [(f"o{d}", f) for d, f in enumerate(candidate.out)]
-            bound = [(n, f) for n, f in names if n not in free.get(candidate.spec, ()) and n in cell.at]
-            shifts = {n: f - cell.at[n] for n, f in bound}
+            names = [(f"o{d}", f"o{d}", f) for d, f in enumerate(candidate.out)]
+            names += [(f"k{i}", f"{owner}.k{i}", f) for i, f in enumerate(candidate.summed)]
+            unlike = free.get(candidate.spec, ())
+            bound = [(n, fold(cell.at[here], cell.ranges), f) for n, here, f in names if here in cell.at]
+            shifts = {n: f - here for n, here, f in bound if n not in unlike}
             if not candidate.guessed and all(set(f.symbols) <= set(axes) for f in shifts.values()):
                 return candidate.spec, shifts
     return None
 
 
-def displaced(cell: Cell, shifts: Mapping[str, Affine]) -> dict[str, Affine]:
+def displaced(owner: str, cell: Cell, shifts: Mapping[str, Affine]) -> dict[str, Affine]:
     """The variables of a specification op at this displacement from a part of the plan's tensor."""
-    return {n: cell.at[n] + shift for n, shift in shifts.items()}
+    return {n: cell.at[f"{owner}.{n}" if n[0] == "k" else n] + shift for n, shift in shifts.items()}

@@ -10,6 +10,7 @@ import pytest
 
 from certificates.plan.plan import Plan
 from orchestrator.errors import OutOfTime
+from orchestrator.evaluating.network import SPEED, Work
 from orchestrator.refuting.edits import Edit
 from orchestrator.refuting.scenarios import random_inputs
 from orchestrator.refuting.trials import Trials
@@ -18,7 +19,7 @@ from .test_diagnose import unreduced
 
 
 def trials(plan: Plan, seconds: float = math.inf) -> Trials:
-    return Trials.of(plan, random_inputs(plan, random.Random(3)), seconds)
+    return Trials.of(plan, random_inputs(plan, random.Random(3)), Work(last=seconds * SPEED))
 
 
 def renamed(plan: Plan, out: str, name: str) -> Plan:

@@ -118,6 +118,55 @@ def test_halves_exchanged_the_other_way_are_not() -> None:
     assert unproved(plan)
 
 
+def of_first(rows: int, *, last: bool = False, sums: bool = False) -> Write:
+    """Gradients where the loss reads the first of five places: zeros at the others, through a norm."""
+
+    def write(b: ProgramBuilder) -> None:
+        g, x, w = b.input("g", f"f32[{rows},3]"), b.input("x", f"f32[{rows},5,3]"), b.input("w", "f32[3]")
+        low, high = ((0, 4, 0), (0, 0, 0)) if last else ((0, 0, 0), (0, 4, 0))
+        d = b.pad(g.reshape(rows, 1, 3) * (2 if sums else 1), low, high)
+        y = d * b.broadcast(w, d.shape, (2,))
+        y = y - b.broadcast((y * x).sum(2) / 3, d.shape, (0, 1)) * x
+        flat = y.reshape(rows * 5, 3)
+        for name, value in {"bias": d.sum(0, 1), "weight": flat.T @ x.reshape(rows * 5, 3)}.items():
+            b.output(name, b.all_reduce(value, "dp") / 2 if sums else value)
+
+    return write
+
+
+FIRST = {"g": ROWS, "x": ROWS, "w": WHOLE}
+
+
+def test_gradients_of_one_place_are_those_of_the_whole_batch() -> None:
+    """Twice as large on each rank, as means over half of the batch are; of zeros nobody can tell."""
+    plan = pair(DP, of_first(4), of_first(2, sums=True), FIRST, {"bias": WHOLE, "weight": WHOLE})
+    assert unproved(plan) == []
+
+
+def test_gradients_of_another_place_are_not() -> None:
+    wrong = of_first(2, last=True, sums=True)
+    assert len(unproved(pair(DP, of_first(4), wrong, FIRST, {"bias": WHOLE, "weight": WHOLE}))) == 1
+
+
+def squares(exchanged: bool = False) -> Write:
+    """Moments of a table whose first row is also a gradient of its own."""
+
+    def write(b: ProgramBuilder) -> None:
+        u, v = b.input("u", "f32[1,3]"), b.input("v", "f32[4,3]")
+        both = b.concatenate([v, u] if exchanged else [u, v], 0)
+        b.output("token", u * u)
+        b.output("table", both * both + b.input("m", "f32[5,3]"))
+
+    return write
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_what_another_op_computes_in_part_is_read_there_and_the_rest_here(exchanged: bool) -> None:
+    given = {"u": WHOLE, "v": WHOLE, "m": WHOLE}
+    plan = pair(DP, squares(), squares(exchanged), given, {"token": WHOLE, "table": WHOLE})
+    assert len(unproved(plan)) == exchanged
+
+
 def repeats(plan: Plan) -> list[Fact]:
     """What the specification is read by instead of itself, each checked on numbers."""
     knowledge, _ = related(plan)
