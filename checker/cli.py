@@ -157,9 +157,9 @@ def main(
 ) -> None:
     """Check a certificate BUNDLE without trusting whoever made it.
 
-    Exit codes: 0 valid, every output PROVED; 1 refuted, invalid, or of another run; 2 usage; 3 unknown,
-    incomplete or solvers disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk, memory);
-    130 interrupted; 143 terminated.
+    Exit codes: 0 valid, every output PROVED; 1 refuted, unsafe, invalid, or of another run; 2 usage;
+    3 unknown, incomplete or solvers disagree; 4 solver missing; 5 malformed input; 6 cannot go on (disk,
+    memory); 130 interrupted; 143 terminated.
     """
     progress = Progress()
     try:
