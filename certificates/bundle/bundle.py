@@ -8,13 +8,13 @@ which was no bag.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from ..canonical import canonical_bytes, digest, parse_json
+from ..endings import scratch
 from ..errors import FormatError
 from ..plan.plan import Plan
 from ..plan.reading import loads
@@ -171,19 +171,19 @@ def write(bundle: Bundle, out: Path, report: Reporter | None = None) -> None:
     """
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
-        scratch = Path(beside, "new")
+    with scratch(f".{out.name}.", out.parent) as beside:
+        new = beside / "new"
         if report is not None:
-            without = Path(beside, "without")
+            without = beside / "without"
             _put(bundle.files(), without)
             bundle = replace(bundle, reports=report(without))
         if is_archive(out):
             root = f"trainverify-{digest(dumps(bundle.plan))[:16]}"
-            scratch.write_bytes(tar_bytes(root, bundle.files()))
-            scratch.replace(out)
+            new.write_bytes(tar_bytes(root, bundle.files()))
+            new.replace(out)
             return
-        _put(bundle.files(), scratch)
-        _exchange(scratch, out, Path(beside, "old"))
+        _put(bundle.files(), new)
+        _exchange(new, out, beside / "old")
 
 
 def _exchange(new: Path, folder: Path, old: Path) -> None:
