@@ -26,9 +26,11 @@ def read_bytes(path: Path) -> bytes:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise FormatError(f"{path} is no regular file")
-            data = file.read(MAX_BYTES + 1) if found.st_size <= MAX_BYTES else b""
-        if max(found.st_size, len(data)) > MAX_BYTES:
-            raise FormatError(f"{path} is over {MAX_BYTES} bytes")
+            if found.st_size > MAX_BYTES:
+                raise FormatError(f"{path} is over {MAX_BYTES} bytes")
+            data = file.read(found.st_size + 1)  # to read with a larger limit takes as much memory
+        if len(data) > found.st_size:
+            raise FormatError(f"{path} grows while it is read")
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     if data[:2] == b"\x1f\x8b":

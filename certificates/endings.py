@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn, ParamSpec
 
@@ -69,6 +71,21 @@ def terminable() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def scratch(prefix: str, folder: Path | None = None) -> Iterator[Path]:
+    """A temporary folder, which goes whenever the command is stopped.
+
+    A signal that arrives while it is made waits until there is somebody to remove it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder) as made:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield Path(made)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:

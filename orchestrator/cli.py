@@ -10,7 +10,6 @@ import atexit
 import gc
 import json
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import click
 from certificates.bundle.about import FIELDS, checked_about, read_about
 from certificates.bundle.bundle import NotABundle
 from certificates.canonical import read_bytes
-from certificates.endings import FAILED, INTERRUPTED, Terminated, ending, told, version
+from certificates.endings import FAILED, INTERRUPTED, Terminated, ending, scratch, told, version
 from certificates.errors import FormatError
 from certificates.plan.reading import load
 from certificates.plan.writing import dumps
@@ -157,17 +156,17 @@ def verify_main(
     """
     code, lines, document = 3, list[str](), dict[str, object]()
     try:
-        with _guarded(), tempfile.TemporaryDirectory(prefix="trainverify-") as folder:
-            plan, progress, scratch = load(plan_path), _progress("tv-verify", quiet), Path(folder)
+        with _guarded(), scratch("trainverify-") as folder:
+            plan, progress = load(plan_path), _progress("tv-verify", quiet)
             done = emit(
-                plan, out or scratch / "bundle", jobs=jobs, witness_seconds=witness_seconds,
+                plan, out or folder / "bundle", jobs=jobs, witness_seconds=witness_seconds,
                 progress=progress, force=force,
             )  # fmt: skip
             options = ["--jobs", str(jobs)] if jobs else []
             given = read_bytes(plan_path) if plan_path.is_file() else b""
             if given == dumps(plan):  # the digest of a plan file in another spelling differs
-                (scratch / "plan.json").write_bytes(given)
-                options += ["--plan", str(scratch / "plan.json")]
+                (folder / "plan.json").write_bytes(given)
+                options += ["--plan", str(folder / "plan.json")]
             with progress.phase("check"):
                 checked = run_checker(done.bundle, *options)
             diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.explained]

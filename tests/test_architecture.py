@@ -33,7 +33,7 @@ ROWS = {
         "canonical": "errors",
         "plan": "canonical errors",
         "proof": "canonical errors plan",
-        "bundle": "canonical errors plan proof words",
+        "bundle": "canonical endings errors plan proof words",
         "authoring": "errors plan",
         "showing": "plan proof words",
         "attesting": "bundle canonical errors",

@@ -9,11 +9,13 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,13 +92,6 @@ def test_every_command_says_its_version(here: Start, name: str) -> None:
     assert ended(here(f"{name} --version")) == (0, f"{name}, TrainVerify {version[1]}\n", "")
 
 
-def test_the_readme_has_every_exit_code() -> None:
-    """Also those that no verdict has."""
-    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", README, re.M))
-    assert [int(code) for code in rows] == [0, 1, 2, 3, 4, 5, 6, 130, 141, 143]
-    assert "Ctrl-C" in rows["130"] and "SIGTERM" in rows["143"]
-
-
 # Stopped --------------------------------------------------------------------------------------------------
 
 STOPS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
@@ -152,6 +147,79 @@ def test_a_stopped_emission_leaves_the_bundle_that_was_there_and_continues(
     assert {p.name for p in tmp_path.iterdir()} == {"b", "plan.json", "other.json", "tmp"}
 
 
+# Every row of the table -----------------------------------------------------------------------------------
+
+#: Of each exit code that needs no signal and no closed pipe (these are tests of their own) a command for it.
+ENDINGS = {
+    0: "tv-check {bundle} --quiet",
+    1: "tv-check {bundle} --quiet --plan other.json",
+    2: "tv-emit plan.json --out plan.json",
+    3: "tv-verify wrong.json --quiet --witness-seconds 0",
+    4: "tv-emit plan.json --out b --core-solver no-such-solver",
+    5: "tv-show missing.json",
+    6: "tv-show plan.json > /dev/full",
+}
+
+
+def test_the_readme_has_every_exit_code() -> None:
+    """Also those that no verdict has, and no other."""
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", README, re.M))
+    assert [int(code) for code in rows] == sorted([*ENDINGS, 141, *(code for _, code, _ in STOPS)])
+    assert "Ctrl-C" in rows["130"] and "SIGTERM" in rows["143"]
+
+
+@pytest.mark.parametrize("code", ENDINGS)
+def test_every_exit_code_is_as_documented(here: Start, bundle: Path, tmp_path: Path, code: int) -> None:
+    """The table of README row by row. Each comes with a line that says why."""
+    if code == 3:
+        plan = build_mlp()
+        cls = plan.classes[0]
+        ops = [replace(op, name="sine") if op.name == "tanh" else op for op in cls.program.ops]
+        wrong = replace(cls, program=replace(cls.program, ops=tuple(ops)))
+        dump(replace(plan, classes=(wrong, *plan.classes[1:])), tmp_path / "wrong.json")
+    command = f"{ENDINGS[code].format(bundle=bundle)}; echo $? > code"
+    _, out, err = ended(here(f"sh -c {shlex.quote(command)}"))
+    said = f"{out}{err}".strip().splitlines()
+    assert (tmp_path / "code").read_text() == f"{code}\n", said
+    assert said and "Traceback" not in out + err
+
+
+# Little memory --------------------------------------------------------------------------------------------
+
+
+def within(mib: int) -> Callable[[], None]:
+    """A limit of the address space of a command and of its children."""
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+
+
+@pytest.mark.parametrize(
+    "command", ["tv-show plan.json", "tv-check {bundle} --quiet", "tv-emit plan.json --out b --quiet"]
+)
+def test_half_a_gibibyte_is_enough(here: Start, bundle: Path, command: str) -> None:
+    """The cap of a file's size was asked for as memory: with less than a GiB no plan was read."""
+    code, out, err = ended(here(command.format(bundle=bundle), preexec_fn=within(512)))
+    assert code == 0, out + err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mib", [60, 100, 140, 180])
+@pytest.mark.parametrize(
+    "command",
+    ["tv-show plan.json", "tv-check {bundle}", "tv-emit plan.json --out b --force", "tv-verify plan.json"],
+)
+def test_without_memory_nothing_is_judged_and_nothing_lost(
+    here: Start, bundle: Path, tmp_path: Path, command: str, mib: int
+) -> None:
+    """A plan is neither refuted nor a bundle invalid because a solver or the command itself had no memory."""
+    shutil.copytree(bundle, tmp_path / "b")
+    code, out, err = ended(here(command.format(bundle=bundle) + " --quiet" * ("show" not in command),
+                                preexec_fn=within(mib)))  # fmt: skip
+    assert code in (0, 3, 4, 6), out + err
+    assert not re.search("REFUTED|INVALID", out)
+    assert contents(tmp_path / "b") == contents(bundle)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 # Full disks -----------------------------------------------------------------------------------------------
 
 
@@ -188,6 +256,14 @@ def test_a_disk_that_fills_up_while_a_bundle_is_written(here: Start, bundle: Pat
     assert {p.name for p in tmp_path.iterdir()} <= {"b.journal", "plan.json", "other.json", "tmp"}
     assert ended(here("tv-emit plan.json --out b --quiet"))[0] == 0
     assert contents(tmp_path / "b") == contents(bundle)
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report.html"])
+def test_a_report_that_cannot_be_written_is_6(here: Start, bundle: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to("/dev/full")
+    code, out, err = ended(here(f"tv-report {bundle} --out out --force"))
+    assert (code, out) == (6, "") and err.startswith("tv-report: ") and err.count("\n") == 1
 
 
 # Files of others ------------------------------------------------------------------------------------------
@@ -266,3 +342,15 @@ def test_emissions_side_by_side_share_their_answers(here: Start, bundle: Path, t
     for plan in ("plan", "other"):
         code, out, _ = ended(here(f"tv-emit {plan}.json --out again-{plan} --answers answers --quiet --json"))
         assert code == 0 and '"solver_answers": 0' in out
+
+
+@pytest.mark.slow
+def test_two_emissions_of_one_bundle_leave_one_bundle(here: Start, bundle: Path, tmp_path: Path) -> None:
+    """Who is second finds the first one's answers or its bundle; neither leaves half of one."""
+    racing = [here("tv-emit plan.json --out b --quiet") for _ in range(2)]
+    codes = [ended(child)[0] for child in racing]
+    assert set(codes) <= {0, 6} and 0 in codes
+    assert contents(tmp_path / "b") == contents(bundle)
+    assert {p.name for p in tmp_path.iterdir()} <= {"b", "b.journal", "plan.json", "other.json", "tmp"}
+    assert ended(here("tv-emit plan.json --out b --quiet"))[0] == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"b", "plan.json", "other.json", "tmp"}

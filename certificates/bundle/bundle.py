@@ -8,13 +8,13 @@ which was no bag.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..canonical import canonical_bytes, digest, parse_json
+from ..endings import scratch
 from ..errors import FormatError
 from ..plan.plan import Plan
 from ..plan.reading import loads
@@ -174,23 +174,23 @@ def write(bundle: Bundle, out: Path, report: Reporter | None = None) -> None:
     """
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
-        folder = Path(beside, "new")
+    with scratch(f".{out.name}.", out.parent) as beside:
+        folder = beside / "new"
         members, info = bundle.members(), bundle.info()
         files = sealed(members, info)
         if report is None:
             _put(files, folder)
         else:
-            without = Path(beside, "without")
+            without = beside / "without"
             _put(files, without)
             before, files = files, sealed(members | dict(report(without)), info)
             _put(files, folder, {name: without / name for name in files if files[name] == before.get(name)})
         if is_archive(out):
-            archive = Path(beside, out.name)
+            archive = beside / out.name
             archive.write_bytes(tar_bytes(f"trainverify-{digest(members['plan.json'])[:16]}", files))
             archive.replace(out)
         else:
-            _exchange(folder, out, Path(beside, "old"))
+            _exchange(folder, out, beside / "old")
 
 
 def _exchange(new: Path, folder: Path, old: Path) -> None:

@@ -30,8 +30,9 @@ def read_file(path: Path, what: str, most: int = 0) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:
-            need(stat.S_ISREG(os.fstat(handle).st_mode), f"{what}: no plain file")
-            data = file.read(most + 1)
+            found = os.fstat(handle)
+            need(stat.S_ISREG(found.st_mode), f"{what}: no plain file")
+            data = file.read(min(most, found.st_size) + 1)
     except OSError as error:
         raise Malformed(f"{what}: cannot be read ({error.strerror})") from None
     need(len(data) <= most, f"{what}: larger than {most} bytes")

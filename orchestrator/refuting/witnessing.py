@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from certificates.bundle.bundle import Bundle, OutputVerdict, write
+from certificates.endings import scratch
 from certificates.plan.plan import Plan
 from certificates.proof.stages import Proof
 from certificates.proof.writing import proof_bytes
@@ -68,11 +67,11 @@ def replayed(plan: Plan, witness: Witness) -> str | None:
         for i, r in enumerate(plan.outputs)
     )
     bundle = Bundle(plan, proof_bytes(Proof([], [])), {}, verdicts, "unknown", witness.to_json())
-    with tempfile.TemporaryDirectory(prefix="trainverify-") as scratch:
-        policy = Path(scratch, "policy.json")
+    with scratch("trainverify-") as folder:
+        policy = folder / "policy.json"
         policy.write_text('{"reports":false}', encoding="ascii")
-        write(bundle, Path(scratch, "bundle"))
-        checked = run_checker(Path(scratch, "bundle"), "--policy", str(policy))
+        write(bundle, folder / "bundle")
+        checked = run_checker(folder / "bundle", "--policy", str(policy))
     if checked.exit_code != 1 or not checked.outputs:
         return None
     said = checked.outputs[witness.output]

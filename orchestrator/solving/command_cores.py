@@ -10,10 +10,10 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from certificates.endings import scratch
 
 from ..errors import NoAnswer, SolverMissing, Unproved
 from .journal import Journal, key
@@ -95,8 +95,8 @@ class CommandCores:
 
     def _run(self, text: str) -> tuple[str, str]:
         """What the solver prints about a file, and its complaints. Its children are killed with it."""
-        with tempfile.TemporaryDirectory(prefix="tv-core-") as folder:
-            file = Path(folder, "obligation.smt2")
+        with scratch("tv-core-") as folder:
+            file = folder / "obligation.smt2"
             file.write_text(text, encoding="ascii")
             child = subprocess.Popen(
                 [*self.words, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from certificates.endings import FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED, Terminated, ending, terminable
+from certificates.endings import (
+    FAILED,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    TERMINATED,
+    Terminated,
+    ending,
+    scratch,
+    terminable,
+)
 
 
 def run(task: Callable[[], None]) -> Result:
@@ -90,6 +101,35 @@ def test_who_ignores_interruptions_is_not_interrupted() -> None:
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+STOPS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+
+
+@pytest.mark.parametrize(("number", "error"), STOPS)
+def test_a_folder_that_is_being_made_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[BaseException]
+) -> None:
+    """`tv-verify` left one if it was stopped just then."""
+    make = tempfile.mkdtemp
+
+    def stopped(*args: str, **kwargs: str) -> str:
+        made = make(*args, **kwargs)
+        os.kill(os.getpid(), number)
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", stopped)
+    with pytest.raises(error), terminable(), scratch("tv-", tmp_path):
+        pytest.fail("it went on")
+    assert list(tmp_path.iterdir()) == []
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}
+
+
+def test_a_folder_goes_when_its_use_is_over(tmp_path: Path) -> None:
+    with scratch("tv-", tmp_path) as folder:
+        assert folder.name.startswith("tv-")
+        (folder / "x").write_text("x")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_handler_of_the_caller_comes_back_and_threads_have_none() -> None:
