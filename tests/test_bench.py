@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench import compare, measure
+from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
+from tests.orchestrator.plans import pair
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,3 +98,39 @@ def test_every_file_of_the_8b_bundle_is_solved_by_every_solver(tmp_path: Path) -
     words = [sys.executable, str(ROOT / "bench" / "solve_all.py"), str(tmp_path / "b")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_right_plan_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from bench import diagnosis
+
+    cut = {"dp": Shard(0)}
+
+    def step(factor: int) -> Plan:
+        return pair(
+            {"dp": 2}, lambda b: b.output("y", b.input("x", "f32[8]") * 2),
+            lambda b: b.output("y", b.input("x", "f32[4]") * factor), {"x": cut}, {"y": cut},
+        )  # fmt: skip
+
+    wrong = step(3)
+    op = wrong.classes[0].program.ops[-1]
+    assert op.loc is not None
+    own = frozenset([(wrong.sources[op.loc.source], op.loc.line)])
+    title, other = diagnosis.TITLES[diagnosis.PUBLIC], diagnosis.TITLES["1"]
+    rows = [
+        diagnosis.right(title, "r", step(2)), diagnosis.right(title, "s", wrong),
+        diagnosis.wrong(title, "a", wrong, own), diagnosis.wrong(title, "b", wrong, frozenset()),
+    ]  # fmt: skip
+    assert [r.split(" | ")[2] for r in rows] == ["right", "FALSE ALARM", "own", "another"]
+    page = tmp_path / "page.md"
+    kept = f"| {other} | kept | none | | none |"
+    page.write_text(
+        f"text\n{diagnosis.BEGIN}\n{kept}\n| {title} | gone | own | x | y |\n{diagnosis.END}\n", "utf-8"
+    )
+    monkeypatch.setattr(diagnosis, "PAGE", page)
+    diagnosis.write(rows)
+    text = page.read_text("utf-8")
+    assert kept in text and "gone" not in text and text.startswith("text\n")
+    assert "3 mistakes: own line 1, another 1, none 1; proved suggestion 2; false alarms 1 of 2" in text
