@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench import compare, measure
-from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
-from tests.orchestrator.plans import pair
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -101,34 +99,25 @@ def test_every_file_of_the_8b_bundle_is_solved_by_every_solver(tmp_path: Path) -
 
 
 def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_right_plan_is_an_alarm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
     from bench import diagnosis
 
-    cut = {"dp": Shard(0)}
-
-    def step(factor: int) -> Plan:
-        return pair(
-            {"dp": 2}, lambda b: b.output("y", b.input("x", "f32[8]") * 2),
-            lambda b: b.output("y", b.input("x", "f32[4]") * factor), {"x": cut}, {"y": cut},
-        )  # fmt: skip
-
-    wrong = step(3)
-    op = wrong.classes[0].program.ops[-1]
-    assert op.loc is not None
-    own = frozenset([(wrong.sources[op.loc.source], op.loc.line)])
+    said = {"file": "a/x.py", "line": 7, "what": "is 2 x it", "suggestion": "remove it at a/x.py:7"}
+    causes = iter([None, said, said, said])
+    monkeypatch.setattr(diagnosis, "cause", lambda _plan: next(causes))
     title, other = diagnosis.TITLES[diagnosis.PUBLIC], diagnosis.TITLES["1"]
     rows = [
-        diagnosis.right(title, "r", step(2)), diagnosis.right(title, "s", wrong),
-        diagnosis.wrong(title, "a", wrong, own), diagnosis.wrong(title, "b", wrong, frozenset()),
+        diagnosis.right(title, "r", mlp), diagnosis.right(title, "s", mlp),
+        diagnosis.wrong(title, "a", mlp, frozenset([("a/x.py", 7)])),
+        diagnosis.wrong(title, "b", mlp, frozenset()),
     ]  # fmt: skip
     assert [r.split(" | ")[2] for r in rows] == ["right", "FALSE ALARM", "own", "another"]
     page = tmp_path / "page.md"
     kept = f"| {other} | kept | none | | none |"
-    page.write_text(
-        f"text\n{diagnosis.BEGIN}\n{kept}\n| {title} | gone | own | x | y |\n{diagnosis.END}\n", "utf-8"
-    )
+    before = f"text\n{diagnosis.BEGIN}\n{kept}\n| {title} | gone | own | x | y |\n{diagnosis.END}\n"
+    page.write_text(before, "utf-8")
     monkeypatch.setattr(diagnosis, "PAGE", page)
     diagnosis.write(rows)
     text = page.read_text("utf-8")
