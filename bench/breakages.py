@@ -9,7 +9,6 @@ rows of these parts in docs/breakages.md.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from pathlib import Path
@@ -24,9 +23,8 @@ BEGIN, END = "<!-- breakages -->", "<!-- end -->"
 
 
 def row(title: str, name: str, outcome: Outcome) -> str:
-    look = re.sub(r" %\d+ of (\w+) .*? in (\S+)$", r" of \1 in `\2`", outcome.look)
     proved = f"{outcome.proved} of {outcome.total}"
-    return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {look} | {proved} |"
+    return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {proved} |"
 
 
 def write(rows: list[str]) -> None:
@@ -36,8 +34,8 @@ def write(rows: list[str]) -> None:
     by_title = {part.title: [r for r in rows if r.startswith(f"| {part.title} |")] for part in PARTS.values()}
     for title, found in by_title.items():
         found.extend([] if found else [r for r in table.splitlines() if r.startswith(f"| {title} |")])
-    head = ["| part | plan or mistake | verdict | refuted output | op to look at | proved outputs |"]
-    head.append("| --- | --- | --- | --- | --- | --- |")
+    head = ["| part | plan or mistake | verdict | refuted output | proved outputs |"]
+    head.append("| --- | --- | --- | --- | --- |")
     every = [r for found in by_title.values() for r in found]
     PAGE.write_text(before + "\n".join([BEGIN, *head, *every, END]) + after, "utf-8")
 

@@ -127,3 +127,30 @@ def test_every_file_of_the_8b_bundle_is_solved_by_every_solver(tmp_path: Path) -
     words = [sys.executable, str(ROOT / "bench" / "solve_all.py"), str(tmp_path / "b")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_right_plan_is_an_alarm(
+    mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from bench import diagnosis
+
+    said = {"file": "a/x.py", "line": 7, "what": "is 2 x it", "suggestion": "remove it at a/x.py:7"}
+    causes = iter([None, said, said, said])
+    monkeypatch.setattr(diagnosis, "cause", lambda _plan: next(causes))
+    title, other = diagnosis.TITLES[diagnosis.PUBLIC], diagnosis.TITLES["1"]
+    rows = [
+        diagnosis.right(title, "r", mlp), diagnosis.right(title, "s", mlp),
+        diagnosis.wrong(title, "a", mlp, frozenset([("a/x.py", 7)])),
+        diagnosis.wrong(title, "b", mlp, frozenset()),
+    ]  # fmt: skip
+    assert [r.split(" | ")[2] for r in rows] == ["right", "FALSE ALARM", "own", "another"]
+    page = tmp_path / "page.md"
+    kept = f"| {other} | kept | none | | none |"
+    before = f"text\n{diagnosis.BEGIN}\n{kept}\n| {title} | gone | own | x | y |\n{diagnosis.END}\n"
+    page.write_text(before, "utf-8")
+    monkeypatch.setattr(diagnosis, "PAGE", page)
+    diagnosis.write(rows)
+    text = page.read_text("utf-8")
+    assert kept in text and "gone" not in text and text.startswith("text\n")
+    assert "3 mistakes: own line 1, another 1, none 1; proved suggestion 2; false alarms 1 of 2" in text

@@ -9,7 +9,7 @@ import pytest
 
 from certificates.authoring.build import ProgramBuilder
 from tests.orchestrator.plans import pair, unproved
-from tests.right_plans.bugs import BUGS
+from tests.right_plans.bugs import BUGS, lines
 from tests.right_plans.counts import COUNTS
 from tests.right_plans.kit import differs
 from tests.right_plans.rewriting import rewritten, spoiled
@@ -91,3 +91,13 @@ def test_steps_by_hand_in_pytorch_are_proved() -> None:
     assert UNPROVED.keys() <= CAPTURED.keys()
     right = [name for name in CAPTURED if name not in UNPROVED]
     assert [n for n in right if not provable(capture(CAPTURED[n](), jobs=1, root=ROOT))] == []
+
+
+def test_the_own_lines_of_a_bug_are_the_marked_one_or_what_its_fix_shows() -> None:
+    """A line that only chooses makes no op: what reads the wrong thing is there instead."""
+    assert lines(BUGS["raw_all_reduce"]) == {BUGS["raw_all_reduce"].line}
+    chosen = BUGS["rolled_mask"]
+    assert lines(chosen) == {chosen.line + 1}
+    left_out = BUGS["replicas_differ"]
+    assert left_out.line in lines(left_out) and len(lines(left_out)) == 2
+    assert all(lines(bug) for bug in BUGS.values())

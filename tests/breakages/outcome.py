@@ -27,7 +27,6 @@ class Outcome:
 
     verdict: str
     refuted: str
-    look: str
     proved: int
     total: int
     surprises: tuple[str, ...]
@@ -97,7 +96,5 @@ def judged(part: Part, plan_name: str, mistake: str = "") -> Outcome:
         surprises.append(f"PROVED AND WRONG: {sorted(proved & wrong)}")
     if refuted and set(said) - proved - wrong and not part.mistakes[mistake].hides:
         surprises.append(f"right and not proved: {sorted(set(said) - proved - wrong)}")
-    reasons = [v.reason.partition("cause: ")[2] for v in emission.verdicts if v.verdict == "REFUTED"]
-    look = reasons[0] if reasons else ""
     first = name(refuted[0]) if refuted else ""
-    return Outcome(verdict.kind.value, first, look, len(proved), len(said), tuple(surprises), captured)
+    return Outcome(verdict.kind.value, first, len(proved), len(said), tuple(surprises), captured)

@@ -83,5 +83,8 @@ def _expressions(program: Program) -> dict[str, object]:
 
 def _first(program: Program, here: Mapping[str, object], there: Mapping[str, object]) -> list[Op]:
     """Ops that the other program does not compute, although it has their operands; literals aside."""
-    known = set(there.values()) | {here[op.out] for op in program.ops if op.name in _PLAIN}
+    known = set(there.values())
+    for op in program.ops:
+        if op.name in _PLAIN and all(here[v] in known for v in op.ins):
+            known.add(here[op.out])
     return [op for op in program.ops if here[op.out] not in known and all(here[v] in known for v in op.ins)]

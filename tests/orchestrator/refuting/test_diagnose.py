@@ -8,11 +8,15 @@ import pytest
 
 from certificates.plan.plan import Plan
 from orchestrator.emit import provable
+from orchestrator.errors import OutOfTime
 from orchestrator.refuting.diagnose import Cause, diagnose
 from orchestrator.refuting.edits import Edit
+from orchestrator.refuting.scenarios import Scenario
 from orchestrator.refuting.search import search
 from orchestrator.refuting.sites import Sites
+from orchestrator.refuting.trials import Trials
 from tests.corpus.mutate import mutants
+from tests.right_plans.bugs import BUGS, lines
 
 
 def unreduced(plan: Plan) -> tuple[Plan, str]:
@@ -60,3 +64,56 @@ def test_sites_bear_on_all_wrong_outputs(mlp: Plan, wrong: list[int]) -> None:
         for cls, op in site.ops:
             bears |= sites.reach[cls][op.out]
         assert bears & sites.wrong == sites.wrong
+
+
+@pytest.mark.parametrize(
+    ("bug", "suggestion"),
+    [
+        ("prediction_by_local_counts", "all_reduce over cp instead of the multiply"),
+        ("added_before_the_reduction", "sum operand 1 only over the ranks, then add the other"),
+        ("packed_lengths", "read end instead of short"),
+        ("weights_of_another_expert", "concatenate in the order 1, 0"),
+    ],
+)
+def test_bugs_that_happened_are_told_at_their_line_with_an_edit_that_was_proved(
+    bug: str, suggestion: str
+) -> None:
+    plan = BUGS[bug].plan(False)
+    found = cause(plan, True)
+    assert found.at is not None and found.at.line in lines(BUGS[bug])
+    assert found.suggestion.startswith(suggestion)
+
+
+@pytest.mark.parametrize(
+    ("bug", "words"),
+    [
+        ("gradient_of_a_convolution", "is not the tensor that is claimed"),
+        ("batch_and_sequence_exchanged", "its operands are the specification's, its result is not"),
+    ],
+)
+def test_where_no_edit_repairs_the_first_op_that_is_out_of_place_is_told(bug: str, words: str) -> None:
+    found = cause(BUGS[bug].plan(False), True)
+    assert found.at is not None and found.at.line in lines(BUGS[bug])
+    assert found.suggestion == "" and words in found.what
+
+
+@pytest.mark.parametrize("bug", ["mean_on_a_sum", "divisor_per_stage", "divide_factor_of_experts"])
+def test_a_reduction_that_reads_a_partial_sum_is_not_told_to_lack_one(bug: str) -> None:
+    """It is what makes the sum whole. One more before it would be a factor in disguise."""
+    found = cause(BUGS[bug].plan(False), True)
+    assert "a reduction" not in found.what and "all_reduce" not in found.suggestion
+
+
+def test_the_time_for_edits_may_end_and_a_cause_is_named_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was computed for edits had the deadline of edits, and kept it when a network was made anew."""
+
+    def late(trials: Trials, *_: object) -> bool:
+        for number, scenario in enumerate(trials.scenarios):
+            scenario.network.deadline = 0.0
+            trials.scenarios[number] = Scenario(scenario.inputs)
+        raise OutOfTime
+
+    monkeypatch.setattr(Trials, "repairs", late)
+    assert cause(BUGS["tied_head"].plan(False), False).op.name == "subtract"

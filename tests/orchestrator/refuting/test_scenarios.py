@@ -15,6 +15,7 @@ from certificates.plan.placements import Partial, Placement, Replicate, Shard
 from certificates.plan.plan import Plan
 from orchestrator.evaluating.network import Expansion
 from orchestrator.refuting.scenarios import Blocks, Scenario, forms, random_inputs
+from orchestrator.refuting.search import LARGE, SIZES, search
 
 from ..plans import alone, pair
 
@@ -161,3 +162,47 @@ def test_elements_that_are_compared_with_each_other_differ(among_themselves: boo
     for seed in range(4):
         values = random_inputs(alone(b), random.Random(seed))["x"].values
         assert (len(set(values)) == 6) == among_themselves
+
+
+def wrong_bound(kind: str) -> Plan:
+    """The ranks bound or choose by another number than the specification."""
+
+    def formula(b: ProgramBuilder, x: Value, wrong: bool) -> Value:
+        match kind:
+            case "clamp":
+                return b.minimum(x, b.constant(2 if wrong else 1, x.type))
+            case "small clamp":
+                return b.minimum(x, b.constant("1/4" if wrong else "1/2", x.type))
+            case "equal":
+                found = b.compare(x, b.constant(1, x.type), "LT" if wrong else "LE")
+                return b.select(found, x, b.constant(0, x.type))
+            case "opaque":
+                return b.minimum(b.tanh(x) * 9, b.constant(7 if wrong else 6, x.type))
+            case _:
+                return b.select(b.compare(x, b.constant(1 if wrong else 2, x.type), "GT"), x * 2, x)
+
+    def write(b: ProgramBuilder, rows: int, wrong: bool) -> None:
+        b.output("y", formula(b, b.input("x", f"f32[{rows},3]"), wrong))
+
+    cut = {"x": {"dp": Shard(0)}}
+    return pair({"dp": 2}, lambda b: write(b, 8, False), lambda b: write(b, 4, True), cut, {"y": cut["x"]})
+
+
+@pytest.mark.parametrize("kind", ["clamp", "small clamp", "equal", "opaque", "threshold"])
+def test_a_wrong_bound_on_what_is_not_mixed_with_other_positions_is_seen(kind: str) -> None:
+    """As small as moments, such inputs never reached the bound: the wrong plan had no witness."""
+    found = search(wrong_bound(kind))
+    assert found is not None and found.plan_value != found.spec_value
+
+
+def test_only_state_is_as_small_as_gradients_and_not_for_every_seed() -> None:
+    def sized(state: bool, moments: bool) -> Fraction:
+        b = ProgramBuilder()
+        x = b.input("x", "f32[4,4]")
+        b.output("x" if state else "y", b.tanh(x))
+        blocks = random_inputs(alone(b), random.Random(1), moments=moments)["x"]
+        return max(abs(Fraction(v)) for v in blocks.values)
+
+    assert sized(True, True) < Fraction(1, 256)
+    assert min(sized(True, False), sized(False, True)) > Fraction(1, 4)
+    assert 0 < len(LARGE) < len(SIZES)

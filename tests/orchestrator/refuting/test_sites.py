@@ -81,3 +81,9 @@ def test_an_op_stands_for_itself_in_every_class_that_has_it(uneven: Plan) -> Non
     assert len(uneven.classes) > 1
     widest = max(Sites(uneven, [0]).all(), key=lambda s: len({c for c, _ in s.ops}))
     assert {c for c, _ in widest.ops} == set(uneven.by_class)
+
+
+def test_one_op_that_a_line_gives_to_others_is_a_place_for_every_kind_of_edit(mlp: Plan) -> None:
+    """Only where several names are meant together are edits fewer."""
+    for site in Sites(mlp, [0]).all():
+        assert not site.together or len({op.name for _, op in site.ops}) > 1

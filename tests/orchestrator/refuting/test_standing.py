@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, Value
-from certificates.plan.placements import Shard
+from certificates.plan.placements import Placement, Shard
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from orchestrator.refuting.scenarios import Blocks, Scenario, random_inputs
@@ -155,3 +155,57 @@ def test_values_are_counted_once_and_without_zero() -> None:
     values, keys = distinct(scenario, node), contents(scenario, node)
     assert values is not None and keys is not None
     assert 0 not in values and len(values) == len(set(values.tolist())) == len(keys)
+
+
+def test_a_block_of_a_transposed_tensor_stands_for_it_and_rows_of_another_place_do_not() -> None:
+    def write(b: ProgramBuilder, ranks: bool) -> None:
+        h = b.tanh(b.input("x", "f32[4,6]"))
+        b.output("turned", b.transpose(b.transpose(h, (1, 0)) * 3, (1, 0)) if ranks else h * 3)
+        b.output("mixed", b.concatenate([h[0:1], h[2:3]], 0) if ranks else h[0:2])
+
+    outputs: dict[str, dict[str, Placement]] = {"turned": {}, "mixed": {}}
+    plan = pair({"dp": 2}, lambda b: write(b, False), lambda b: write(b, True), {"x": {}}, outputs)
+    blocks = Blocks((tuple(range(5)), tuple(range(7))), tuple(Fraction(7 + 2 * i, 8) for i in range(24)))
+    scenario = Scenario({"x": blocks})
+    found = Standings(plan, scenario, scenario.expand(plan))
+    assert not found.lost(0, op_of(plan, "transpose").out)
+    assert found.lost(0, op_of(plan, "concatenate").out)
+
+
+def test_a_standing_holds_on_all_inputs_or_it_is_chance() -> None:
+    """Rows that are alike add up to twice a row; on other inputs they do not."""
+
+    def write(b: ProgramBuilder, twice: bool) -> None:
+        h = b.tanh(b.input("x", "f32[2,3]"))
+        b.output("y", h.sum(0) if twice else h[0:1].reshape(3))
+
+    plan = pair({"dp": 2}, lambda b: write(b, False), lambda b: write(b, True), {"x": {}}, {"y": {}})
+    alike = Scenario({"x": Blocks(((0, 2), (0, 1, 3)), (Fraction(1), Fraction(2)))})
+    other = Scenario({"x": Blocks(((0, 1, 2), (0, 3)), (Fraction(1), Fraction(2)))})
+    name = op_of(plan, "reduce").out
+    one, two = (Standings(plan, s, s.expand(plan)) for s in (alike, other))
+    assert one.of(0, name)[0].coef == 2
+    assert Standings(plan, alike, alike.expand(plan), [two]).of(0, name) == ()
+
+
+def test_what_is_the_same_on_all_ranks_is_no_partial_sum() -> None:
+    """Half of a tensor on each of two ranks adds up to it, and no reduction is missing there."""
+
+    def write(b: ProgramBuilder, half: bool) -> None:
+        h = b.tanh(b.input("x", "f32[4,3]"))
+        b.output("y", h / 2 if half else h)
+
+    plan = pair({"dp": 2}, lambda b: write(b, False), lambda b: write(b, True), {"x": {}}, {"y": {}})
+    found = standings(plan).of(0, op_of(plan, "divide").out)
+    assert found and all(s.axes == () and s.coef == Fraction(1, 2) for s in found)
+
+
+def test_masks_are_compared_by_their_places() -> None:
+    def write(b: ProgramBuilder, later: int) -> None:
+        at = b.iota("i64[4,4]", 0)
+        mask = b.compare(at + later if later else at, b.iota("i64[4,4]", 1), "GE")
+        b.output("y", b.select(mask, b.input("x", "f32[4,4]"), b.constant(0, "f32[4,4]")))
+
+    for later, alike in ((0, True), (1, False)):
+        plan = pair({"dp": 2}, lambda b: write(b, 0), lambda b, n=later: write(b, n), {"x": {}}, {"y": {}})
+        assert standings(plan).alike(0, op_of(plan, "compare").out) == alike
