@@ -27,7 +27,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.reading import load
 from certificates.plan.writing import dump
 from orchestrator.children import Checked, run_checker
-from orchestrator.emit import Emission
+from orchestrator.emission import Emission
 from orchestrator.emit import emit as emission
 
 if TYPE_CHECKING:

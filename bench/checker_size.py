@@ -21,6 +21,7 @@ CHECKER = Path(__file__).resolve().parents[1] / "checker"
 PARTS = {
     "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli"),
     "REFUTED": ("refuting",),
+    "SAFE": ("scheduling",),
     "report": ("report", "reporting"),
     "run": ("run",),
 }

@@ -2,9 +2,10 @@
 
 python bench/diagnosis.py [--part P] [--write]
 
-Every mistake of tests/breakages is captured and emitted, as ``tv-emit`` does; the lines that count were
-recorded before (tests/breakages/lines.py). A right plan of which a cause is printed is a false alarm. Exit
-code 1 on a false alarm. ``--write`` replaces the rows of these parts in docs/diagnosis.md, and the totals.
+Every mistake of tests/breakages is captured and emitted, as ``tv-emit`` does, and every bug of
+tests/right_plans/bugs.py is emitted; the lines that count were recorded before (tests/breakages/lines.py, the
+marks in tests/right_plans). A right plan of which a cause is printed is a false alarm. Exit code 1 on a false
+alarm. ``--write`` replaces the rows of these parts in docs/diagnosis.md, and the totals of all.
 """
 
 from __future__ import annotations
@@ -13,86 +14,104 @@ import argparse
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trainverify as tv
+from certificates.plan.plan import Plan
 from tests.breakages.corpus import PARTS
-from tests.breakages.kit import Part
 from tests.breakages.lines import recorded
 from tests.breakages.outcome import SECONDS
+from tests.right_plans.bugs import BUGS, lines
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "diagnosis.md"
 BEGIN, END = "<!-- diagnosis -->", "<!-- end -->"
 HEAD = ["| part | mistake | line | printed | suggestion |", "| --- | --- | --- | --- | --- |"]
-OWN, OTHER, NONE = "own", "another", "none"
+OWN, OTHER, NONE, ALARM, QUIET = "own", "another", "none", "FALSE ALARM", "right"
+PUBLIC = "bugs"
+TITLES = {number: part.title for number, part in PARTS.items()} | {PUBLIC: "bugs that happened"}
 
 
-def cause(part: Part, plan_name: str, mistake: str = "") -> dict[str, object] | None:
+def cause(plan: Plan) -> dict[str, object] | None:
     """The cause that an emission names, or ``None``."""
-    plan = part.wrong(mistake) if mistake else part.right(plan_name)
     with tempfile.TemporaryDirectory(prefix="tv-diagnosis-") as scratch:
         found = tv.emit(plan, Path(scratch, "bundle"), witness_seconds=SECONDS).to_json()["cause"]
     assert found is None or isinstance(found, dict)
     return found
 
 
-def row(number: str, part: Part, mistake: str) -> str:
-    """One line of the table. A line counts only if it was recorded."""
-    found = cause(part, part.mistakes[mistake].plan, mistake)
+def right(title: str, name: str, plan: Plan) -> str:
+    """The line of the table about a right plan."""
+    return f"| {title} | *{name}* | {QUIET if cause(plan) is None else ALARM} | | none |"
+
+
+def wrong(title: str, name: str, plan: Plan, own: frozenset[tuple[str, int]]) -> str:
+    """The line about a mistake. A place counts only if it was recorded: ``own`` are files and lines."""
+    found = cause(plan)
     if found is None or found["line"] is None:
-        return f"| {part.title} | {mistake} | {NONE} | | none |"
-    word = OWN if (found["file"], found["line"]) in recorded(number, mistake) else OTHER
+        return f"| {title} | {name} | {NONE} | | none |"
+    word = OWN if (found["file"], found["line"]) in own else OTHER
     printed = f"{Path(str(found['file'])).name}:{found['line']}: {found['what']}".replace("|", "/")
     suggestion = re.sub(r"[\w/]+/(\w+\.py)", r"\1", str(found["suggestion"] or "none"))
-    return f"| {part.title} | {mistake} | {word} | {printed} | {suggestion} |"
+    return f"| {title} | {name} | {word} | {printed} | {suggestion} |"
 
 
-def totals(rows: list[str], alarms: int, right: int) -> str:
+def rows(number: str) -> Iterator[str]:
+    """The lines about one part, one by one."""
+    title = TITLES[number]
+    if number == PUBLIC:
+        for name, bug in BUGS.items():
+            own = frozenset((bug.module, line) for line in lines(bug))
+            yield right(title, f"{name}, repaired", bug.plan(True))
+            yield wrong(title, name, bug.plan(False), own)
+        return
+    part = PARTS[number]
+    for name in part.plans:
+        yield right(title, name, part.right(name))
+    for mistake in part.mistakes:
+        yield wrong(title, mistake, part.wrong(mistake), recorded(number, mistake))
+
+
+def totals(table: list[str]) -> str:
     """The figures of a table in one line."""
-    words = [r.split(" | ")[2] for r in rows]
-    suggested = sum(not r.endswith("| none |") for r in rows)
+    words = [r.split(" | ")[2] for r in table]
+    mistakes = [r for r, word in zip(table, words, strict=True) if word in (OWN, OTHER, NONE)]
+    suggested = sum(not r.endswith("| none |") for r in mistakes)
     return (
-        f"{len(rows)} mistakes: own line {words.count(OWN)}, another {words.count(OTHER)}, none "
-        f"{words.count(NONE)}; proved suggestion {suggested}; false alarms {alarms} of {right} right plans."
+        f"{len(mistakes)} mistakes: own line {words.count(OWN)}, another {words.count(OTHER)}, none "
+        f"{words.count(NONE)}; proved suggestion {suggested}; false alarms {words.count(ALARM)} of "
+        f"{len(table) - len(mistakes)} right plans."
     )
 
 
-def write(rows: list[str], summary: str) -> None:
+def write(new: list[str]) -> None:
     """Put the rows into the page, in place of those of the same parts."""
     before, rest = PAGE.read_text("utf-8").split(BEGIN)
     table, after = rest.split(END, 1)
     every = []
-    for part in PARTS.values():
-        start = f"| {part.title} | "
-        mine = [r for r in rows if r.startswith(start)]
+    for title in TITLES.values():
+        start = f"| {title} | "
+        mine = [r for r in new if r.startswith(start)]
         every += mine or [r for r in table.splitlines() if r.startswith(start)]
-    PAGE.write_text(before + "\n".join([BEGIN, summary, "", *HEAD, *every, END]) + after, "utf-8")
+    PAGE.write_text(before + "\n".join([BEGIN, totals(every), "", *HEAD, *every, END]) + after, "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=[*PARTS], action="append")
+    parser.add_argument("--part", choices=[*TITLES], action="append")
     parser.add_argument("--write", action="store_true", help="put the table into docs/diagnosis.md")
     options = parser.parse_args()
-    rows: list[str] = []
-    alarms = right = 0
-    for number in options.part or PARTS:
-        part = PARTS[number]
-        for plan in part.plans:
-            right += 1
-            if cause(part, plan) is not None:
-                alarms += 1
-                print(f"FALSE ALARM: {part.title}: {plan}", flush=True)
-        for mistake in part.mistakes:
-            rows.append(row(number, part, mistake))
-            print(rows[-1], flush=True)
-    summary = totals(rows, alarms, right)
-    print(summary)
+    found: list[str] = []
+    for number in options.part or TITLES:
+        for row in rows(number):
+            found.append(row)
+            print(row, flush=True)
+    print(totals(found))
     if options.write:
-        write(rows, summary)
-    sys.exit(alarms > 0)
+        write(found)
+    sys.exit(any(r.split(" | ")[2] == ALARM for r in found))
 
 
 if __name__ == "__main__":

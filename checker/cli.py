@@ -70,13 +70,14 @@ class Policy:
     confirmations: int = 2
     reductions: bool = True
     reports: bool = True
+    safety: bool = False
 
 
 def read_policy(path: Path) -> Policy:
-    known = "confirmations shape_reduction reports"
+    known = "confirmations shape_reduction reports safety"
     item = members(read_json(read_file(path, "policy"), "policy"), "policy", "", known)
-    flags = [item.get(name, True) for name in known.split()[1:]]
-    need(all(isinstance(f, bool) for f in flags), "policy: shape_reduction and reports are true or false")
+    flags = [item.get(name, name != "safety") for name in known.split()[1:]]
+    need(all(isinstance(f, bool) for f in flags), "policy: all but confirmations is true or false")
     return Policy(integer(item.get("confirmations", 2), "policy: confirmations", 1, 10), *flags)
 
 
@@ -227,7 +228,9 @@ def check(
     told += [(independent(name), given) for name, given in replayed_answers.items()]
     answers = joined([(solver, {}) for solver in there] + told)
     verified = kernel.conclude(examined, answers, policy.confirmations, refuted)
-    code, last = final_line(verified)
+    code, last = final_line(verified, examined.safe)
+    if policy.safety and examined.safe is None and code == 0:
+        raise Undecided("the policy wants a schedule that is shown to be safe, and the plan has none")
     who = [f"trusted for the answers of {independent(name)}: {name}, which ran here" for name in chosen]
     who += [
         f"trusted for the answers of {f.solver}: whoever made {name}{f' (of {f.version})' * bool(f.version)}"

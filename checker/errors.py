@@ -28,7 +28,7 @@ OBLIGATIONS = dict(
         ),
         1,
     )
-) | {22: "rows"}
+) | {22: "rows", 23: "schedule"}
 """Numbers and names of docs/checking.md and of the kernel's docstring."""
 
 

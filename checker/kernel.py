@@ -1,6 +1,6 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
-    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, 22, gives the files to refute
+    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, 22, 23, gives the files to refute
     conclude(examined, answers, confirmations)  obligation 17, builds the one kind of `Verified`
 
  1 members            every member has the digest that the manifest lists, and every member is listed
@@ -27,6 +27,7 @@
 20 time               a rank has each tensor once for all its runs, which sums and stacks alone join
 22 rows               no result depends on the order of packed rows: each op on rows names it, keys lie in
                       their range, and ranks that meet ship rows of one order (rows.py)
+23 schedule           the schedule is one of this plan, its times grow; SAFE or UNSAFE is a verdict of its own
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ from .rules.rows import check_rows
 from .rules.terms import file_text, plain
 from .rules.timing import check_time
 from .rules.widths import check_widths
+from .scheduling.safety import Safety, safety
 
 _SEAL = object()
 
@@ -81,7 +83,8 @@ class Proved:
 
 @dataclass(frozen=True)
 class Examined:
-    """A bundle that fulfils obligations 1 to 16, 19, 20 and 22; what is left: solvers refute `files`."""
+    """A bundle that fulfils obligations 1 to 16, 19, 20, 22 and 23; what is left: solvers refute `files`.
+    `safe` is the verdict on its schedule, if it has one."""
 
     plan: Plan
     manifest: Manifest
@@ -97,6 +100,7 @@ class Examined:
     assumptions: tuple[str, ...]
     padding: tuple[str, ...]
     never: Masked | None = None
+    safe: Safety | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Verified:
 
 
 def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, bytes]) -> Examined:
-    """Obligations 1 to 16, 19, 20 and 22; raises `Rejected` where one fails."""
+    """Obligations 1 to 16, 19, 20, 22 and 23; raises `Rejected` where one fails."""
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
@@ -133,6 +137,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     check_time(plan)
     check_rows(plan)
     check_acyclic(plan)
+    safe = safety(plan, proof.when)
     model, assumptions, never = Model(plan), list[str](), None
     try:
         assumptions = infinities(plan)
@@ -174,6 +179,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         tuple(assumptions),
         tuple(padding),
         never,
+        safe,
     )
 
 

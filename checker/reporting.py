@@ -34,13 +34,16 @@ def read(data: Mapping[str, bytes]) -> Findings:
 def compare(
     examined: kernel.Examined, proof: Proof, data: Mapping[str, bytes], replayed: Mapping[int, Replay]
 ) -> bool:
-    """Are both reports what the bundle gives? False without any, and in a bundle of version 1, whose text the
-    emitter wrote; `Rejected` where one is forged or missing."""
-    if examined.manifest.version == 1 or not set(NAMES) & data.keys():
+    """Are both reports what the bundle gives? False in a bundle of version 1, whose text the emitter wrote;
+    `Rejected` where one is missing or forged."""
+    if examined.manifest.version == 1:
         return False
+    for name in NAMES:
+        if name not in data:
+            raise Rejected(1, f"{name} is missing")
     for name, text in render(find(examined, proof, data, replayed)).items():
-        if text.encode() != data.get(name):
-            ours, theirs = (t.splitlines() for t in (text, data.get(name, b"").decode("utf-8", "replace")))
+        if text.encode() != data[name]:
+            ours, theirs = (t.splitlines() for t in (text, data[name].decode("utf-8", "replace")))
             at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours))
             raise Rejected(1, f"{name} is not what the checker writes of this bundle, from line {at + 1} on")
     return True

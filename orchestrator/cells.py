@@ -8,7 +8,8 @@ so equal code gives equal names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -93,6 +94,15 @@ def explore(cell: Cell, compute: Callable[[Cell], T]) -> list[tuple[Cell, T]]:
         if len(work) + len(out) > MAX_CELLS:
             raise Unfollowable(f"more than {MAX_CELLS} pieces")
     return out
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Follow elements on one box as it is, outside :func:`explore`: a split is :class:`Unfollowable`."""
+    try:
+        yield
+    except (Cut, Digits) as split:
+        raise Unfollowable(f"{split.symbol} is not uniform on the box") from split
 
 
 def quotient(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine]:

@@ -80,6 +80,14 @@ def write_reports(bundle: Path) -> dict[str, bytes]:
         return {name: Path(out, name).read_bytes() for name in REPORTS}
 
 
+def schedule_said(report: bytes) -> str:
+    """What the checker's ``report.txt`` says of the schedule; if nothing, then it is not safe."""
+    lines = report.decode("ascii", "replace").splitlines()
+    if "Schedule" in lines[:-1]:
+        return lines[lines.index("Schedule") + 1].strip()
+    return f"UNSAFE: the checker says nothing of the schedule, but {lines[0] if lines else 'nothing'}"
+
+
 def timestamped(data: Path, reply: Path, authority: Path) -> str:
     """The time of an RFC 3161 reply for a file, given by an authority that is trusted; or a ``FormatError``.
 

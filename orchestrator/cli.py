@@ -40,7 +40,8 @@ _OPTIONS = (
     click.option("--quiet", is_flag=True, help="No progress on standard error."),
     click.option(
         "--witness-seconds", type=click.FloatRange(0), default=30.0, show_default=True,
-        help="Time to look for a witness against outputs without a proof.",
+        help="How long to look for a witness against outputs without a proof. Counted in steps, so that "
+        "every machine finds the same.",
     ),
     click.option("--force", is_flag=True, help="Replace the bundle of another plan."),
     version,
@@ -132,6 +133,7 @@ def emit_main(
         verdicts = (f"  {v.verdict:8} {v.plan}{': ' + v.reason if v.reason else ''}" for v in done.verdicts)
         lines = folded(list(verdicts))
         lines.append(f"{done.bundle}: {done.obligations} obligations in {done.stages} stages")
+        lines += [f"schedule: {done.schedule}"] if done.schedule else []
         _finish(done.exit_code, [*lines, done.verdict], done.to_json(), as_json)
 
 
@@ -168,7 +170,7 @@ def verify_main(
                 options += ["--plan", str(scratch / "plan.json")]
             with progress.phase("check"):
                 checked = run_checker(done.bundle, *options)
-            diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.verdicts if v.verdict == "REFUTED"]
+            diagnosis = [f"diagnosis: {v.plan}: {v.reason}" for v in done.explained]
             code, lines = checked.exit_code, [*checked.lines[:-1], *diagnosis, *checked.lines[-1:]]
             document = {"emit": done.to_json(), "check": checked.document, "seconds": progress.seconds}
     except _Stop as stop:

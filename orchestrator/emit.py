@@ -26,7 +26,6 @@ from certificates.bundle.bundle import (
     Word,
     certified,
     check_replaceable,
-    summary,
     write,
 )
 from certificates.canonical import digest
@@ -36,16 +35,19 @@ from certificates.plan.checking import check_plan
 from certificates.plan.functions import inline
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
+from certificates.proof.when import with_when
 from certificates.words import clean
 
-from .children import write_reports
+from .children import schedule_said, write_reports
+from .emission import Emission
 from .errors import NoAnswer, SolverMissing, Unproved
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
 from .proving.engine import Engine, Judge, Plausibility, anything
 from .proving.lemmas import Lemma, Prover
 from .proving.reuse import Kept
-from .relating.hints import Hints
+from .relating.hints import Hints, Missing
+from .scheduling import when
 from .solving.confirming import confirm
 from .solving.journal import Journal
 from .solving.premises import AllPremises, CoreFinder
@@ -56,69 +58,9 @@ if TYPE_CHECKING:
     from .refuting.witnessing import Refutation
 
 _REASON = 900
+#: Of a plan, related and proved on a slow machine: what is tried may not depend on the clock.
+_OPS_PER_SECOND = 250
 UNSOLVED = "all of its obligations are written, none is solved (--no-solve)"
-
-
-@dataclass(frozen=True)
-class Emission:
-    """A written bundle: its verdicts, and what it took. ``peak_mib``: largest resident set of one process."""
-
-    bundle: Path
-    verdicts: tuple[OutputVerdict, ...]
-    solved: bool
-    complete: int
-    facts: int
-    stages: int
-    obligations: int
-    digest: str
-    resumed: int
-    solver_answers: int
-    seconds: dict[str, float]
-    peak_mib: float
-    cause: Mapping[str, object] | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """1 refuted; 3 an output has no proof; 0. Without solving, all obligations written is enough."""
-        words = {v.verdict for v in self.verdicts}
-        if "REFUTED" in words:
-            return 1
-        done = words == {"PROVED"} if self.solved else self.complete == len(self.verdicts) > 0
-        return 0 if done else 3
-
-    @property
-    def verdict(self) -> str:
-        """One line in words."""
-        total = len(self.verdicts)
-        if self.solved or self.complete < total or not total:
-            return summary(self.verdicts)
-        return f"UNSOLVED: {total} of {total} outputs have all their obligations; no solver was asked"
-
-    def to_json(self) -> dict[str, object]:
-        """The document of ``--json``."""
-        words = [v.verdict for v in self.verdicts]
-        return {
-            "verdict": self.verdict,
-            "exit_code": self.exit_code,
-            "digest": self.digest,
-            "bundle": str(self.bundle),
-            "outputs": [v.to_json() for v in self.verdicts],
-            "cause": self.cause,
-            "counts": {
-                "outputs": len(words),
-                "proved": words.count("PROVED"),
-                "refuted": words.count("REFUTED"),
-                "unknown": words.count("UNKNOWN"),
-                "with_all_obligations": self.complete,
-                "facts": self.facts,
-                "stages": self.stages,
-                "obligations": self.obligations,
-                "resumed_answers": self.resumed,
-                "solver_answers": self.solver_answers,
-            },
-            "seconds": {phase: round(s, 3) for phase, s in self.seconds.items()},
-            "peak_mib": round(self.peak_mib, 1),
-        }
 
 
 def emit(
@@ -144,6 +86,7 @@ def emit(
     asked only for what changed. The bundle is the same without it. ``core_solver`` is the command of another
     SMT-LIB solver that chooses the premises of each obligation; z3 and cvc5 confirm these all the same.
     ``about`` is what is said of the run (``certificates.bundle.about``); it stands apart from what is proved.
+    ``witness_seconds`` are counted in steps: a slower machine takes longer, and writes the same bundle.
     """
     out = Path(os.path.abspath(out))
     canonical = digest(dumps(plan))
@@ -158,10 +101,12 @@ def emit(
     run = _Run(plan, solving, judge, progress or Progress(), store)
     proof = run.again() or run.anew()
     refutation = run.refute(witness_seconds)
+    missing = run.missing(refutation, witness_seconds)
     verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
+    happens = when(plan)
     bundle = Bundle(
         plan,
-        proof.document,
+        proof.document if happens is None else with_when(proof.document, happens),
         {o.file: o.text for o in proof.obligations},
         verdicts,
         solving.status,
@@ -172,14 +117,21 @@ def emit(
     )
     with run.progress.phase("write"):
         _check_out(out, canonical, force)  # another emission may have been here
-        write(bundle, out, write_reports)
+        said = dict[str, bytes]()
+
+        def reports(folder: Path) -> dict[str, bytes]:
+            said.update(write_reports(folder))
+            return said
+
+        write(bundle, out, reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()
     return Emission(
         out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
-        refutation.cause.to_json(plan) if refutation and refutation.cause else None,
+        refutation.cause.to_json(plan) if refutation and refutation.cause else None, missing,
+        schedule_said(said["report.txt"]) if plan.schedule else "",
     )  # fmt: skip
 
 
@@ -272,7 +224,8 @@ def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None)
 
 @dataclass
 class _Run:
-    """The state of one emission; ``why`` says of an output relation why it is not proved."""
+    """The state of one emission; ``why`` says of an output relation why it is not proved, ``lacks`` at which
+    op a stage is missing."""
 
     plan: Plan
     solving: _Solving
@@ -280,6 +233,7 @@ class _Run:
     progress: Progress
     kept: Kept | None
     why: dict[int, str] = field(default_factory=dict)
+    lacks: dict[int, Missing] = field(default_factory=dict)
     claims: list[list[int]] = field(default_factory=list)
 
     def again(self) -> Assembled | None:
@@ -323,8 +277,9 @@ class _Run:
             for i, facts in enumerate(self.claims):
                 reason = trouble or next(filter(None, (_attempt(self._prover(f)) for f in facts)), "")
                 if reason:
-                    where = hints.hint(self.plan.outputs[i])
-                    self.why[i] = f"{where}; {reason}" if where else reason
+                    self.why[i] = reason
+                    missing = None if trouble else hints.missing(self.plan.outputs[i])
+                    self.lacks |= {} if missing is None else {i: missing}
                 self.progress.step(i + 1, len(self.claims))
 
     def _prover(self, number: int) -> Callable[[], None]:
@@ -339,22 +294,38 @@ class _Run:
         facts = [(i, k) for i in self.why for k in range(len(self.claims[i]))]
         if not facts or seconds <= 0:
             return None
-        took = sum(self.progress.seconds.get(phase, 0.0) for phase in ("relate", "prove"))
 
         def prove(plan: Plan, outputs: Sequence[int]) -> bool:
             """An edited plan is proved if that should take no longer than the search for a witness may."""
-            if self.solving.journal is None or took > seconds:
+            ops = len(plan.specification.ops) + sum(len(c.program.ops) for c in plan.classes)
+            if self.solving.journal is None or ops > seconds * _OPS_PER_SECOND:
                 return False
             return _provable(plan, outputs, self.solving.cores)
 
         with self.progress.phase("witness"):
             return _witness(self.plan, facts, seconds, prove)
 
+    def missing(self, refutation: Refutation | None, seconds: float) -> tuple[Mapping[str, object], ...]:
+        """The stages that outputs without a verdict lack; the reasons of these say so, in full where one is
+        named first."""
+        lacks = {i: m for i, m in self.lacks.items() if i in self.why and not _told(refutation, i)}
+        if not lacks:
+            return ()
+        from .refuting.missing import grouped
+
+        found = grouped(self.plan, lacks, None if refutation else seconds)
+        for said in found:
+            first, *others = said.outputs
+            self.why[first] = f"{said}; {self.why[first]}"
+            for i in others:
+                self.why[i] = f"the stage is missing that is told at {self.plan.outputs[first].plan}"
+        return tuple(said.to_json(self.plan) for said in found)
+
     def verdict(self, number: int, refutation: Refutation | None) -> OutputVerdict:
         word: Word = "UNKNOWN"
         if refutation is not None and refutation.output == number:
             word, reason = "REFUTED", refutation.reason
-        elif number in self.why and (refutation and refutation.cause and number in refutation.cause.outputs):
+        elif number in self.why and refutation and _told(refutation, number):
             shown = self.plan.outputs[refutation.output].plan
             reason = f"differs on sampled inputs too, from the cause that is told at {shown}"
         elif number in self.why:
@@ -365,6 +336,13 @@ class _Run:
             reason = UNSOLVED
         relation = self.plan.outputs[number]
         return OutputVerdict(relation.spec, relation.plan, word, clean(reason)[:_REASON])
+
+
+def _told(refutation: Refutation | None, output: int) -> bool:
+    """Is the output refuted, or one that follows from the cause?"""
+    if refutation is None:
+        return False
+    return output == refutation.output or bool(refutation.cause and output in refutation.cause.outputs)
 
 
 def hints_of(engine: Prover) -> Hints:

@@ -86,20 +86,51 @@ def show(expression: Sexp, names: Mapping[Symbol, str]) -> str:
     return names[expression] if isinstance(expression, Symbol) else expression
 
 
+#: What SMT-LIB means by numbers: sums and products, order, and reals made of integers.
+_COMPUTES = frozenset(("+", "-", "*", "/", "<", "<=", ">", ">=", "to_real"))
+#: The sort of what is only passed on, chosen, compared for equality or given to free functions.
+FREE_SORT = "Value"
+
+
+def is_real(expression: Sexp, of: Callable[[Symbol], bool]) -> bool:
+    """Whether an expression is a real, but for decimals; ``of`` tells it of what is declared."""
+    match expression:
+        case Symbol():
+            return of(expression)
+        case str():
+            return expression in FUNCTIONS
+        case (str(head), *_, last) if head == "ite" or head in _COMPUTES:
+            return is_real(last, of)
+        case (head, *_):
+            return is_real(head, of)
+    return False
+
+
+def computes(expression: Sexp, of: Callable[[Symbol], bool]) -> bool:
+    """Whether reals are computed or ordered somewhere in an expression: their sort is then SMT-LIB's."""
+    if not isinstance(expression, tuple):
+        return isinstance(expression, str) and expression.endswith(".0")
+    head, last = expression[0], expression[-1]
+    if head == "to_real" or (head in _COMPUTES and is_real(last, of)):
+        return True
+    return any(computes(part, of) for part in expression)
+
+
 def logic_of(signatures: Collection[str], words: Collection[str]) -> str:
     """The logic of SMT-LIB's list that a file stays in; ``ALL``, the standard's name for no limit, where
     integers and reals meet: no logic of the list has both with functions and without arrays.
 
-    ``signatures`` are those of everything declared, ``words`` the leaves of all assertions.
+    ``signatures`` are those of everything declared, ``words`` the leaves of all assertions. A free sort needs
+    a logic with free functions.
     """
     sorts = set(" ".join(signatures).replace("(", " ").replace(")", " ").split())
     integers = "Int" in sorts or any(word.isdigit() for word in words)
     reals = "Real" in sorts or "to_real" in words or any(word.endswith(".0") for word in words)
     if integers and reals:
         return "ALL"
-    functions = any(not signature.startswith("()") for signature in signatures)
+    free = FREE_SORT in sorts or any(not signature.startswith("()") for signature in signatures)
     numbers = "LIA" if integers else "LRA" if reals else ""
-    return f"QF_{'UF' if functions or not numbers else ''}{numbers}"
+    return f"QF_{'UF' if free or not numbers else ''}{numbers}"
 
 
 def script(
@@ -114,6 +145,9 @@ def script(
 ) -> str:
     """The whole file. ``letter`` begins the names of tensors or elements, ``premises`` are (kind, assertion);
     ``declare`` gives signature and comment of a symbol.
+
+    Where no real is computed, reals are of a free sort: what holds of any values holds of numbers, and no
+    solver has to mix integers and reals (docs/adr/0083).
     """
     assertions = [(f"{kind}.{i}", body) for i, (kind, body) in enumerate(premises, 1)] + [("goal", goal)]
     names: dict[Symbol, str] = {}
@@ -125,9 +159,13 @@ def script(
             elif leaf not in names:
                 names[leaf] = f"{letter}{len(names)}"
     integers = [s for s in symbols if s in words]
-    tensors = [(name, *declare(symbol)) for symbol, name in names.items()]
-    functions = {f: f"({' '.join(['Real'] * n)}) Real" for f, n in FUNCTIONS.items() if f in words}
+    declared = {symbol: declare(symbol) for symbol in names}
+    reals = {symbol for symbol, (signature, _) in declared.items() if signature.endswith("Real")}
+    real = "Real" if any(computes(body, reals.__contains__) for _, body in assertions) else FREE_SORT
+    tensors = [(names[s], signature.replace("Real", real), said) for s, (signature, said) in declared.items()]
+    functions = {f: f"({' '.join([real] * n)}) {real}" for f, n in FUNCTIONS.items() if f in words}
     signatures = [*("() Int" for _ in integers), *(s for _, s, _ in tensors), *functions.values()]
+    free = any(FREE_SORT in signature for signature in signatures)
     lines = [
         "(set-info :smt-lib-version 2.6)",
         f"(set-logic {logic_of(signatures, words)})",
@@ -136,6 +174,7 @@ def script(
         '(set-info :category "industrial")',
         f"(set-info :status {status})",
         f"; {title}",
+        *([f"(declare-sort {FREE_SORT} 0)"] if free else []),
         *(f"(declare-fun {s} () Int)" for s in integers),
     ]
     for name, signature, comment in tensors:

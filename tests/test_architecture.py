@@ -61,7 +61,10 @@ ROWS = {
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
         "standalone": "",
-        "emit": "certificates children errors progress proving refuting relating solving standalone",
+        "scheduling": "certificates",
+        "emission": "certificates",
+        "emit": "certificates children emission errors progress proving refuting relating scheduling solving "
+        "standalone",
         "cli": "certificates children emit errors progress",
         "attesting": "certificates children",
         # A front end asks a prover nothing itself: its command hands one in.
@@ -75,8 +78,9 @@ ROWS = {
         "language": "errors",
         "reading": "errors language",
         "rules": "errors language",
-        "kernel": "errors language rules",
-        "report": "kernel language reading refuting rules",
+        "scheduling": "errors language",
+        "kernel": "errors language rules scheduling",
+        "report": "kernel language reading refuting rules scheduling",
         "refuting": "errors language reading rules",
         "reporting": "endings errors kernel language reading refuting report",
         "run": "errors language reading rules",
@@ -274,6 +278,41 @@ def test_the_rules_catch_what_they_forbid() -> None:
         *((1, "pickle"), (4, "assert"), (5, "eval"), (6, "import_module"), (7, "import_module")),
     }
     assert (2, "certificates") in set(imports(module))
+
+
+#: Modules that may read a clock, and why no byte of a plan or bundle follows from it.
+CLOCKS = {
+    "checker/cli.py": "progress on standard error",
+    "checker/solvers.py": "a solver that hangs in spite of its limit in steps is UNKNOWN",
+    "orchestrator/attesting.py": "the time of a verification, which is what it says",
+    "orchestrator/capture/counters.py": "numbers of dates in Python's own objects, no clock",
+    "orchestrator/capture/workers.py": "the patience of a process group, which ends the capture",
+    "orchestrator/children.py": "patience with a child that ends anyway",
+    "orchestrator/progress.py": "progress on standard error, seconds of --json",
+    "orchestrator/solving/command_cores.py": "ends the run: NoAnswer",
+    "orchestrator/solving/confirming.py": "ends the run: NoAnswer",
+}
+_CLOCKS = {"time", "datetime", "timeit", "sched"}
+
+
+def clocks(module: ast.Module) -> Iterator[int]:
+    """Lines that import a clock, or wait for something no longer than so many seconds."""
+    yield from (line for line, name in imports(module) if name in _CLOCKS)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            limited = any(k.arg == "timeout" for k in node.keywords)
+            if limited or (called in ("select", "poll", "wait") and len(node.args) == 1):
+                yield node.lineno
+
+
+def test_no_clock_decides_what_is_written() -> None:
+    """Two machines, one slow and one fast, write the same bytes: what is given up is counted in steps."""
+    found = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in modules(package)
+             if any(clocks(tree(p)))}  # fmt: skip
+    assert found == CLOCKS.keys()
+    source = "import time\nx.wait(3)\ny.poll()\nz.communicate(timeout=2)\nfrom datetime import datetime\n"
+    assert set(clocks(ast.parse(source))) == {1, 2, 4, 5}
 
 
 def untested(package: str) -> list[str]:

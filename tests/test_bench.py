@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,36 @@ def test_every_solver_is_asked(tmp_path: Path, text: str, code: int) -> None:
     done = subprocess.run([*words, "--limit", "5"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == ["cvc5", "yices-smt2", "z3"]
+
+
+def test_the_table_of_solvers_counts_equal_files_once(tmp_path: Path) -> None:
+    """Who is refuted by whom, bundle by bundle; a solver that fails has its own number."""
+    text = (
+        "(set-logic QF_LRA)\n(declare-fun x () Real)\n(assert (= x 1.0))\n(assert (= x 2.0))\n(check-sat)\n"
+    )
+    for name, files in (("a", ["; one\n" + text, text.replace("2.0", "3.0")]), ("b", ["; two\n" + text])):
+        for i, said in enumerate(files, 1):
+            place = tmp_path / name / "data/obligations" / f"{i:04}.smt2"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(said)
+    half = tmp_path / "half"
+    told = 'case "$1" in --version) exec echo Half 7.1;; esac'
+    half.write_text(f'#!/bin/sh\n{told}\ngrep -q 3.0 "$1" && echo unsat || echo unknown\n')
+    half.chmod(0o755)
+    document = tmp_path / "d.md"
+    document.write_text("before\n<!-- solved -->\nold\n<!-- end -->\nafter\n")
+    words = [sys.executable, str(ROOT / "bench/solve_all.py"), str(tmp_path / "a"), str(tmp_path / "b")]
+    options = ["--solver", "packages", "--solver", str(half), "--limit", "5", "--write", str(document)]
+    done = subprocess.run([*words, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "a/0001.smt2: 'unknown'" in done.stdout
+    lines = document.read_text().split("\n")
+    assert lines[:2] == ["before", "<!-- solved -->"] and lines[-3:] == ["<!-- end -->", "after", ""]
+    assert re.fullmatch(
+        r"\| bundle \| files \| z3 [\d.]+ \| yices-smt2 [\d.]+ \| cvc5 [\d.]+ \| half 7.1 \|", lines[2]
+    )
+    assert lines[4:7] == ["| a | 2 | 2 | 2 | 2 | 1 |", "| b | 1 | 1 | 1 | 1 | 0 |",
+                          "| all, each text once | 2 | 2 | 2 | 2 | 1 |"]  # fmt: skip
+    assert lines[9] == "Logics of the 2 texts: 2 of `QF_LRA`."
 
 
 @pytest.mark.slow

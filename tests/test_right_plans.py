@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from certificates.plan.plan import Plan
-from orchestrator.evaluating import interpreter, scatter
-from tests.orchestrator.plans import unproved
+from certificates.authoring.build import ProgramBuilder
+from tests.orchestrator.plans import pair, unproved
 from tests.right_plans.bugs import BUGS
 from tests.right_plans.counts import COUNTS
-from tests.right_plans.rewriting import rewritten
+from tests.right_plans.kit import differs
+from tests.right_plans.rewriting import rewritten, spoiled
 from tests.right_plans.steps import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,15 +21,6 @@ UNPROVED_BUGS: dict[str, str] = {}
 #: Rewritings that are not proved, by step and seed, and why.
 UNPROVED_REWRITINGS: dict[tuple[str, int], str] = {}
 QUICK_SEEDS = 2
-
-
-def differs(plan: Plan) -> bool:
-    """Whether outputs differ on random numbers, by the interpreter."""
-    rng = np.random.default_rng(1)
-    inputs = scatter.random_inputs(plan, rng)
-    spec = interpreter.run_specification(plan, inputs)
-    ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
-    return bool(scatter.compare_outputs(plan, spec, ranks, 1e-9))
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -70,6 +60,24 @@ def test_a_rewriting_computes_the_same_and_is_proved(name: str, seed: int) -> No
 def test_a_spoiled_rewriting_is_not_proved_where_it_differs(name: str) -> None:
     plan = rewritten(STEPS[name](), 0, spoiled=True)
     assert bool(unproved(plan)) >= differs(plan)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_spoiled_step_differs_and_is_not_proved(name: str) -> None:
+    plan = spoiled(STEPS[name]())
+    assert differs(plan) and unproved(plan)
+
+
+def test_a_plan_whose_outputs_are_inputs_has_no_wrong_twin() -> None:
+    plan = pair({}, copied, copied, {"x": {}}, {"y": {}})
+    with pytest.raises(ValueError, match="no output depends on the ops that were doubled"):
+        spoiled(plan)
+
+
+def copied(b: ProgramBuilder) -> None:
+    x = b.input("x", "f32[3]")
+    b.exponential(x)
+    b.output("y", x)
 
 
 @pytest.mark.slow

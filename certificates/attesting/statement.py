@@ -20,7 +20,7 @@ SUMMARY = "https://slsa.dev/verification_summary/v1"
 PAYLOAD = "application/vnd.in-toto+json"
 #: The files whose digest stands for a bundle: a bag's seal of all seals, or the manifest of a plain folder.
 SEALS = ("tagmanifest-sha256.txt", "manifest.json")
-STEP, RUN = "TRAINVERIFY_STEP", "TRAINVERIFY_EVERY_STEP"
+STEP, RUN, ORDER = "TRAINVERIFY_STEP", "TRAINVERIFY_EVERY_STEP", "TRAINVERIFY_SAFE_SCHEDULE"
 SEMANTICS = (
     "real numbers and unbounded integers; functions are total; for every input that satisfies the input "
     "relation, every output of the plan stands in the claimed relation to the specification's output"
@@ -66,6 +66,7 @@ def certificate(
             "notClaimed": found["not_claimed"],
             "domainsNotShown": found["domains_not_shown"],
             "outside": found["outside"],
+            "schedule": found["schedule"],
             "reduction": {"obligations": found["algebra"], "acceptedByPolicy": found["policy"]["reductions"]},
             "stages": {
                 "stages": found["stages"],
@@ -94,6 +95,7 @@ def summary(
 ) -> dict[str, Any]:
     """A SLSA verification summary of ``tv-check``'s verdict; ``time`` is RFC 3339."""
     levels = [STEP, *([RUN] if found.get("invariant") else [])]
+    levels += [ORDER] if str(found.get("schedule", "")).startswith("SAFE: ") else []
     rule: dict[str, Any] = {"uri": "urn:trainverify:policy:default"}
     if policy is not None:
         rule = {

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import PurePath
@@ -24,7 +25,7 @@ from ..errors import FormatError
 from ..plan.affine import Affine, Range
 from ..plan.checking import check_plan, collective_mismatch
 from ..plan.names import printable
-from ..plan.ops import ATTRS, COLLECTIVES, PACKED
+from ..plan.ops import ATTRS, COLLECTIVES, MESSAGES, PACKED
 from ..plan.placements import Placement, relate
 from ..plan.plan import Group, Mesh, Plan, RankClass, Relation
 from ..plan.program import Attr, Loc, Op, Program
@@ -140,6 +141,7 @@ class SourcedProgram(Program):
     """A program whose locations index its own ``sources``; :func:`build_plan` merges them."""
 
     sources: tuple[str, ...] = ()
+    segments: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
 
 
 class ProgramBuilder:
@@ -166,6 +168,8 @@ class ProgramBuilder:
         self._outputs: dict[str, str] = {}
         self._sources: list[str] = []
         self._rendezvous = 0
+        self._segment: str | None = None
+        self._owners: list[str | None] = []
 
     # --- the program ---
 
@@ -183,12 +187,42 @@ class ProgramBuilder:
     def build(self) -> SourcedProgram:
         """The checked program."""
         program = SourcedProgram(
-            dict(self._inputs), tuple(self._ops), dict(self._outputs), sources=tuple(self._sources)
+            dict(self._inputs),
+            tuple(self._ops),
+            dict(self._outputs),
+            sources=tuple(self._sources),
+            segments=self._spans(),
         )
         plain = lowered(program, self._groups, self._mesh)
         program = replace(program, ops=plain.ops, packing=plain.packing)
         check_program(program, None if self._mesh is None else self._box)
         return program
+
+    @contextmanager
+    def segment(self, name: str) -> Iterator[None]:
+        """Ops that are made here are a part of the program that a schedule orders; inner segments win.
+
+        Messages, and what joins runs, are parts of their own. Collectives over ranks may stand inside.
+        """
+        outer, self._segment = self._segment, name
+        try:
+            yield
+        finally:
+            self._segment = outer
+
+    def _spans(self) -> dict[str, tuple[Range, ...]]:
+        """The segments as spans of op numbers."""
+        found: dict[str, list[Range]] = {}
+        for i, (op, owner) in enumerate(zip(self._ops, self._owners, strict=True)):
+            if owner is None or op.name in MESSAGES or self._over_time(op):
+                continue
+            spans = found.setdefault(owner, [])
+            joined = bool(spans) and spans[-1][1] == i
+            spans[-1:] = [(spans[-1][0], i + 1)] if joined else [*spans[-1:], (i, i + 1)]
+        return {name: tuple(spans) for name, spans in found.items()}
+
+    def _over_time(self, op: Op) -> bool:
+        return op.name in COLLECTIVES and self._group(op.text("group")).steps > 0
 
     def axis_index(self, axis: str) -> Affine:
         """The rank's coordinate along a mesh axis, for slices and constants."""
@@ -222,6 +256,7 @@ class ProgramBuilder:
         if problem:
             raise FormatError(f"{name} : ({', '.join(str(v.type) for v in ins)}) -> {op.type}: {problem}")
         self._ops.append(op)
+        self._owners.append(self._segment)
         return Value(self, op.out, op.type)
 
     # --- literals ---

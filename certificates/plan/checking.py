@@ -17,6 +17,7 @@ from certificates.plan.names import check_symbol, check_text
 from certificates.plan.plan import Group, Plan, RankClass, Relation
 from certificates.plan.roles import check_roles
 from certificates.plan.rows import has_rows
+from certificates.plan.schedule import check_schedule
 from certificates.plan.timing import check_groups, check_time, check_version, has_messages
 
 from ..errors import FormatError
@@ -88,6 +89,8 @@ def check_plan(plan: Plan) -> None:
         },
     )
     check_time(plan)
+    if plan.schedule is not None:
+        check_schedule(plan.schedule, {c.name: len(c.program.ops) for c in plan.classes}, plan.mesh.space)
     checked: set[object] = set()
     for side, relations in (("input", plan.inputs), ("output", plan.outputs)):
         for relation in relations:

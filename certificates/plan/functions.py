@@ -26,11 +26,14 @@ def body_plan(plan: Plan, name: str) -> Plan:
     return replace(
         plan, name=name, specification=function.specification, classes=classes, inputs=(), outputs=(),
         ranges=plan.operand_ranges.get(name, {}), provenance={}, functions={}, given=(), constants=(),
+        schedule=None,
     )  # fmt: skip
 
 
 def inline(plan: Plan) -> Plan:
-    """The same plan without functions. Values outside calls, results included, keep their names."""
+    """The same plan without functions, and without a schedule, which numbers the ops of a program that calls.
+    Values outside calls, results included, keep their names."""
+    plan = plan if plan.schedule is None else replace(plan, schedule=None)
     if not plan.functions:
         return plan
     seqs = _Sequences(plan)

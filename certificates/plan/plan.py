@@ -18,6 +18,7 @@ from certificates.plan.calls import calls
 
 from .ops import COLLECTIVES, MESSAGES
 from .program import Op, Program
+from .schedule import Schedule
 
 FORMAT, VERSIONS = "trainverify-plan", (1, 2, 3)
 
@@ -161,6 +162,7 @@ class Plan:
     given: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     version: int = 1
+    schedule: Schedule | None = None
     written: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Texts of the members of its document, from the first time that :func:`.writing.texts` is asked."""
 

@@ -17,6 +17,7 @@ from .checking import check_plan
 from .ops import CALL
 from .program import Op, Program, op_from_json
 from .rows import lowered
+from .schedule import schedule_from_json
 from .types import TensorType, rational
 
 
@@ -184,7 +185,7 @@ _KEYS = frozenset(
 )
 
 
-_OPTIONAL = frozenset(("functions", "given", "constants", "time"))
+_OPTIONAL = frozenset(("functions", "given", "constants", "time", "schedule"))
 
 
 def loads(data: bytes) -> Plan:
@@ -232,6 +233,7 @@ def loads(data: bytes) -> Plan:
         roles["given"],
         roles["constants"],
         int(str(version)),
+        schedule_from_json(raw["schedule"]) if "schedule" in raw else None,
     )
     check_plan(plan)
     return plan

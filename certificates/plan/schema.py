@@ -92,6 +92,28 @@ def _op() -> Schema:
     }
 
 
+def _schedule() -> Schema:
+    """Segments per class, what happens once, and the events of every lane."""
+    number = _ref("natural")
+    item = _tuple({"enum": ["send", "recv", "meet"]}, number, number)
+    events: list[Schema] = [
+        _tuple({"const": "run"}, _ref("name"), number),
+        _tuple({"enum": ["now", "post"]}, _ref("name"), _list(item, minItems=1)),
+        _tuple({"const": "wait"}, number),
+    ]
+    lane = _object(
+        name=_ref("name"),
+        box=_map(_ref("range")),
+        events=_list({"anyOf": events}),
+        slots=_list(_tuple({"type": "string"}, {"type": "string"}, number, {**number, "minimum": 1})),
+    )
+    return _object(
+        segments=_map(_map(_list(_ref("range")))),
+        once=_map(_list({"anyOf": [_ref("name"), number]})),
+        lanes=_list(lane, minItems=1),
+    )
+
+
 def plan_schema() -> Schema:
     """The schema (2020-12) as plain data."""
     piece: dict[str, Schema] = {
@@ -166,6 +188,7 @@ def plan_schema() -> Schema:
     properties["functions"] = {**_map(function), "minProperties": 1}
     names = {**_list(_ref("name"), minItems=1), "uniqueItems": True}
     properties |= {"given": names, "constants": names}
+    properties["schedule"] = _schedule()
     properties["time"] = _list(_tuple(_ref("symbol"), size), minItems=1)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -14,6 +14,7 @@ from ..canonical import canonical_text, object_text, read_bytes
 from ..errors import FormatError
 from .ops import CALL
 from .program import Program, op_to_json
+from .schedule import schedule_to_json
 from .types import format_rational
 
 
@@ -73,6 +74,7 @@ def to_json(plan: Plan) -> dict[str, object]:
         "functions": functions,
         "given": list(plan.given),
         "constants": list(plan.constants),
+        "schedule": schedule_to_json(plan.schedule) if plan.schedule else {},
     }
     return {key: value for key, value in optional.items() if value} | {
         "format": FORMAT,

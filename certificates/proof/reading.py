@@ -40,20 +40,21 @@ from .stages import (
     Tree,
     strides,
 )
+from .when import when_from_json
 
 _MAX_DEPTH = 200
 
 
 def proof_from_json(data: object) -> Proof:
     """The proof of a parsed ``proof.json``."""
-    called = isinstance(data, dict) and "lemmas" in data
-    raw = _object(data, "a proof", "format version facts stages" + " lemmas" * called)
+    called, scheduled = (isinstance(data, dict) and key in data for key in ("lemmas", "when"))
+    raw = _object(data, "a proof", "format version facts stages" + " lemmas" * called + " when" * scheduled)
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
     lemmas = tuple(_lemma(entry) for entry in _list(raw["lemmas"], "lemmas")) if called else ()
     facts = [fact_from_json(f) for f in _list(raw["facts"], "facts")]
     stages = [_call(s, len(lemmas)) or _stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
-    return Proof(facts, stages, lemmas)
+    return Proof(facts, stages, lemmas, when_from_json(raw["when"]) if scheduled else None)
 
 
 def _lemma(data: object) -> Lemma:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from certificates.proof.facts import Fact, Ref
 
 from ..plan.affine import Affine
+from .when import When
 
 FORMAT, VERSION = "trainverify-proof", 1
 
@@ -180,8 +181,9 @@ class Lemma:
 
 @dataclass(frozen=True)
 class Proof:
-    """All facts and the stages that prove them, in dependency order."""
+    """All facts and the stages that prove them, in dependency order; ``when`` is of the plan's schedule."""
 
     facts: Sequence[Fact]
     stages: Sequence[Stage | CallStage]
     lemmas: Sequence[Lemma] = ()
+    when: When | None = None

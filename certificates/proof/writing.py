@@ -34,6 +34,7 @@ from .stages import (
     Stage,
     strides,
 )
+from .when import with_when
 
 
 def ref_json(ref: Ref) -> object:
@@ -195,4 +196,5 @@ def _lemma_text(lemma: LemmaSection) -> str:
 def proof_bytes(proof: Proof) -> bytes:
     """``proof.json`` of a whole proof."""
     lemmas = [LemmaSection(m.function, Section.of(m.facts, m.stages), m.concludes) for m in proof.lemmas]
-    return document(Section.of(proof.facts, proof.stages), lemmas)
+    made = document(Section.of(proof.facts, proof.stages), lemmas)
+    return made if proof.when is None else with_when(made, proof.when)

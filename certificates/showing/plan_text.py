@@ -16,6 +16,7 @@ from ..plan.ops import CALL
 from ..plan.placements import Partial, Shard, placements_of
 from ..plan.plan import Group, Piece, Plan, RankClass, Relation
 from ..plan.program import Attr, Op, Program
+from ..plan.schedule import Batch, Event, Run, Wait
 from ..plan.types import TensorType, format_rational
 from ..words import clean, count
 
@@ -204,6 +205,9 @@ def header_text(plan: Plan) -> list[str]:
         sizes = [f"{len(function.specification.ops)} in the specification"]
         sizes += [f"{len(body.ops)} in class {cls}" for cls, body in function.classes.items()]
         lines.append(f"function {name}, called {times} times: ops {', '.join(sizes)}")
+    if plan.schedule is not None:
+        events = sum(len(lane.events) for lane in plan.schedule.lanes)
+        lines.append(f"schedule: {count(events, 'event')} in {count(len(plan.schedule.lanes), 'lane')}")
     lines += [f"range {n} in [{lo}, {hi})" for n, (lo, hi) in plan.ranges.items()]
     lines += [f"given anew at each step {clean(n)}" for n in plan.given]
     lines += [f"constant over all steps {clean(n)}" for n in plan.constants]
@@ -227,6 +231,37 @@ def relations_text(plan: Plan) -> list[str]:
     return lines
 
 
+def schedule_text(plan: Plan) -> list[str]:
+    """What each lane does, one event per line, and which values lie in which slots."""
+    if plan.schedule is None:
+        return []
+    lines = [
+        f"segment {name} of class {c}: ops {', '.join(f'{lo}..{hi - 1}' for lo, hi in spans)}"
+        for c, named in plan.schedule.segments.items()
+        for name, spans in named.items()
+    ]
+    lines += [f"once in class {c}: {', '.join(map(str, names))}" for c, names in plan.schedule.once.items()]
+    for lane in plan.schedule.lanes:
+        lines.append(f"lane {clean(lane.name)} on {box_text(lane.box) or 'the only rank'} {{")
+        lines += [f"  {i:>4} {_event(event)}" for i, event in enumerate(lane.events)]
+        for s in lane.slots:
+            turns = f"slot {s.first}" if s.count == 1 else f"slots {s.first}..{s.first + s.count - 1} in turn"
+            lines.append(f"  {clean(s.value)} of class {s.cls} in {turns}")
+        lines.append("}")
+    return ["schedule", *lines]
+
+
+def _event(event: Event) -> str:
+    match event:
+        case Run(segment, run):
+            return f"run {clean(segment)} {run}"
+        case Wait(number):
+            return f"wait for {number}"
+        case Batch(communicator, items, posted):
+            said = ", ".join(f"{i.end} {i.seq} of run {i.run}" for i in items)
+            return f"{'post' if posted else 'now'} on {clean(communicator)}: {said}"
+
+
 def plan_text(plan: Plan) -> list[str]:
     """The whole plan."""
     return [
@@ -237,6 +272,8 @@ def plan_text(plan: Plan) -> list[str]:
         *program_text("specification", plan.specification, plan.sources),
         *(line for c in plan.classes for line in ("", *class_text(plan, c))),
         *(line for name in plan.functions for line in ("", *function_text(plan, name))),
+        *([""] if plan.schedule else []),
+        *schedule_text(plan),
     ]
 
 

@@ -124,8 +124,8 @@ recv               .         .                 .                    keeps  moves
 """One row per op, or per variant of one; `.` is none. `a b c` are the operands.
 
 `layout` is the term in layout stages, `algebra` over the reals with booleans as 0 and 1; each operand is read
-of integers and `abs` of integers have no term. What has neither term moves data, and layout.py knows it.
-of integers and `abs` of integers have no term. What has neither moves data, and layout.py knows it.
+where `wires` says. In layouts products of integers and `abs` of integers have no term. What has neither term
+moves data, and layout.py knows it.
 `sign`: a result is never negative (plus), or is not where no operand is (keeps); `rules/roots.py` asks.
 `infinity`: the op may pass an infinite literal on; `rules/infinite.py` asks.
 `defined where`: the function is total here, its values elsewhere mean nothing; `report.py` names such ops.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from .affine import Affine
 from .ops import Op, Type
+from .schedule import Schedule
 
 Box = tuple[tuple[int, int], ...]
 
@@ -116,6 +117,7 @@ class Plan:
     version: int = 1
     time: tuple[str, ...] = ()
     messages: Mapping[int, Message] = field(default_factory=dict)
+    schedule: Schedule | None = None
 
     def axis(self, name: str) -> int:
         """Position of a mesh axis."""

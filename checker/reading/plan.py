@@ -21,6 +21,7 @@ from ..language.ops import ATTRIBUTES, COLLECTIVES, OPERANDS, SORTS, Op, Type, c
 from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Site, apart, fibres
 from .meeting import check_meetings, meetings
 from .rows import PACKED, Rows
+from .schedule import read_schedule
 from .strict import (
     RESULT,
     Reader,
@@ -50,7 +51,7 @@ VERSIONS = (1, 2, 3)
 NAMED = ATTRIBUTES | {op: attrs for op, (_, attrs) in PACKED.items()}
 axes = many(row(symbol, natural))
 ROLES = ("given", "constants")
-OPTIONAL = ("functions", "time", *ROLES)
+OPTIONAL = ("functions", "time", "schedule", *ROLES)
 
 
 def read_plan(data: bytes) -> Plan:
@@ -79,7 +80,9 @@ def read_plan(data: bytes) -> Plan:
     mesh, names = (*time, *top["mesh"]), tuple(a for a, _ in time)
     known = isinstance(version, int) and not isinstance(version, bool) and version in VERSIONS
     need(known and isinstance(top["provenance"], dict), "plan: unknown version, or provenance")
-    need(version > 1 or not time, "plan: version 1 has no time axes")
+    need(
+        version > 1 or not extra.keys() & {"time", "schedule"}, "plan: version 1 has no time axes or schedule"
+    )
     world = math.prod(n for _, n in mesh)
     need(len(dict(mesh)) == len(mesh) and 1 <= world <= MAX_RANKS, "mesh: bad axes")
     need(len(top["classes"]) <= MAX_CLASSES, f"plan: more than {MAX_CLASSES} classes")
@@ -123,6 +126,7 @@ def read_plan(data: bytes) -> Plan:
         need(not messages or version > 1, "plan: version 1 has no messages")
         packed = any(p.keys for p in (read, *(c.program for c in classes.values())))
         need(not packed or version > 2, f"plan: version {version} has no packed rows")
+        need(not packed or "schedule" not in extra, "plan: one with packed rows has no schedule")
         plan = Plan(
             top["name"],
             mesh,
@@ -174,7 +178,13 @@ def read_plan(data: bytes) -> Plan:
     roles = [_declared(plan, extra.get(role, []), role) for role in ROLES]
     need(not set(roles[0]) & set(roles[1]), "an input is declared both given and constant")
     return replace(
-        plan, inputs=relations[0], outputs=relations[1], ranges=ranges, given=roles[0], constants=roles[1]
+        plan,
+        inputs=relations[0],
+        outputs=relations[1],
+        ranges=ranges,
+        given=roles[0],
+        constants=roles[1],
+        schedule=read_schedule(extra["schedule"], plan) if "schedule" in extra else None,
     )
 
 

@@ -39,6 +39,7 @@ from ..language.proof import (
     Stage,
     Tensor,
 )
+from .schedule import read_when
 from .strict import (
     DIGEST,
     FILE,
@@ -145,7 +146,8 @@ def _bag(data: Mapping[str, bytes]) -> dict[str, str]:
 def read_proof(data: bytes) -> Proof:
     """`proof.json` as records, or `Malformed`."""
     document = read_json(data, "proof")
-    called = document.pop("lemmas", []) if isinstance(document, dict) else []
+    extra = [k for k in ("lemmas", "when") if isinstance(document, dict) and k in document]
+    given = {k: document.pop(k) for k in extra}
     top = record(
         document,
         "proof",
@@ -156,7 +158,7 @@ def read_proof(data: bytes) -> Proof:
     )
     need(top["version"] == 1, "proof: unknown version")
     lemmas = []
-    for i, entry in enumerate(array(called, "lemmas")):
+    for i, entry in enumerate(array(given.get("lemmas", []), "lemmas")):
         what = f"lemma {i}"
         item = record(entry, what, function=symbol, facts=array, stages=array, concludes=anything)
         inside = [_fact(f, f"{what}, fact {n}")[0] for n, f in enumerate(item["facts"])]
@@ -187,7 +189,8 @@ def read_proof(data: bytes) -> Proof:
             stages.append(CallStage(item["lemma"], item["instance"]))
         else:
             stages.append(_stage(entry, f"stage {i}", facts))
-    return Proof(tuple(facts), declared, tuple(stages), tuple(lemmas))
+    when = read_when(given["when"]) if "when" in given else None
+    return Proof(tuple(facts), declared, tuple(stages), tuple(lemmas), when)
 
 
 def read_ref(value: Any, what: str) -> Ref:

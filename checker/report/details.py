@@ -12,7 +12,15 @@ from ..rules.laws import LAWS
 from ..rules.roles import states
 from .claims import claim
 from .domains import Domains
-from .verdict import CONDITIONS, OUTSIDE, assumed, laws_used, trusted_base, unclaimed
+from .verdict import (
+    CONDITIONS,
+    assumed,
+    laws_used,
+    outside,
+    schedule_line,
+    trusted_base,
+    unclaimed,
+)
 
 PACKAGES = {"z3": "z3-solver", "cvc5": "cvc5"}
 
@@ -41,7 +49,8 @@ def details(
         "assumptions": assumed(examined),
         "not_claimed": unclaimed(examined),
         "domains_not_shown": Domains(plan).unshown(),
-        "outside": list(OUTSIDE),
+        "outside": outside(examined),
+        "schedule": schedule_line(examined),
         "obligations": len(examined.files),
         "algebra": len(examined.algebra),
         "normalised": len(examined.normalised),

@@ -24,6 +24,7 @@ WORDS = {
     "single-device model's "
     "on a concrete input.",
     "UNKNOWN": "{unknown} of {n} outputs have no proof. Nothing is certified for the step as a whole.",
+    "UNSAFE": "{proved} of {n} outputs are proved, and the schedule of the step is not safe.",
     "UNSOLVED": "The obligations of {complete} of {n} outputs are written, and no solver was "
     "asked. Nothing is "
     "certified yet.",
@@ -50,8 +51,11 @@ class Findings:
 
     @property
     def word(self) -> str:
-        """The verdict on the step: of its outputs the worst. Nothing claimed is no success."""
+        """The verdict on the step: of its outputs the worst, or of its schedule. Nothing claimed is no
+        success."""
         kinds = {o.verdict for o in self.outputs}
+        if "REFUTED" not in kinds and self.examined.safe is not None and not self.examined.safe.safe:
+            return "UNSAFE"
         if "REFUTED" in kinds or kinds == {"PROVED"}:
             return "REFUTED" if "REFUTED" in kinds else "PROVED"
         return "UNSOLVED" if kinds and self.examined.manifest.status == "unknown" else "UNKNOWN"
@@ -62,6 +66,7 @@ class Findings:
         return WORDS[self.word].format(
             n=len(kinds),
             refuted=kinds.count("REFUTED"),
+            proved=kinds.count("PROVED"),
             unknown=kinds.count("UNKNOWN"),
             complete=self.complete,
         )

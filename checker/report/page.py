@@ -25,16 +25,18 @@ from .pictures import COLOURS, mesh_svg
 from .script import script
 from .style import STYLE
 from .text import HOLDS, diagnoses, plain
+from .timetable import timetable_svg
 from .verdict import (
     CONDITIONS,
-    OUTSIDE,
     assumed,
     folded,
     laws_used,
     named,
     normalised_line,
+    outside,
     provenance,
     role_lines,
+    schedule_line,
     side,
     solver_line,
     unclaimed,
@@ -44,6 +46,8 @@ MOST, LINES = 100, 40
 """Obligations that are written out, and formulas of one."""
 ROWS = 80
 """Outputs that have a row of their own; of more, those that differ in numbers only share one."""
+REASONS = 8
+"""Reasons for which the step is no invariant that are written out."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 UNTRACED = ("interpolated_ranks", "traced_ranks")
 
@@ -58,6 +62,7 @@ def page(found: Findings) -> str:
         ("again", "Who can check this again, and how", _again(found)),
         ("outputs", "The outputs", _outputs(found)),
         ("mesh", "The mesh and its groups", _mesh(found.plan)),
+        ("schedule", "The schedule", _schedule(found)),
         ("flow", "The flow of the step", _flow(found)),
         ("rests", "What it rests on", _rests(found)),
         ("said", "Said by the maker, not checked", _said(found)),
@@ -138,7 +143,9 @@ def _claim(found: Findings) -> Iterator[str]:
         yield "<p><strong>An output that is not called PROVED has no certificate.</strong></p>"
     if found.invariant:
         yield "<h3>One step only</h3><p>The step is not shown to be an invariant of the run, because</p>"
-        yield listed(esc(reason) for reason in folded(list(found.invariant)))
+        reasons = folded(list(found.invariant))
+        yield listed(map(esc, reasons[:REASONS]))
+        yield f"<p>and {len(reasons) - REASONS:,} more of this kind.</p>" if len(reasons) > REASONS else ""
     else:
         yield f"<h3>Any number of steps</h3><p>{esc(HOLDS[:1].upper() + HOLDS[1:])}</p>"
         yield listed(esc(condition) for condition in CONDITIONS)
@@ -232,7 +239,7 @@ def named_value(value: object) -> str:
 
 
 def _uncovered(found: Findings) -> Iterator[str]:
-    yield listed(esc(item) for item in OUTSIDE)
+    yield listed(esc(item) for item in outside(found.examined))
     notes = folded(unclaimed(found.examined))
     if notes:
         yield f"<h3>Not claimed</h3>{listed(map(esc, notes))}"
@@ -285,6 +292,14 @@ def _mesh(plan: Plan) -> Iterator[str]:
         yield f'scope="row"><code>{esc(name)}</code></th><td>{esc(" ".join(group.axes))}</td><td class="n2">'
         yield f"{many:,} × {group.size:,}</td><td>{first}</td><td>{kinds}</td></tr>"
     yield "</tbody></table></div>"
+
+
+def _schedule(found: Findings) -> Iterator[str]:
+    line = schedule_line(found.examined)
+    if line:
+        yield f"<p>{esc(line[:1].upper() + line[1:])}.</p>"
+    if found.examined.safe is not None:
+        yield timetable_svg(found.plan, found.examined.safe)
 
 
 def _flow(found: Findings) -> Iterator[str]:

@@ -110,7 +110,7 @@ class Node:
     kind: str
 
 
-WIDE, TALL, APART = 196, 44, 30
+WIDE, TALL, APART = 216, 44, 30
 
 
 def graph_svg(title: str, nodes: Mapping[str, Node], edges: Sequence[tuple[str, str]], last: str) -> str:
@@ -145,10 +145,16 @@ def graph_svg(title: str, nodes: Mapping[str, Node], edges: Sequence[tuple[str, 
             f'<g class="node {node.kind}{mark}"><rect x="{x:g}" y="{y:g}" width="{WIDE}" '
             f'height="{TALL}" rx="6"/>'
             f'<text x="{x + 10:g}" y="{y + 18:g}">{escape(cut(node.first))}</text>'
-            f'<text x="{x + 10:g}" y="{y + 34:g}" class="s">{escape(cut(node.second, 33))}</text></g>'
+            f'<text x="{x + 10:g}" y="{y + 34:g}" class="s">{escape(middle(node.second))}</text></g>'
         )
     return "".join([*out, "</svg>"])
 
 
 def cut(text: str, most: int = 27) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def middle(text: str, most: int = 31) -> str:
+    """Without its middle if it is long: a type stands before it, the number of a line after it."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"

@@ -21,7 +21,6 @@ MOST = 1 << 24
 
 EVALUATOR = '''
 import math
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -150,52 +149,61 @@ def model(name):
     return value(-1, name)
 
 
-def meeting(name, a, rank, shape):
-    """A collective, or a message: the sender's value."""
-    if name in ("send", "recv"):
+def ends(name, a, rank):
+    """What a collective or a message is made of: ranks and values, in group order. A send is its sender's."""
+    if name not in ("send", "recv"):
+        line = next(line for line in GROUPS[a["group"]] if rank in line)
+    elif name == "send":
+        line = [rank]
+    else:
         source, where = 0, place(rank)
-        for form, (axis, size) in zip(a.get("from", ()), MESH):
+        for form, (axis, size) in zip(a["from"], MESH):
             source = source * size + at(form, where)
-        source = source if name == "recv" else rank
-        return value(source, MEETS[a["seq"]][owner(source)])
-    line = next(line for line in GROUPS[a["group"]] if rank in line)
-    parts = [value(r, MEETS[a["seq"]][owner(r)]) for r in line]
-    mine = line.index(rank)
+        line = [source]
+    return [(r, MEETS[a["seq"]][owner(r)]) for r in line]
+
+
+def meeting(name, a, rank, parts):
+    if name in ("send", "recv"):
+        return parts[0]
+    mine = next(line for line in GROUPS[a["group"]] if rank in line).index(rank)
     if name == "all_gather":
         return np.concatenate(parts, axis=a["dim"])
     if name == "all_to_all":
-        cut = [np.split(p, len(line), axis=a["split_dim"])[mine] for p in parts]
+        cut = [np.split(p, len(parts), axis=a["split_dim"])[mine] for p in parts]
         return np.concatenate(cut, axis=a["concat_dim"])
     total = REDUCE[a["kind"]](np.stack(parts), axis=0)
-    return total if name == "all_reduce" else np.split(total, len(line), axis=a["dim"])[mine]
+    return total if name == "all_reduce" else np.split(total, len(parts), axis=a["dim"])[mine]
+
+
+OPS = {space: {op[0]: op for op in ops} for space, ops in PROGRAMS.items()}
 
 
 def value(rank, name):
-    """A value at a rank; the model is rank -1. Operands stand before results, so no recursion runs deep."""
-    if (rank, name) not in MADE:
-        if rank < 0 and name in INPUTS:
-            MADE[rank, name] = block(*INPUTS[name])
-        elif rank >= 0 and name in LOCAL[owner(rank)]:
-            MADE[rank, name] = local(rank, name)
+    """A value at a rank; the model is rank -1. Only what it rests on is computed, in whatever order."""
+    stack = [(rank, name)]
+    while stack:
+        r, n = stack[-1]
+        if (r, n) in MADE:
+            stack.pop()
+        elif r < 0 and n in INPUTS:
+            MADE[r, n] = block(*INPUTS[n])
+        elif r >= 0 and n in LOCAL[owner(r)]:
+            MADE[r, n] = local(r, n)
         else:
-            run_until(rank, name)
+            _, op, operands, shape, sort, a = OPS["s" if r < 0 else owner(r)][n]
+            needs = ends(op, a, r) if "seq" in a else [(r, o) for o in operands]
+            missing = [need for need in needs if need not in MADE]
+            if missing:
+                stack += missing
+                continue
+            x = [MADE[need] for need in needs]
+            where = place(r) if r >= 0 else {}
+            made = meeting(op, a, r, x) if "seq" in a else compute(op, x, shape, sort, a, where)
+            MADE[r, n] = np.asarray(made)
     return MADE[rank, name]
 
 
-def run_until(rank, name):
-    for result, op, operands, shape, sort, a in PROGRAMS["s" if rank < 0 else owner(rank)]:
-        if (rank, result) not in MADE:
-            if "seq" in a:
-                out = meeting(op, a, rank, shape)
-            else:
-                x = [value(rank, o) for o in operands]
-                out = compute(op, x, shape, sort, a, place(rank) if rank >= 0 else {})
-            MADE[rank, result] = np.asarray(out)
-        if result == name:
-            return
-
-
-sys.setrecursionlimit(100_000)
 np.seterr(all="ignore")
 parts = [value(r, owner_value) for r, owner_value in SIDES]
 here = tuple(at(f, AT) for f in PLAN_INDEX)

@@ -33,7 +33,7 @@ a{color:var(--link)}
 .badge{display:inline-block;font-weight:700;font-size:.92rem;letter-spacing:.07em;border-radius:.45rem;
 padding:.28rem .8rem}
 .PROVED{color:var(--good);background:var(--goodback)}
-.REFUTED{color:var(--bad);background:var(--badback)}
+.REFUTED,.UNSAFE{color:var(--bad);background:var(--badback)}
 .UNKNOWN,.UNSOLVED{color:var(--open);background:var(--openback)}
 .lead{font-size:1.08rem;color:var(--soft);margin-top:1rem}
 .facts{display:grid;grid-template-columns:repeat(3,1fr);gap:1.1rem 2rem;margin:2.2rem 0 0;padding:0}
@@ -78,6 +78,7 @@ margin-right:.4em}
 .swatch.k0{background:var(--k0)}.swatch.k1{background:var(--k1)}.swatch.k2{background:var(--k2)}
 .swatch.k3{background:var(--k3)}.swatch.k4{background:var(--k4)}.swatch.k5{background:var(--k5)}
 .fibre{fill:none;stroke-width:1.6}
+.comm{fill:var(--soft)}.marked{stroke:var(--bad);stroke-width:2.5}
 .fibre.a{stroke:var(--link)}
 .fibre.b{stroke:var(--bad);stroke-dasharray:5 3}
 .edge{fill:none;stroke:var(--soft);stroke-width:1.2}
@@ -98,10 +99,12 @@ summary{cursor:pointer;overflow-wrap:anywhere}
 summary .m{color:var(--soft);font-size:.82rem;margin-right:.6rem}
 .formulas{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;font-size:.95rem;
 margin:.8rem 0;
-overflow-x:auto;font-family:"STIX Two Text","Cambria Math",Cambria,Georgia,"Times New Roman",serif}
+overflow-x:auto}
+math{font-family:"STIX Two Math","Latin Modern Math","Cambria Math",math,serif;font-size:1.08em}
+.legend math{font-size:1.15em}
 .formulas dt{color:var(--soft);font:.78rem/1.9 system-ui,sans-serif}
-.formulas dd{margin:0;overflow-wrap:anywhere}
-.formulas .goal{font-weight:600}
+.formulas dd{margin:0;line-height:1.75}
+.formulas .goal{border-left:3px solid var(--good);padding-left:.6rem}
 .legend{font-size:.8rem;color:var(--soft);line-height:1.5;padding-left:0;list-style:none;
 overflow-wrap:anywhere}
 footer{color:var(--soft);font-size:.86rem;margin-top:4.5rem;padding-bottom:4rem}

@@ -15,6 +15,7 @@ from ..language.proof import AlgebraStage, Law, Proof
 from ..refuting.witness import Replay
 from ..rules.laws import LAWS
 from ..rules.roles import states
+from ..scheduling.safety import Safety
 from .claims import claim
 from .domains import Domains
 
@@ -31,13 +32,21 @@ CONDITIONS = (
     "random masks are declared inputs",
     "control path and shapes are the same in every step (a short last batch is another program)",
 )
-SAME_RUN = "ranks that communicate are then in the same run (no schedule is claimed)"
+SAME_RUN = "ranks that communicate are then in the same run (no schedule is shown to be safe)"
+TRANSPORT = (
+    "each rank issues its events in the order of the schedule, and the ops of a segment in program order",
+    "the transport keeps the order of messages between two ranks on a communicator, and that of collectives",
+    "what is issued makes progress when the other ends are there, batches as a whole, communicators alone",
+    "a value without a slot is in memory that nothing else writes while it may be read",
+)
+ORDER = "deadlock and schedules"
+LEFT = "deadlock for other reasons than the order of events (a rank that stops, memory, the network)"
 OUTSIDE = (
     "floating-point rounding (numbers are reals and unbounded integers)",
     "values of ops outside their domain (functions are total here; see the domains that are not shown)",
     "random-number streams",
     "data loading",
-    "deadlock and schedules",
+    ORDER,
     "that the captured graphs are what the framework runs",
     "README, scripts, schemas, table and checker of the bundle, which are not checked",
 )
@@ -115,10 +124,33 @@ def laws_said(proof: Proof) -> str:
     return ", ".join(f"{law} {laws[law]} times" for law in LAWS if laws[law]) or "none"
 
 
+def schedule_line(examined: Examined) -> str:
+    """The verdict on the order of events; empty for a plan of one run without messages."""
+    found, plan = examined.safe, examined.plan
+    if found is None:
+        return "not claimed, the plan has no schedule" if plan.time or plan.messages else ""
+    if not found.safe:
+        return f"UNSAFE: {found.reason}"
+    return (
+        f"SAFE: {found.reason}: none waits for ever, messages meet as the plan says, every part of every run "
+        "is done once, after what it reads, and no slot is written while it may be read"
+    )
+
+
+def safe(examined: Examined) -> bool:
+    return examined.safe is not None and examined.safe.safe
+
+
+def outside(examined: Examined) -> list[str]:
+    """What no verdict speaks of."""
+    return [LEFT if item == ORDER and safe(examined) else item for item in OUTSIDE]
+
+
 def assumed(examined: Examined) -> list[str]:
-    """What the claim assumes: equal runs meet, inputs in declared ranges, rows that no mask covers."""
+    """What the claim assumes: equal runs meet, inputs in declared ranges, rows that no mask covers; of a
+    schedule that is safe, what the transport does."""
     ranges = sorted(examined.plan.ranges.items())
-    said = [SAME_RUN] if examined.plan.time else []
+    said = list(TRANSPORT) if safe(examined) else [SAME_RUN] if examined.plan.time else []
     return said + [f"{name} lies in [{lo}, {hi})" for name, (lo, hi) in ranges] + list(examined.assumptions)
 
 
@@ -148,6 +180,7 @@ def report(
             for o, r in zip(verified.outputs, plan.outputs, strict=True)
         ]
     )
+    lines += [f"schedule: {line}" for line in [schedule_line(examined)] if line]
     lines += [*confirmed_lines(examined, answers), *sources]
     lines.append(f"{examined.cases} proof cases in {examined.steps} stages")
     lines.append(f"laws used: {laws_said(proof)}")
@@ -156,7 +189,7 @@ def report(
     lines += folded([f"domain not shown: {line}" for line in Domains(plan).unshown()])
     lines += role_lines(plan)
     lines += [f"provenance: {line}" for line in provenance(plan)]
-    lines += [*(f"outside the claim: {item}" for item in OUTSIDE), note]
+    lines += [*(f"outside the claim: {item}" for item in outside(examined)), note]
     if verified.invariant:
         lines += ["claim: ONE STEP only; the step is not shown to be an invariant of the run, because"]
         lines += [f"  {reason}" for reason in verified.invariant]
@@ -178,16 +211,25 @@ def provenance(plan: Plan) -> list[str]:
     return [f"{key[:60]}: {json.dumps(value)[:200]}" for key, value in sorted(plan.provenance.items())]
 
 
-def final_line(verified: Verified) -> tuple[int, str]:
+def final_line(verified: Verified, schedule: Safety | None = None) -> tuple[int, str]:
+    """The exit code and the last line; a schedule that is not safe is no success, whatever is proved."""
     kinds = [o.verdict for o in verified.outputs]
     if "REFUTED" in kinds:
         return 1, (
             f"REFUTED: {kinds.count('REFUTED')} of {len(kinds)} outputs provably differ from the "
             "single-device model"
         )
+    if schedule is not None and not schedule.safe:
+        return 1, (
+            f"UNSAFE: {kinds.count('PROVED')} of {len(kinds)} outputs are proved, and the schedule is not "
+            f"safe: {schedule.reason}"
+        )
     if "UNKNOWN" in kinds or not kinds:
         return 3, f"UNKNOWN: {kinds.count('UNKNOWN')} of {len(kinds)} outputs are not proved; no success"
-    return 0, f"VALID: all {len(kinds)} outputs equal the single-device model's under the stated relations"
+    return 0, (
+        f"VALID: all {len(kinds)} outputs equal the single-device model's under the stated relations"
+        + (", and the schedule is SAFE" if schedule is not None else "")
+    )
 
 
 def trusted_base(

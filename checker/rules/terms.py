@@ -24,6 +24,8 @@ HEAD = """(set-info :smt-lib-version 2.6)
 ; {}"""
 #: Bundles of version 1 name one logic for each kind of stage; the first is not in SMT-LIB's list.
 FIRST_LOGICS = {"t": "QF_UFLIRA", "e": "QF_UFLRA"}
+#: Operators that SMT-LIB gives a meaning for numbers.
+ARITHMETIC = frozenset(("+", "-", "*", "/", "<", "<=", ">", ">=", "to_real"))
 
 
 def integer(value: int) -> str:
@@ -89,6 +91,26 @@ class _Printer:
         return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
 
 
+class _Sorts:
+    """Sorts of terms; `computed` is set where a real is written, computed or ordered."""
+
+    def __init__(self, signature: Callable[[Any], str]) -> None:
+        self.signature, self.computed = signature, False
+
+    def __call__(self, term: Term) -> str:
+        """The sort; of truths and numerals nothing is asked."""
+        if isinstance(term, Affine):
+            return "Int"
+        if isinstance(term, str):
+            self.computed |= ".0" in term
+            return "Real" if term in FUNCTIONS else ""
+        if not isinstance(term, tuple):
+            return self.signature(term).split()[-1]
+        head, sorts = term[0], [self(t) for t in term[1:]]
+        self.computed |= head == "to_real" or (head in ARITHMETIC and "Real" in sorts)
+        return sorts[-1] if head in ARITHMETIC or head == "ite" else self(head)
+
+
 def logic_of(lines: Sequence[str]) -> str:
     """The logic that declarations and assertions stay in: one of SMT-LIB's list, or ALL where integers meet
     reals."""
@@ -98,7 +120,7 @@ def logic_of(lines: Sequence[str]) -> str:
     if integers and reals:
         return "ALL"
     numbers = "LIA" if integers else "LRA" if reals else ""
-    functions = re.search(r"^\(declare-fun \w+ \([A-Z]", text, re.MULTILINE) or not numbers
+    functions = re.search(r"^\(declare-fun \w+ (\([A-Z]|.*Value)", text, re.MULTILINE) or not numbers
     return f"QF_{'UF' * bool(functions)}{numbers}"
 
 
@@ -114,19 +136,26 @@ def file_text(
 ) -> bytes:
     """The bytes of one obligation file; `assertions` pairs names with terms, the goal last.
 
-    `prefix` begins the names of tensors (`t`) or elements (`e`), `version` is the bundle's.
+    `prefix` begins the names of tensors (`t`) or elements (`e`), `version` is the bundle's. Where no real is
+    computed, `Real` is the free sort `Value`: what has no model has none in which values are numbers.
     """
     show = _Printer(prefix, symbols)
     body = [f"(assert (! {show(term)} :named {name}))" for name, term in assertions]
+    sorts = _Sorts(signature)
+    for _, term in assertions:
+        sorts(term)
+    real = "Real" if version == 1 or sorts.computed else "Value"
     declared = [f"(declare-fun {s} () Int)" for s in symbols if s in show.seen]
     said = list(declared)
     for item, name in show.names.items():
-        declared.append(f"(declare-fun {name} {signature(item)})")
+        declared.append(f"(declare-fun {name} {signature(item).replace('Real', real)})")
         said += [f"; {name} = {describe(item)}", declared[-1]]
     for function in FUNCTIONS:
         if function in show.seen:
-            declared.append(f"(declare-fun {function} ({' '.join(['Real'] * ARITY[function])}) Real)")
+            declared.append(f"(declare-fun {function} ({' '.join([real] * ARITY[function])}) {real})")
             said.append(declared[-1])
+    if any("Value" in line for line in declared):
+        said = ["(declare-sort Value 0)", *said]
     logic = FIRST_LOGICS[prefix] if version == 1 else logic_of([*declared, *body])
     head = HEAD.format(logic, status, title)
     return "\n".join([head, *said, *body, "(check-sat)", "(exit)", ""]).encode("ascii")

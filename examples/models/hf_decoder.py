@@ -1,16 +1,19 @@
 """Llama, Qwen and other decoders of Hugging Face, tensor parallel by their own ``tp_plan``.
 
 ``pip install transformers`` (tried with 5.23.0). Rotary embedding, mask, attention, loss are the library's.
-The plan of the library names a style for each linear layer; :func:`parallelize` hands the same words to
-PyTorch's ``parallelize_module``. ``--set family=qwen3`` chooses another decoder.
+The plan of the library names a style for each layer; :func:`parallelize` hands the same words to PyTorch's
+``parallelize_module``, and adds gradients of norms of heads over ranks, as the library does: each has its
+own heads. ``--set family=qwen3`` chooses another decoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import transformers
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -32,8 +35,15 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """The library's ``base_model_tp_plan`` over ``tp``, FSDP2 over ``dp``."""
     config: Any = model.config
     styles = config.base_model_tp_plan
-    plan = {f"model.{name}": STYLES[style]() for name, style in styles.items() if style in STYLES}
+    replicated = [name for name, style in styles.items() if style == "replicated_with_grad_allreduce"]
+    plan = {f"model.{name}": STYLES[style]() for name, style in styles.items() if name not in replicated}
     parallelize_module(model, mesh["tp"], plan)
+    for name, module in model.named_modules():
+        if any(fnmatch(name, f"model.{pattern}") for pattern in replicated):
+            for param in module.parameters(recurse=False):
+                param.register_post_accumulate_grad_hook(
+                    lambda p: dist.all_reduce(p.grad, group=mesh["tp"].get_group())
+                )
     if mesh["dp"].size() > 1:
         for layer in model.model.layers:
             fully_shard(layer, mesh=mesh["dp"])

@@ -19,6 +19,7 @@ from .counters import numbers, place_of
 from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
+from .disguise import disguised
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
 from .layouts import Layout
@@ -47,7 +48,10 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
     Rendezvous that other ranks have ``needed`` stay in the program. A step that cannot be captured is a
     :class:`CaptureError`; who traces says of which rank.
     """
-    with alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks), copied_by_ops():
+    given = definition.build, definition.parallelize, definition.optimizer, definition.step
+    users = (*given, definition.parallel_step or definition.step)
+    place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
+    with place, copied_by_ops(), disguised(*users):
         return _trace(definition, rank, needed)
 
 

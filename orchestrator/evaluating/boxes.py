@@ -57,6 +57,8 @@ from .network import Network, Node
 #: A tensor (node number) read at forms over variables of the given sizes.
 Demand = tuple[int, tuple[Form, ...], tuple[int, ...]]
 Steps = Generator[Demand, Grid, Grid]
+#: Cells of a grid that cost as much as a visit.
+CELLS = 1_000
 
 
 class Evaluator:
@@ -78,7 +80,7 @@ class Evaluator:
         answer: Grid | Split | EvaluationError | None = None
         with np.errstate(all="ignore"):
             while True:
-                self.network.tick()
+                self.network.work.tick()
                 if request is not None:
                     key, names = _canonical(request)
                     hit = self._memo.get(key)
@@ -100,6 +102,7 @@ class Evaluator:
                     continue
                 except StopIteration as stop:
                     found: Grid | Split | EvaluationError = stop.value
+                    self.network.work.tick(stop.value.data.size // CELLS)
                 except (Split, EvaluationError) as error:
                     found = error.with_traceback(None)
                 self._memo[key] = found

@@ -12,8 +12,7 @@ thing share it, and so do a plan and its mutants when one network serves them al
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -27,6 +26,8 @@ from certificates.plan.types import Sort, TensorType
 
 from ..errors import EvaluationError, OutOfTime
 
+#: Steps that count as a second: about what a core of a server does.
+SPEED = 100_000
 #: Attributes of a node, fixed per op; see :meth:`Network.local`.
 Attrs = tuple[Any, ...]
 
@@ -43,23 +44,29 @@ class Node:
 
 
 @dataclass
-class Network:
-    """All nodes made so far; equal nodes have one number.
+class Work:
+    """Steps that were done, and the most that may be: every machine gives up at the same one.
 
-    Work on them ends at ``deadline`` (monotonic), or after the step ``last``, which every machine agrees on.
+    A step is a visit of a value or of a node, or so many cells of a grid that numpy computes.
     """
 
-    nodes: list[Node] = field(default_factory=list)
-    deadline: float = math.inf
     steps: int = 0
     last: float = math.inf
-    _index: dict[Node, int] = field(default_factory=dict)
 
-    def tick(self) -> None:
-        """Raises :class:`OutOfTime` after the deadline or the last step."""
-        self.steps += 1
-        if self.steps > self.last or time.monotonic() > self.deadline:
-            raise OutOfTime(f"after {len(self.nodes)} nodes")
+    def tick(self, steps: int = 1) -> None:
+        """Raises :class:`OutOfTime` after the last step."""
+        self.steps += steps
+        if self.steps > self.last:
+            raise OutOfTime(f"after {self.steps} steps")
+
+
+@dataclass
+class Network:
+    """All nodes made so far; equal nodes have one number. ``work`` is the work on them, or on several."""
+
+    nodes: list[Node] = field(default_factory=list)
+    work: Work = field(default_factory=Work)
+    _index: dict[Node, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> int:
         """The number of a node; ops that change nothing return their operand."""
@@ -159,6 +166,14 @@ class Expansion:
         programs = {c.name: c.program for c in self.plan.classes} | {"s": self.plan.specification}
         return {owner: {op.out: op for op in program.ops} for owner, program in programs.items()}
 
+    def take(self, other: Expansion, changed: Mapping[str, Container[str]]) -> None:
+        """Take over the nodes that the expansion of another plan has made, in this network and on the same
+        inputs, but for values that are other ones here (``changed``, by class)."""
+        self._made.update({
+            (rank, name): node for (rank, name), node in other._made.items()
+            if name not in changed.get(self.class_of(rank), ())
+        })  # fmt: skip
+
     def class_of(self, rank: int) -> str:
         """Name of the rank class; ``"s"`` for the specification, which is rank -1."""
         if rank < 0:
@@ -201,7 +216,7 @@ class Expansion:
         """
         made, stack, waiting = self._made, [(rank, name)], set()
         while stack:
-            self.network.tick()
+            self.network.work.tick()
             here = stack[-1]
             if here in made:
                 stack.pop()

@@ -40,7 +40,7 @@ class Kept:
         self.signs = Signs(plan)
         base = code(), versions
         shown = canonical_text([_interface(plan, name, self.signs) for name in plan.functions])
-        around = [text for name, text in sorted(texts(plan).items()) if name != "functions"]
+        around = [text for name, text in sorted(texts(plan).items()) if name not in ("functions", "schedule")]
         self._main = key("main", *base, shown, *around)
         boxes = canonical_text([[c.name, dict(c.box)] for c in plan.classes])
         around = [texts(plan)[name] for name in ("mesh", "groups", "sources")]

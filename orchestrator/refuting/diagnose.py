@@ -12,22 +12,25 @@ All of this is for people; the refutation does not rest on it.
 
 from __future__ import annotations
 
+import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import networkx as nx
 
+from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 
 from ..errors import EvaluationError, OutOfTime
+from ..evaluating.network import SPEED, Work
 from .choosing import LATE, Choice
 from .edits import Edit, Place, numbered
-from .narrowing import Narrowing
+from .narrowing import MOVING, Narrowing
 from .proposals import Proposals
+from .scenarios import Scenario
 from .search import Witness
 from .sites import Sites
 from .standing import Standings, contents
@@ -37,7 +40,13 @@ from .wording import Line, Names, line_of, multiple, op_words
 #: Is every one of these output relations of the plan proved? Raises nothing.
 Prove = Callable[[Plan, Sequence[int]], bool]
 #: Edits that are tried, and repairing ones that are handed to the prover.
-_TRIED, _PROVED = 4000, 2
+_TRIED, _PROVED = 4000, 3
+#: Seeds of further inputs.
+_MORE = range(8, 16)
+#: Tensors of fewer dimensions are buckets, whose elements have no places of their own.
+_GRID = 2
+#: Ops that choose nothing.
+_RENAMED = frozenset(["convert", "reshape"])
 #: Ops through which a partial sum stays one.
 _LINEAR = frozenset(["multiply", "divide", "negate", "convert", "reshape", "transpose", "broadcast_in_dim"])
 
@@ -79,8 +88,9 @@ class Cause:
 
 
 def diagnose(plan: Plan, witness: Witness, seconds: float, prove: Prove) -> Cause | None:
-    """The cause of what a witness shows, or ``None`` if no op stands out. Edits are tried for ``seconds``."""
-    trials = Trials.of(plan, witness.inputs, time.monotonic() + seconds)
+    """The cause of what a witness shows, or ``None`` if no op stands out. Edits are tried for ``seconds``
+    of so many steps (``SPEED``)."""
+    trials = Trials.of(plan, witness.inputs, Work(last=seconds * SPEED))
     wrong = trials.wrong() or [witness.output]
     return _Diagnosis(plan, witness, trials, wrong).cause(prove)
 
@@ -93,28 +103,30 @@ class _Diagnosis:
     wrong: list[int]
     sites: Sites = field(init=False)
     standings: Standings = field(init=False)
+    scenarios: tuple[Scenario, ...] = field(init=False)
+    more: Trials | None = None
 
     def __post_init__(self) -> None:
-        scenario = self.trials.scenarios[0]
         self.sites = Sites(self.plan, self.wrong)
-        self.standings = Standings(self.plan, scenario, scenario.expand(self.plan))
-        self.choice = Choice(self.plan, self.sites, self.standings)
+        self.scenarios = tuple(self.trials.scenarios)  # those of the trials are made anew when they are large
+        first, *others = self.scenarios
+        rest = [Standings(self.plan, s, s.expand(self.plan)) for s in others]
+        self.standings = Standings(self.plan, first, first.expand(self.plan), rest)
         self.names = Names(self.plan)
         self.ranks = self.trials.ranks(self.witness.output)
+        self.choice = Choice(self.plan, self.sites, self.standings, self.ranks)
 
     def cause(self, prove: Prove) -> Cause | None:
         first: Cause | None = None
-        for number, edit in enumerate(self._repairs()):
-            found = self._edited(edit)
-            if prove(numbered(edit.apply(self.plan)), self.wrong):
-                return self._made(found, self._suggestion(edit))
-            if edit.kind not in LATE:  # any tensor may be the sum of two others by chance
-                first = first or self._made(found, "")
-            if number + 1 == _PROVED:
-                break
+        for edit in itertools.islice(self._repairs(), _PROVED):
+            edited = edit.apply(self.plan)
+            if prove(numbered(edited), self.wrong):
+                return self._made(self._edited(edit), self._suggestion(edit))
+            if edit.kind not in LATE and first is None:  # any tensor may be the sum of two others by chance
+                first = self._made(self._edited(edit), "") if self._by_more(edited) else None
         if first is not None:
             return first
-        self.trials.scenarios[0].network.deadline = math.inf  # what is left is little, and most is known
+        self.trials.work.last = math.inf  # what is left is little, and most is known
         lost = self._lost()
         return None if lost is None else self._made(lost, "")
 
@@ -122,6 +134,15 @@ class _Diagnosis:
         cls, op, what = found
         at = line_of(self.plan, op.loc)
         return Cause(op, cls, at, what, self.ranks, tuple(self.wrong), suggestion)
+
+    def _by_more(self, edited: Plan) -> bool:
+        """Does an edit that was not proved repair the plan on further inputs too, or was it by chance?"""
+        if self.more is None:
+            inputs = self.witness.inputs
+            self.more = Trials.of(self.plan, inputs, self.trials.work, _MORE)
+        with suppress(OutOfTime):
+            return self.more.repairs(edited, self.wrong)
+        return False
 
     def _repairs(self) -> Iterator[Edit]:
         """Repairing edits, the likeliest first."""
@@ -134,7 +155,7 @@ class _Diagnosis:
 
     def _edited(self, edit: Edit) -> tuple[str, Op, str]:
         cls, op = self._op(edit.ops[0])
-        if edit.kind in ("drop", "literal") and (literal := self._own_literal(cls, op)) is not None:
+        if edit.kind in ("drop", "literal") and (literal := self.sites.own_literal(cls, op)) is not None:
             return (
                 cls,
                 literal,
@@ -143,7 +164,7 @@ class _Diagnosis:
         standings = self.standings.of(self._rank(cls), op.out)
         what = f"{op_words(self.plan, op)}"
         match edit.kind:
-            case "insert":
+            case "insert" | "average":
                 axes = next((s.axes for s in standings if s.axes), ())
                 over = "/".join(axes)
                 readers = self.sites.users[cls][op.out]
@@ -159,12 +180,6 @@ class _Diagnosis:
             case _:
                 what += ": the first op at which the relation to the specification is lost"
         return cls, op, what
-
-    def _own_literal(self, cls: str, op: Op) -> Op | None:
-        """The literal that an op alone reads, where another line wrote it."""
-        found = [self.sites.made[cls][v] for v in op.ins if v in self.sites.made[cls]]
-        mine = [o for o in found if o.name == "constant" and len(self.sites.users[cls][o.out]) == 1]
-        return mine[0] if len(mine) == 1 and mine[0].loc is not None and mine[0].loc != op.loc else None
 
     @staticmethod
     def _value(literal: Op) -> str:
@@ -202,8 +217,14 @@ class _Diagnosis:
         output = cls.program.outputs[plan.outputs[self.witness.output].plan]
         if output not in ops:
             return None
-        found = self._first(rank, ops, output, self.choice.settled)
-        found = found or self._first(rank, ops, output, lambda c, v: not self.standings.lost(rank, v))
+
+        def settled(cls: str, value: str) -> bool:
+            return ops[value].type.sort != "Real" or self.choice.settled(cls, value)
+
+        def there(_cls: str, value: str) -> bool:
+            return ops[value].name == "constant" or not self.standings.lost(rank, value)
+
+        found = self._first(rank, ops, output, settled) or self._first(rank, ops, output, there)
         # If nothing is lost, outputs were exchanged, or rows are right ones of another place.
         narrowing = Narrowing.of(plan, self.witness.inputs, self.witness.junk, contents)
         narrow = narrowing.before(rank, output if found is None else found.out)
@@ -211,11 +232,52 @@ class _Diagnosis:
             less = "after it the ranks hold less of the tensor than they gave"
             return cls.name, narrow, f"{op_words(plan, narrow)}: {less}"
         if found is None:
-            return cls.name, ops[output], f"{op_words(plan, ops[output])} is not the tensor that is claimed"
-        return self._partial(cls.name, rank, ops, found) or (
-            cls.name, found,
-            f"{op_words(plan, found)}: its operands are the specification's, its result is not",
-        )  # fmt: skip
+            placed = ops[output]
+            while placed.name in _RENAMED and placed.ins[0] in ops:
+                placed = ops[placed.ins[0]]
+            return cls.name, placed, f"{op_words(plan, placed)} is not the tensor that is claimed"
+        if (partial := self._partial(cls.name, rank, ops, found)) is not None:
+            return partial
+        if (number := self._unlike(rank, ops, found)) is not None:
+            what = f"no tensor of the specification is like it, where {self._with_line(found)} reads it"
+            return cls.name, number, f"{op_words(plan, number)}: {what}"
+        found = self._moved(rank, ops, found)
+        what = "its operands are the specification's, its result is not"
+        return cls.name, found, f"{op_words(plan, found)}: {what}"
+
+    def _unlike(self, rank: int, ops: dict[str, Op], reader: Op) -> Op | None:
+        """The first op of integers or truth values that makes what an op reads, if the specification's op of
+        this name reads such a one, and none like it. Row numbers of a shard count from where it begins."""
+        made, reads = set[str](), set[str]()
+        for op in self.plan.specification.ops:
+            if made & {*op.ins}:
+                reads.add(op.name)
+            if op.type.sort != "Real" and (op.name not in MOVING or made & {*op.ins}):
+                made.add(op.out)
+        numbers = [v for v in reader.ins if v in ops and ops[v].type.sort != "Real"]
+        unlike = [v for v in numbers if ops[v].name != "constant" and not self.standings.alike(rank, v)]
+        unlike = unlike if reader.name in reads - {"gather"} else []
+        if not unlike:
+            return None
+
+        def right(_cls: str, value: str) -> bool:
+            op = ops[value]
+            return op.type.sort == "Real" or op.name == "constant" or self.standings.alike(rank, value)
+
+        first = self._first(rank, ops, unlike[0], right)
+        read = [ops[v] for v in first.ins if v in ops] if first is not None else []
+        return read[0] if read and all(op.name == "constant" for op in read) else first
+
+    def _moved(self, rank: int, ops: dict[str, Op], reader: Op) -> Op:
+        """Where elements first are in other places, though their values are the specification's."""
+
+        def placed(_cls: str, value: str) -> bool:
+            found = self.standings.of(rank, value)
+            flat = len(ops[value].type.shape) < _GRID
+            return flat or value == reader.out or not found or any(s.placed for s in found)
+
+        away = [v for v in reader.ins if v in ops and not placed("", v)]
+        return (self._first(rank, ops, away[0], placed) or reader) if away else reader
 
     def _first(
         self, rank: int, ops: dict[str, Op], output: str, right: Callable[[str, str], bool]
@@ -233,6 +295,8 @@ class _Diagnosis:
 
     def _partial(self, cls: str, rank: int, ops: dict[str, Op], reader: Op) -> tuple[str, Op, str] | None:
         """The partial sum that an op reads as if it were whole, at the op that made it."""
+        if reader.name in COLLECTIVES and reader.attrs.get("kind") == "add":
+            return None
         for v in reversed(reader.ins):  # parts of a sum may be divided by a whole, not by a part
             here = ops.get(v)
             while here is not None and here.name in _LINEAR and self._axes(rank, here.out):

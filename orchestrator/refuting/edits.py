@@ -17,7 +17,9 @@ from certificates.plan.program import Op, Program
 
 #: Where an op is named: rank class and result.
 Place = tuple[str, str]
-Kind = Literal["drop", "change", "group", "scale", "insert", "swap", "literal", "operand", "add"]
+Kind = Literal[
+    "drop", "change", "group", "scale", "insert", "average", "instead", "swap", "literal", "operand", "add"
+]
 FRESH = "%new"
 
 

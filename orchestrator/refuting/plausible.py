@@ -114,7 +114,7 @@ class Plausible:
     ) -> bool:
         """Compare all elements at a rank, or some single ones where all of them vary too much."""
         for scenario, view in views:
-            scenario.network.last = scenario.network.steps + steps
+            scenario.network.work.last = scenario.network.work.steps + steps
             try:
                 return self._differs(scenario, view, fact, at)
             except OutOfTime:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import COLLECTIVES, OPS
-from certificates.plan.plan import Group, Plan
 from certificates.plan.program import Attr, Op
-from certificates.plan.type_rules import mismatch
 from certificates.plan.types import TensorType, format_rational
 
-from .edits import FRESH, Edit, Kind, followed, next_seq, replaced
-from .sites import Site, Sites
-from .standing import Standings
+from .edits import FRESH, Edit, followed
+from .reductions import Reductions, changed_to, kept, scaling, times
+from .sites import Site
 
 _OTHER = {
     "add": "subtract", "subtract": "add", "multiply": "divide", "divide": "multiply",
@@ -29,104 +27,22 @@ _OTHER = {
 }  # fmt: skip
 _ORDERED = frozenset(["subtract", "divide", "power"])
 _DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
-_KINDS = {"add": "max", "max": "add", "min": "max"}
 #: Operands of a concatenation of which all orders are tried, and positions of a rewired operand.
 _PARTS, _NEAR = 3, 24
-Rewrite = Callable[[str, Op, int], Sequence[Op] | None]
 
 
-class Proposals:
+class Proposals(Reductions):
     """Edits of one plan, in an order that does not depend on time."""
-
-    def __init__(self, sites: Sites, standings: Standings) -> None:
-        self._sites, self._standings = sites, standings
-        self._plan: Plan = sites.plan
-        self._groups = _groups(self._plan)
-        self._seq = next_seq(self._plan)
 
     def all(self) -> Iterator[Edit]:
         """Edits of collectives, factors, offsets, orders and literals; then other operands, further terms."""
         every = list(self._sites.all())
         makers = (self._collective, self._inserted, self._scaled, self._dropped, self._changed)
+        yield from self._renamed()
         for make in (*makers, self._operand, self._term):
             for site in every:
                 if not site.together or make in (self._inserted, self._scaled):
                     yield from make(site)
-
-    def _edit(self, kind: Kind, what: str, site: Site, new: Rewrite, after: bool = False) -> Iterator[Edit]:
-        rewrites = replaced(site.ops, new)
-        if rewrites is None or not all(self._typed(cls, ops) for cls, ops in rewrites.items()):
-            return
-        if all(rewrites[cls][op.out] == (op,) for cls, op in site.ops):
-            return  # a rule of several ops may leave each as it is
-        places = tuple((cls, op.out) for cls, op in site.ops)
-        groups = {
-            op.text("group"): self._groups[op.text("group")]
-            for mine in rewrites.values() for ops in mine.values() for op in ops
-            if op.name in COLLECTIVES and op.text("group") not in self._plan.groups
-        }  # fmt: skip
-        yield Edit(kind, what, places, rewrites, groups, after)
-
-    def _typed(self, cls: str, mine: dict[str, tuple[Op, ...]]) -> bool:
-        """Do the new ops follow the type rules, and keep the types of results?"""
-        box = self._plan.by_class[cls].box
-        for out, ops in mine.items():
-            types = dict(self._sites.types[cls])
-            for op in ops:
-                if any(v not in types for v in op.ins):
-                    return False
-                if op.name not in COLLECTIVES and mismatch(op, [types[v] for v in op.ins], box):
-                    return False
-                types[op.out] = op.type
-            if types[out] != self._sites.types[cls][out]:
-                return False
-        return True
-
-    # --- collectives -----------------------------------------------------------------------------------
-
-    def _collective(self, site: Site) -> Iterator[Edit]:
-        op = site.first
-        if op.name not in COLLECTIVES:
-            return
-        here = self._plan.groups[op.text("group")]
-        words = f"{op.name} over {_axes(here)}"
-        if op.name == "all_reduce":
-            yield from self._edit("drop", f"remove the {words}", site, lambda c, o, n: [_same(o, o.ins[0])])
-        for name, group in self._groups.items():
-            if group.axes != here.axes and (op.name == "all_reduce" or group.size == here.size):
-
-                def regrouped(cls: str, o: Op, n: int, name: str = name) -> Sequence[Op]:
-                    return [_with(o, group=name)]
-
-                yield from self._edit(
-                    "group", f"{op.name} over {_axes(group)} instead of {_axes(here)}", site, regrouped
-                )
-        if "kind" in op.attrs:
-            other = _KINDS[op.text("kind")]
-            yield from self._edit(
-                "change", f"reduce with {other}", site, lambda c, o, n: [_with(o, kind=other)]
-            )
-
-    def _inserted(self, site: Site) -> Iterator[Edit]:
-        """A reduction after the ops, over axes over which their results are partial sums."""
-        for axes, coef in self._standings.partial(site.ops):
-            name = next((n for n, g in self._groups.items() if g.axes == axes), None)
-            for factor in dict.fromkeys((Fraction(1), 1 / coef)) if name is not None else ():
-
-                def reduced(
-                    cls: str, op: Op, n: int, name: str = name or "", factor: Fraction = factor
-                ) -> Sequence[Op]:
-                    def more(hidden: str) -> Sequence[Op]:
-                        attrs: dict[str, Attr] = {"group": name, "kind": "add", "seq": self._seq + n}
-                        sum_ = Op(f"{FRESH}{n}.s", "all_reduce", (hidden,), op.type, attrs, op.loc)
-                        return [sum_] if factor == 1 else [sum_, *_scaling(op, n, sum_.out, factor)]
-
-                    return followed(op, n, more)
-
-                words = f"add an all_reduce over {'/'.join(axes)}" + (
-                    f", and {_times(factor)}" if factor != 1 else ""
-                )
-                yield from self._edit("insert", words, site, reduced, True)
 
     # --- factors ---------------------------------------------------------------------------------------
 
@@ -135,9 +51,9 @@ class Proposals:
         for coef in self._standings.factors(site.ops):
 
             def scaled(cls: str, op: Op, n: int, coef: Fraction = coef) -> Sequence[Op]:
-                return followed(op, n, lambda hidden: _scaling(op, n, hidden, 1 / coef))
+                return followed(op, n, lambda hidden: scaling(op, n, hidden, 1 / coef))
 
-            yield from self._edit("scale", _times(1 / coef), site, scaled, True)
+            yield from self._edit("scale", times(1 / coef), site, scaled, True)
 
     # --- elementwise -----------------------------------------------------------------------------------
 
@@ -149,7 +65,7 @@ class Proposals:
         for i in range(len(op.ins)):
 
             def dropped(cls: str, o: Op, n: int, i: int = i) -> Sequence[Op]:
-                return [_same(o, o.ins[i])]
+                return [kept(o, o.ins[i])]
 
             yield from self._edit("drop", f"remove the {op.name}", site, dropped)
 
@@ -181,7 +97,7 @@ class Proposals:
                 if direction != op.text("direction"):
 
                     def turned(cls: str, o: Op, n: int, d: str = direction) -> Sequence[Op]:
-                        return [_with(o, direction=d)]
+                        return [changed_to(o, direction=d)]
 
                     words = f"compare with {direction} instead of {op.text('direction')}"
                     yield from self._edit("change", words, site, turned)
@@ -193,6 +109,8 @@ class Proposals:
             yield from self._pads(site)
         if op.name == "iota":
             yield from self._offsets(site)
+        yield from self._summed_together(site)
+        yield from self._communicated(site)
         yield from self._literals(site)
 
     def _orders(self, site: Site) -> Iterator[Edit]:
@@ -227,7 +145,7 @@ class Proposals:
                         return None
                     starts, strides = list(o.affines("start")), list(o.ints("stride"))
                     starts[d], strides[d] = moves[k]
-                    return [_with(o, start=tuple(starts), stride=tuple(strides))]
+                    return [changed_to(o, start=tuple(starts), stride=tuple(strides))]
 
                 words = f"start at {new}" + (f" with stride {step}" if step != op.ints("stride")[dim] else "")
                 yield from self._edit("change", f"{words} instead of {start}", site, moved)
@@ -241,7 +159,9 @@ class Proposals:
         if size == whole:
             return []
         found = [(new, stride) for new in self._beside(start, size, whole)]
-        return found + ([(Affine(k * size), 1) for k in range(whole // size)] if stride > 1 else [])
+        if stride > 1:  # taken for interleaved; or one of the blocks
+            found += [(start.scale(size), 1), *((Affine(k * size), 1) for k in range(whole // size))]
+        return found
 
     def _beside(self, at: Affine, size: int, whole: int) -> Iterator[Affine]:
         yield from (at + 1, at - 1, Affine(0), Affine(whole - size), Affine(at.const), at - at.const)
@@ -256,7 +176,7 @@ class Proposals:
 
     def _pads(self, site: Site) -> Iterator[Edit]:
         def turned(cls: str, o: Op, n: int) -> Sequence[Op]:
-            return [_with(o, low=o.ints("high"), high=o.ints("low"))]
+            return [changed_to(o, low=o.ints("high"), high=o.ints("low"))]
 
         yield from self._edit("change", "pad at the other end", site, turned)
 
@@ -300,13 +220,6 @@ class Proposals:
                     "literal", f"{other} instead of {value} in the {op.name}", site, changed
                 )
 
-    def _literal(self, cls: str, value: str) -> Attr | None:
-        """The number behind a value, through broadcasts."""
-        op = self._sites.made[cls].get(value)
-        while op is not None and op.name in ("broadcast_in_dim", "reshape"):
-            op = self._sites.made[cls].get(op.ins[0])
-        return None if op is None or op.name != "constant" else op.attrs["value"]
-
     def _others(self, value: Attr, type_: TensorType) -> Iterator[Attr]:
         sizes = [n for n in self._plan.mesh.axes.values() if n > 1]
         if type_.sort == "Bool":
@@ -325,6 +238,29 @@ class Proposals:
                     yield format_rational(f)
 
     # --- operands --------------------------------------------------------------------------------------
+
+    def _renamed(self) -> Iterator[Edit]:
+        """Another input of the same type, wherever one is read."""
+        for c in self._plan.classes:
+            for name, type_ in c.program.inputs.items():
+                readers = tuple((c.name, op) for op in self._sites.users[c.name][name])
+                bears = 0
+                for cls, op in readers:
+                    bears |= self._sites.reach[cls][op.out]
+                if len(readers) < 2 or bears & self._sites.wrong != self._sites.wrong:
+                    continue
+                for other, its in c.program.inputs.items():
+                    if other != name and its == type_:
+
+                        def read(
+                            cls: str, o: Op, n: int, name: str = name, other: str = other
+                        ) -> Sequence[Op]:
+                            ins = tuple(other if v == name else v for v in o.ins)
+                            return [dataclasses.replace(o, ins=ins)]
+
+                        yield from self._edit(
+                            "operand", f"read {other} instead of {name}", Site(readers), read
+                        )
 
     def _operand(self, site: Site) -> Iterator[Edit]:
         op = site.first
@@ -399,38 +335,3 @@ class Proposals:
             elif here - back >= 0:
                 found[c, o.out] = ops[here - back].out
         return found if len(found) == len(site.ops) else None
-
-
-def _groups(plan: Plan) -> dict[str, Group]:
-    """The plan's groups, and one for every other set of mesh axes."""
-    found = dict(plan.groups)
-    known = {g.axes for g in found.values()}
-    axes = [a for a, n in plan.mesh.axes.items() if n > 1]
-    for count in range(1, len(axes) + 1):
-        for chosen in itertools.combinations(axes, count):
-            if chosen not in known and tuple(reversed(chosen)) not in known:
-                found["_".join(("over", *chosen))] = Group(chosen, plan.mesh.fibres(chosen))
-    return found
-
-
-def _axes(group: Group) -> str:
-    return "/".join(group.axes)
-
-
-def _with(op: Op, **attrs: Attr) -> Op:
-    return dataclasses.replace(op, attrs={**op.attrs, **attrs})
-
-
-def _same(op: Op, value: str) -> Op:
-    """The value itself in the op's place."""
-    return Op(op.out, "reshape", (value,), op.type, {}, op.loc)
-
-
-def _scaling(op: Op, number: int, value: str, factor: Fraction) -> list[Op]:
-    """The value times a factor, in the op's place."""
-    literal = Op(f"{FRESH}{number}.c", "constant", (), op.type, {"value": format_rational(factor)}, op.loc)
-    return [literal, Op(op.out, "multiply", (value, literal.out), op.type, {}, op.loc)]
-
-
-def _times(factor: Fraction) -> str:
-    return f"divide by {1 / factor}" if factor.numerator == 1 else f"multiply by {factor}"

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.plan.affine import Affine
 from certificates.plan.plan import Plan
-from certificates.plan.program import Program
+from certificates.plan.program import Op, Program
 from certificates.plan.types import TensorType
 
 from ..evaluating.boxes import Evaluator
 from ..evaluating.forms import Form
 from ..evaluating.grids import Cuts, flattened
-from ..evaluating.network import Expansion, Network, Node
+from ..evaluating.network import Expansion, Network, Node, Work
 
 _VIEWS = frozenset(
     ["convert", "reshape", "transpose", "broadcast_in_dim", "slice", "pad", "concatenate", "negate"]
@@ -27,6 +27,9 @@ _VIEWS = frozenset(
 _SMOOTH = _VIEWS | frozenset(
     ["add", "subtract", "multiply", "divide", "power", "select", "maximum", "minimum"]
 )
+_MIXING = frozenset(["dot_general", "reduce", "gather", "call"])
+#: How often a number near a literal is chosen, and how near.
+_NEAR, _STEP = 0.3, Fraction(1, 8)
 
 #: The largest input of which all elements differ where a plan compares elements of one tensor.
 _APART = 1 << 12
@@ -41,11 +44,16 @@ class Blocks:
 
 
 class Scenario:
-    """Block-constant inputs of a specification, and the network and evaluator that live on them."""
+    """Block-constant inputs of a specification, and the network and evaluator that live on them.
 
-    def __init__(self, inputs: Mapping[str, Blocks], junk: Fraction = Fraction(3)) -> None:
+    ``work`` is what several scenarios may do together.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Blocks], junk: Fraction = Fraction(3), work: Work | None = None
+    ) -> None:
         self.inputs, self.junk = inputs, junk
-        self.network = Network()
+        self.network = Network(work=work or Work())
         self.evaluator = Evaluator(self.network)
 
     def expand(self, plan: Plan) -> Expansion:
@@ -107,16 +115,21 @@ def forms(affines: Sequence[Affine], at: Mapping[str, int]) -> tuple[Form, ...]:
     return tuple(out)
 
 
-def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) -> dict[str, Blocks]:
+def random_inputs(
+    plan: Plan, rng: random.Random, size: Fraction = Fraction(1), *, moments: bool = True
+) -> dict[str, Blocks]:
     """Block-constant inputs that keep the step well conditioned; ``size`` scales what may be negative.
 
-    Matrices that are contracted are scaled by the contracted size; inputs that reach a root, a logarithm or
-    the base of a power by elementwise ops are positive; integers come from the declared ranges, preferably
-    numbers that the plan's own offsets make interesting. Where elements of one tensor are compared with each
-    other, as a router does, equal ones would leave open which comes first: then all elements differ.
+    Matrices that are contracted are scaled by the contracted size; with ``moments``, state that is never
+    mixed with other positions is as small as gradients. Inputs that reach a root, a logarithm or the base of
+    a power by elementwise ops are positive; those that are compared with a literal are often near it.
+    Integers come from the declared ranges, preferably numbers that the plan's own offsets make interesting.
+    Where elements of one tensor are compared with each other, as a router does, equal ones would leave open
+    which comes first: then all elements differ.
     """
     spec = plan.specification
-    contracted, positive, exponents, local = _roles(spec)
+    roles = _roles(spec)
+    bounds = _bounds(plan)
     marks = _interesting(plan)
     ranked = any(map(_ranked, (spec, *(f.specification for f in plan.functions.values()))))
     spread = rng.choice((1, 1, 2, 4))
@@ -134,16 +147,19 @@ def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) 
         seen: set[Fraction | int | bool] = set()
         lo, hi = plan.ranges.get(name, (1, 7))
         near = [m for m in (lo, hi - 1, *marks) if lo <= m < hi]
+        scale = Fraction(1)
+        if roles.contracted.get(name):
+            scale = Fraction(spread, 1 << (roles.contracted[name].bit_length() - 1))
+        elif name in roles.local and moments:  # of the order of gradients, squares of their square
+            scale = Fraction(1, 1 << (20 if name in roles.positive else 10))
+        if name not in roles.positive and name not in roles.exponents:
+            scale *= size
         for _ in range(count):
             for _attempt in range(20):
-                scale = Fraction(1)
-                if contracted.get(name):
-                    scale = Fraction(spread, 1 << (contracted[name].bit_length() - 1))
-                elif name in local:  # moments: of the order of gradients, squares of their square
-                    scale = Fraction(1, 1 << (20 if name in positive else 10))
-                if name not in positive and name not in exponents:
-                    scale *= size
-                value = _value(type_, name in positive, name in exponents, scale, near, (lo, hi), rng)
+                if bounds.get(name) and rng.random() < _NEAR:
+                    value: Fraction | int | bool = rng.choice(bounds[name])
+                else:
+                    value = _value(type_, name, roles, scale, near, (lo, hi), rng)
                 if apart and isinstance(value, Fraction):
                     value += Fraction(rng.randrange(1 << 10), 1 << 16) * scale
                 if value not in seen:
@@ -155,17 +171,17 @@ def random_inputs(plan: Plan, rng: random.Random, size: Fraction = Fraction(1)) 
 
 
 def _value(
-    type_: TensorType, positive: bool, exponent: bool, scale: Fraction,
+    type_: TensorType, name: str, roles: _Roles, scale: Fraction,
     near: Sequence[int], bounds: tuple[int, int], rng: random.Random,
 ) -> Fraction | int | bool:  # fmt: skip
     if type_.sort == "Bool":
         return rng.random() < 0.5
     if type_.sort == "Int":
         return rng.choice(near) if near and rng.random() < 0.7 else rng.randrange(*bounds)
-    if exponent:
+    if name in roles.exponents:
         return Fraction(rng.randint(2, 6))
     value = Fraction(rng.randint(3, 13), 8) * scale
-    if not positive and rng.random() < 0.4:
+    if name not in roles.positive and rng.random() < 0.4:
         value = -value
     return value
 
@@ -234,43 +250,87 @@ def _ranked(spec: Program) -> bool:
     return False
 
 
-def _roles(spec: Program) -> tuple[dict[str, int], set[str], set[str], set[str]]:
+@dataclass(frozen=True)
+class _Roles:
     """What inputs are used for, following elementwise ops from them.
 
     The contracted size of their first products; those that enter a root, a logarithm or the base of a power;
-    scalars that enter an exponent; those never mixed with other positions (moments of an optimizer).
+    scalars that enter an exponent; state that is never mixed with other positions (moments of an optimizer).
     """
-    users: dict[str, list[tuple[int, int]]] = {}
-    for i, op in enumerate(spec.ops):
+
+    contracted: dict[str, int] = field(default_factory=dict)
+    positive: set[str] = field(default_factory=set)
+    exponents: set[str] = field(default_factory=set)
+    local: set[str] = field(default_factory=set)
+
+
+def _users(program: Program) -> dict[str, list[tuple[Op, int]]]:
+    """Ops that read a value, and as which operand."""
+    users: dict[str, list[tuple[Op, int]]] = {}
+    for op in program.ops:
         for k, v in enumerate(op.ins):
-            users.setdefault(v, []).append((i, k))
-    types = spec.types()
-    contracted: dict[str, int] = {}
-    positive: set[str] = set()
-    exponents: set[str] = set()
-    local: set[str] = set()
-    for name in spec.inputs:
-        reach, views = [name], {name}
-        seen, mixed = {name}, False
+            users.setdefault(v, []).append((op, k))
+    return users
+
+
+def _roles(spec: Program) -> _Roles:
+    users, types, found = _users(spec), spec.types(), _Roles()
+    mixed = _mixed(spec)
+    for name, type_ in spec.inputs.items():
+        reach, views, seen = [name], {name}, {name}
         while reach:
             value = reach.pop()
-            for i, k in users.get(value, ()):
-                op = spec.ops[i]
+            for op, k in users.get(value, ()):
                 if op.name == "dot_general" and value in views:
                     dims = op.ints("lhs_contract" if k == 0 else "rhs_contract")
                     size = math.prod(types[value].shape[d] for d in dims)
-                    contracted[name] = max(contracted.get(name, 0), size)
+                    found.contracted[name] = max(found.contracted.get(name, 0), size)
                 if op.name in ("sqrt", "rsqrt", "log") or (op.name == "power" and k == 0):
-                    positive.add(name)
-                if op.name == "power" and k == 1 and not spec.inputs[name].shape:
-                    exponents.add(name)
-                    positive.add(name)
-                mixed |= op.name in ("dot_general", "reduce", "gather")
+                    found.positive.add(name)
+                if op.name == "power" and k == 1 and not type_.shape:
+                    found.exponents.add(name)
+                    found.positive.add(name)
                 if op.name in _SMOOTH and op.out not in seen:
                     seen.add(op.out)
                     reach.append(op.out)
                     if op.name in _VIEWS and value in views:
                         views.add(op.out)
-        if not mixed and spec.inputs[name].shape:
-            local.add(name)
-    return contracted, positive, exponents, local
+        if type_.shape and name in spec.outputs and name not in mixed:
+            found.local.add(name)
+    return found
+
+
+def _mixed(program: Program) -> set[str]:
+    """Values of which some op, or one on what is made of them, mixes positions."""
+    found: set[str] = set()
+    for op in reversed(program.ops):
+        if op.name in _MIXING or op.out in found:
+            found.update(op.ins)
+    return found
+
+
+def _bounds(plan: Plan) -> dict[str, list[Fraction]]:
+    """Literals with which inputs of reals are compared, or that bound them, and numbers beside these."""
+    found: dict[str, set[Fraction]] = {}
+    for relation in plan.inputs:
+        for program in (plan.specification, *(c.program for c in plan.classes)):
+            here = relation.spec if program is plan.specification else relation.plan
+            if here in program.inputs and program.inputs[here].sort == "Real":
+                found.setdefault(relation.spec, set()).update(_compared(program, here))
+    return {n: sorted({x + d for x in near for d in (0, _STEP, -_STEP)}) for n, near in found.items() if near}
+
+
+def _compared(program: Program, name: str) -> Iterator[Fraction]:
+    """Literals that are compared with an input, as it is or moved."""
+    users, made = _users(program), {op.out: op for op in program.ops}
+    waiting = [name]
+    while waiting:
+        value = waiting.pop()
+        for op, _ in users.get(value, ()):
+            if op.name in _VIEWS and op.name != "negate":
+                waiting.append(op.out)
+            if op.name in ("compare", "maximum", "minimum"):
+                for v in op.ins:
+                    literal = made[v].attrs.get("value") if v in made else None
+                    if isinstance(literal, str) and literal not in ("inf", "-inf", "true", "false"):
+                        yield Fraction(literal)

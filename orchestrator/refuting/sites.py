@@ -60,6 +60,17 @@ class Sites:
                     mine[v].append(op)
         return found
 
+    def own_literal(self, cls: str, op: Op) -> Op | None:
+        """The literal that an op alone reads, where an earlier line of the function wrote it: a factor that
+        only the backward pass meets."""
+        found = [self.made[cls][v] for v in op.ins if v in self.made[cls]]
+        mine = [o for o in found if o.name == "constant" and len(self.users[cls][o.out]) == 1]
+        if len(mine) != 1 or mine[0].loc is None or op.loc is None:
+            return None
+        here, there = mine[0].loc, op.loc
+        same = (here.source, here.function) == (there.source, there.function)
+        return mine[0] if same and here.line < there.line else None
+
     def all(self) -> Iterator[Site]:
         """Every site once: those of several ops first."""
         seen: set[frozenset[tuple[str, str]]] = set()
@@ -84,8 +95,8 @@ class Sites:
                 if op.name != "constant" and (not readers or any(r.loc != op.loc for r in readers)):
                     given[op.loc].append((c.name, op))
         for ops, together in [*((v, False) for v in named.values()), *((v, True) for v in given.values())]:
-            yield Site(tuple(ops), together)
-            yield Site(tuple((c, op) for c, op in ops if not self.reach[c][op.out] & ~self.wrong), together)
+            for some in (ops, [(c, op) for c, op in ops if not self.reach[c][op.out] & ~self.wrong]):
+                yield Site(tuple(some), together and len({op.name for _, op in some}) > 1)
 
     def _singles(self) -> Iterator[Site]:
         """An op in the classes that have it: the same line, name and number there."""

@@ -1,14 +1,15 @@
 """What a tensor of a rank is to the specification: a multiple of one of its tensors, perhaps a partial sum.
 
-By values, on the inputs of one scenario: a tensor stands for one of the specification if all its values occur
-there, up to a factor made of mesh sizes and counts, as they are or summed over the ranks of some mesh axes.
-A guess for people; nothing rests on it.
+By values, on the inputs of a few scenarios: a tensor stands for one of the specification if all its values
+occur there, up to a factor made of mesh sizes and counts, as they are or summed over the ranks of some mesh
+axes; and where it could be one of its blocks, if it is one. A guess for people; nothing rests on it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +18,6 @@ import numpy as np
 
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
-from certificates.plan.types import TensorType
 
 from ..errors import EvaluationError
 from ..evaluating.forms import Form, Split
@@ -26,28 +26,50 @@ from ..evaluating.network import Expansion, Node
 from .scenarios import Scenario
 
 _SAMPLE = 48
+#: Multiples of which a tensor may be at the same time.
+_MULTIPLES = 3
+#: Blocks of a tensor of the specification that a tensor of a rank is compared with.
+_BLOCKS = 64
+#: Relative to the largest number of a tensor: what is taken for zero, and what rounding may change.
+_SMALL, _NOISE = 1e-7, 1e-12
+#: Tensors of so many dimensions are looked for in other orders of dimensions too.
+_TURNED = 4
 #: Counts in the programs up to this one may be factors.
 _COUNT, _COUNTS = 64, 6
 
 
+#: Stands for tensors of the specification one after another.
+BUCKET = ""
+#: What tells the ops of a program apart, and finds those of another class that do the same.
+Role = tuple[object, ...]
+
+
 @dataclass(frozen=True)
 class Standing:
-    """The sum over ``axes`` of a tensor is ``coef`` times (a part of) the specification's tensor ``spec``."""
+    """The sum over ``axes`` of a tensor is ``coef`` times (a part of) the specification's tensor ``spec``.
+
+    ``placed``: its elements are in their places, as those of a block; else only the values are the same ones.
+    """
 
     coef: Fraction
     axes: tuple[str, ...]
     spec: str
+    placed: bool = True
 
 
 class Standings:
-    """Standings of the tensors of one plan in one scenario."""
+    """Standings of the tensors of one plan in one scenario, as far as they hold in ``others`` too."""
 
-    def __init__(self, plan: Plan, scenario: Scenario, expansion: Expansion) -> None:
+    def __init__(
+        self, plan: Plan, scenario: Scenario, expansion: Expansion, others: Sequence[Standings] = ()
+    ) -> None:
         self._plan, self._scenario, self._expansion = plan, scenario, expansion
+        self._others = tuple(others)
+        self._alike: dict[tuple[int, str], bool] = {}
         self._owners: dict[int, set[int]] = {}
         self._numbers: dict[int, Array | None] = {}
         self._known: dict[tuple[int, str], tuple[Standing, ...]] = {}
-        self._made: dict[str, dict[str, tuple[str, TensorType]]] = {}
+        self._made: dict[str, tuple[dict[str, Role], dict[Role, str]]] = {}
         self._names = [*plan.specification.inputs, *(op.out for op in plan.specification.ops)]
         for number, name in enumerate(self._names):
             values = self._values(expansion.value(-1, name))
@@ -63,7 +85,10 @@ class Standings:
         """Of a tensor of reals, the simplest first: without a sum, then those with the factor 1."""
         key = (rank, name)
         if key not in self._known:
-            self._known[key] = tuple(self._of(rank, name))
+            every = tuple(self._of(rank, name))
+            # rows that are alike add up to a multiple of one: what the same op makes says more
+            same = any(self._same_op(rank, name, s) for s in every)
+            self._known[key] = tuple(s for s in every if not same or s.placed or self._same_op(rank, name, s))
         return self._known[key]
 
     def lost(self, rank: int, name: str) -> bool:
@@ -75,10 +100,14 @@ class Standings:
         return values is not None and len(values) > 0 and not self.of(rank, name)
 
     def partial(self, ops: Sequence[tuple[str, Op]]) -> Iterator[tuple[tuple[str, ...], Fraction]]:
-        """Axes over which the results of all ops are partial sums, fewest first, and of what multiple."""
+        """Axes over which the results of all ops are partial sums, fewest first, and of what multiple; then
+        some of such axes, as the sum over the others may follow."""
         sums = [{(s.axes, s.coef) for s in self._everywhere(cls, op)} for cls, op in ops]
         if sums and all(axes for s in sums for axes, _ in s):
-            yield from sorted(set.intersection(*sums), key=lambda a: (len(a[0]), a))
+            common = sorted(set.intersection(*sums), key=lambda a: (len(a[0]), a))
+            some = [(part, coef) for axes, coef in common for k in range(1, len(axes))
+                    for part in itertools.combinations(axes, k)]  # fmt: skip
+            yield from dict.fromkeys([*common, *some])
 
     def settled(self, rank: int, name: str) -> bool:
         """Is it a tensor of the specification, in full, in parts that add up, or in parts to be averaged?
@@ -87,10 +116,12 @@ class Standings:
         number of parts.
         """
         sizes = self._plan.mesh.axes
-        every = {Fraction(math.prod(sizes[a] for a in axes)) for axes in self._axes}
+        every = _products(list(sizes.values()))
         for s in self.of(rank, name):
-            if s.coef in (1, math.prod(sizes[a] for a in s.axes)):
+            if s.coef in _products([sizes[a] for a in s.axes]):
                 return True
+            if s.spec == BUCKET:
+                continue
             shape = self._expansion.network.nodes[self._expansion.value(-1, s.spec)].shape
             node = self._expansion.network.nodes[self._expansion.value(rank, name)]
             part = len(shape) > 1 and len(node.shape) > 1 and node.shape != shape
@@ -99,14 +130,18 @@ class Standings:
         return False
 
     def factors(self, ops: Sequence[tuple[str, Op]]) -> Iterator[Fraction]:
-        """Factors, not 1, by which the results of all ops are multiples of something."""
+        """Factors, not 1, by which the results of all ops are multiples of something; then what is left of
+        these where parts are to be averaged."""
         found = [{s.coef for s in self._everywhere(cls, op)} for cls, op in ops]
         if found and all(1 not in f for f in found):
-            yield from sorted(set.intersection(*found))
+            common = sorted(set.intersection(*found))
+            parts = sorted(_products(list(self._plan.mesh.axes.values())))
+            yield from (f for f in dict.fromkeys(c / n for n in parts for c in common) if f != 1)
 
     def _judged(self, node: int) -> bool:
-        """Reals: integers and truth values are too often equal by chance."""
-        return self._expansion.network.nodes[node].sort == "Real"
+        """Reals, and counts: other integers and truth values are too often equal by chance."""
+        found = self._expansion.network.nodes[node]
+        return found.sort == "Real" or (found.sort == "Int" and not found.shape)
 
     def _everywhere(self, cls: str, op: Op) -> tuple[Standing, ...]:
         """Standings at the first rank of a class."""
@@ -117,71 +152,170 @@ class Standings:
         node = self._expansion.value(rank, name)
         if not self._judged(node):
             return
-        here = self._plan.mesh.coordinates(rank)
         for axes in self._axes:
-            summed = self._sum(name, here, axes) if axes else node
+            summed = self._sum(rank, name, axes)
             values = None if summed is None else self._values(summed)
             if summed is None or values is None or not len(values):
                 continue
-            flat = len(self._expansion.network.nodes[node].shape) == 1
-            for factor in self._factors:
-                owner = self._owner(summed, values, factor, flat)
-                if owner is not None:
-                    yield Standing(1 / factor, axes, self._names[owner])
-                    break
+            held = (self._held(rank, name, axes, summed, values, factor) for factor in self._factors)
+            found = list(itertools.islice((s for s in held if s is not None), _MULTIPLES))
+            found = [s for s in found if s.spec != BUCKET] or found[:1]
+            yield from sorted(found, key=lambda s: (s.coef != 1, not self._same_op(rank, name, s)))
 
-    def _owner(self, node: int, values: Array, factor: Fraction, flat: bool) -> int | None:
-        """The first tensor with all values; those of a flat bucket may stand in several: the first."""
+    def _held(
+        self, rank: int, name: str, axes: tuple[str, ...], summed: int, values: Array, factor: Fraction
+    ) -> Standing | None:
+        """The first tensor of which it is this multiple in all scenarios."""
+        for owner in self._owners_of(summed, values, factor):
+            spec = BUCKET if owner is None else self._names[owner]
+            placed = owner is not None and self._is_block(summed, owner)
+            standing = Standing(1 / factor, axes, spec, placed)
+            if all(o.holds(rank, name, standing) for o in self._others):
+                return standing
+        return None
+
+    def _same_op(self, rank: int, name: str, standing: Standing) -> bool:
+        """Any tensor divided by a count is a multiple of itself; what the same op makes says more."""
+        mine, theirs = self._expansion.op(rank, name), self._expansion.op(-1, standing.spec)
+        return mine is not None and theirs is not None and mine.name == theirs.name
+
+    def holds(self, rank: int, name: str, standing: Standing) -> bool:
+        """Does it hold in this scenario?"""
+        summed = self._sum(rank, name, standing.axes)
+        values = None if summed is None else self._values(summed)
+        if summed is None or values is None:
+            return False
+        owners = self._owners_of(summed, values, 1 / standing.coef)
+        return not len(values) or any(o is None or self._names[o] == standing.spec for o in owners)
+
+    def alike(self, rank: int, name: str) -> bool:
+        """Is a tensor of integers or truth values a block of such a tensor of the specification?"""
+        key = (rank, name)
+        if key not in self._alike:
+            node = self._expansion.value(rank, name)
+            self._alike[key] = any(
+                self._block_of(node, owner) and all(o.alike(rank, name) for o in self._others)
+                for owner in range(len(self._names))
+            )
+        return self._alike[key]
+
+    def _block_of(self, node: int, owner: int) -> bool:
+        nodes = self._expansion.network.nodes
+        other = nodes[self._expansion.value(-1, self._names[owner])]
+        return (
+            other.sort == nodes[node].sort
+            and self._is_block(node, owner)
+            and self._placed(node, owner, Fraction(1))
+        )
+
+    def _owners_of(self, node: int, values: Array, factor: Fraction) -> Iterator[int | None]:
+        """Tensors with all values; ``None`` for a flat bucket whose values stand in several."""
         sample = values[:: max(1, len(values) // _SAMPLE)] * float(factor)
-        members = [self._owners.get(key, set()) for key in _keys(sample).tolist()]
-        if not all(members):
-            return None
+        members = []
+        for key in _keys(sample).tolist():
+            members.append(self._having(key))
+            if not members[-1]:
+                return
+        shape = self._expansion.network.nodes[node].shape
         common = set.intersection(*members)
-        alike = [o for o in sorted(common) if self._shape(o) == self._expansion.network.nodes[node].shape]
-        if alike:  # a tensor of the same shape has its values in the same places
-            return next((o for o in alike if self._equal(node, o, factor)), None)
-        return min(common) if common else min(members[0]) if flat else None
+        alike = [o for o in sorted(common) if self._shape(o) == shape]
+        # a tensor of the same shape has its values in the same places
+        yield from (o for o in alike or sorted(common) if self._placed(node, o, factor))
+        if len(shape) == 1 and not common:
+            yield None
+
+    def _having(self, key: int) -> set[int]:
+        """Tensors with a number, which may have been rounded to the next one."""
+        return set().union(*(self._owners.get(key + k, ()) for k in (-1, 0, 1)))
+
+    def _is_block(self, node: int, owner: int) -> bool:
+        """Could it be a block of the specification's tensor, by its shape?"""
+        return _blocks(self._expansion.network.nodes[node].shape, self._shape(owner))
+
+    def _placed(self, node: int, owner: int, factor: Fraction) -> bool:
+        """Is it a block of the specification's tensor, perhaps transposed, if it could be one?"""
+        mine, whole = self._expansion.network.nodes[node].shape, self._shape(owner)
+        if not _blocks(mine, whole):
+            return True
+        for turn in itertools.permutations(range(len(mine))):
+            turned = [whole[d] for d in turn]
+            if _blocks(mine, turned) and (len(mine) <= _TURNED or list(turn) == sorted(turn)):
+                starts = (range(0, n, m) for m, n in zip(mine, turned, strict=True))
+                if any(self._equal(node, owner, factor, at, turn) for at in itertools.product(*starts)):
+                    return True
+        return False
 
     def _shape(self, owner: int) -> tuple[int, ...]:
         return self._expansion.network.nodes[self._expansion.value(-1, self._names[owner])].shape
 
-    def _equal(self, node: int, owner: int, factor: Fraction) -> bool:
-        shape = self._shape(owner)
-        identity: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
-        both = [(node, identity), (self._expansion.value(-1, self._names[owner]), identity)]
+    def _equal(
+        self, node: int, owner: int, factor: Fraction, starts: Sequence[int], turn: Sequence[int]
+    ) -> bool:
+        """Is it the block that begins there, with the specification's dimensions in this order?"""
+        shape = self._expansion.network.nodes[node].shape
+        own: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
+        there: list[Form] = [(0, ())] * len(shape)
+        for d, start in enumerate(starts):
+            there[turn[d]] = (start, ((d, 1),))
         try:
-            parts = self._scenario.evaluator.parts(both, shape)
+            parts = self._scenario.evaluator.parts(
+                [(node, own), (self._expansion.value(-1, self._names[owner]), there)], shape
+            )
         except (EvaluationError, Split):
             return False
         for _, sizes, grids in parts:
             mine, theirs = (flattened(g, sizes) for g in grids)
             axes = common_axes([mine, theirs])
-            left, right = refined(mine, axes) * float(factor), refined(theirs, axes)
-            if not np.allclose(left, right, rtol=1e-8, atol=0, equal_nan=True):
+            left, right = refined(mine, axes), refined(theirs, axes)
+            if left.dtype != np.float64:
+                if np.any(left != right):
+                    return False
+            elif not np.allclose(left * float(factor), right, rtol=1e-8, atol=_noise(right), equal_nan=True):
                 return False
         return True
 
-    def _sum(self, name: str, at: dict[str, int], axes: tuple[str, ...]) -> int | None:
-        """The tensor added up over mesh axes, where every rank there computes one by the same op."""
+    def _sum(self, rank: int, name: str, axes: tuple[str, ...]) -> int | None:
+        """The tensor added up over mesh axes, where every rank there has one in the same place, and along
+        each axis not all the same one."""
+        if not axes:
+            return self._expansion.value(rank, name)
         mesh = self._plan.mesh
-        parts = []
+        at = mesh.coordinates(rank)
+        parts: dict[tuple[int, ...], int] = {}
         for moving in itertools.product(*(range(mesh.axes[a]) for a in axes)):
-            rank = mesh.rank({**at, **dict(zip(axes, moving, strict=True))})
-            if self._maker(rank, name) != self._maker(mesh.rank(at), name):
+            member = mesh.rank({**at, **dict(zip(axes, moving, strict=True))})
+            theirs = self._alike_at(member, rank, name)
+            if theirs is None:
                 return None
-            parts.append(self._expansion.value(rank, name))
-        first = self._expansion.network.nodes[parts[0]]
-        merged = Node("merge", tuple(sorted(parts)), ("add",), first.sort, first.shape)
+            parts[moving] = self._expansion.value(member, theirs)
+        for k, axis in enumerate(axes):
+            apart = {(place[:k] + place[k + 1 :], node) for place, node in parts.items()}
+            if len(apart) * mesh.axes[axis] == len(parts):
+                return None
+        first = self._expansion.network.nodes[parts[(0,) * len(axes)]]
+        merged = Node("merge", tuple(sorted(parts.values())), ("add",), first.sort, first.shape)
         return self._expansion.network.add(merged)
 
-    def _maker(self, rank: int, name: str) -> tuple[str, TensorType] | None:
-        """How a rank makes a tensor of this name."""
-        cls = self._expansion.class_of(rank)
+    def _alike_at(self, member: int, rank: int, name: str) -> str | None:
+        """The tensor that another rank makes in the same place: its class has as many ops of this line, name
+        and type before it."""
+        mine, theirs = self._expansion.class_of(rank), self._expansion.class_of(member)
+        if mine == theirs:
+            return name
+        role = self._roles(mine)[0].get(name)
+        return None if role is None else self._roles(theirs)[1].get(role)
+
+    def _roles(self, cls: str) -> tuple[dict[str, Role], dict[Role, str]]:
         if cls not in self._made:
             program = self._plan.by_class[cls].program
-            self._made[cls] = {n: ("input", t) for n, t in program.inputs.items()}
-            self._made[cls] |= {op.out: (op.name, op.type) for op in program.ops}
-        return self._made[cls].get(name)
+            counts: Counter[tuple[object, ...]] = Counter()
+            roles: dict[str, Role] = {n: (n, t) for n, t in program.inputs.items()}
+            for op in program.ops:
+                place = (op.loc, op.name, op.type)
+                roles[op.out] = (*place, counts[place])
+                counts[place] += 1
+            self._made[cls] = roles, {role: name for name, role in roles.items()}
+        return self._made[cls]
 
     def _values(self, node: int) -> Array | None:
         if node not in self._numbers:
@@ -190,7 +324,8 @@ class Standings:
 
 
 def distinct(scenario: Scenario, node: int) -> Array | None:
-    """The finite values of a tensor, each once, zero left out; ``None`` if it cannot be evaluated."""
+    """The finite values of a tensor, each once; ``None`` if it cannot be evaluated. Without zeros, and
+    without what is so small beside the others that it may be what rounding left of one."""
     shape = scenario.network.nodes[node].shape
     identity: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
     try:
@@ -198,7 +333,8 @@ def distinct(scenario: Scenario, node: int) -> Array | None:
     except (EvaluationError, Split):
         return None
     numbers = np.concatenate([grid.data.astype(np.float64).reshape(-1) for _, _, (grid,) in parts])
-    return np.unique(numbers[np.isfinite(numbers) & (numbers != 0)])
+    numbers = numbers[np.isfinite(numbers)]
+    return np.unique(numbers[np.abs(numbers) > _SMALL * np.max(np.abs(numbers), initial=0.0)])
 
 
 def _keys(values: Array) -> Array:
@@ -208,13 +344,27 @@ def _keys(values: Array) -> Array:
     return keys
 
 
+def _blocks(mine: Sequence[int], whole: Sequence[int]) -> bool:
+    """Could a tensor of the first shape be one of a few blocks of one of the second?"""
+    if len(mine) != len(whole) or any(n % m for m, n in zip(mine, whole, strict=True)):
+        return False
+    return math.prod(whole) <= _BLOCKS * math.prod(mine)
+
+
+def _products(sizes: Sequence[int]) -> set[Fraction]:
+    """1 and all products of some of the numbers."""
+    return {Fraction(math.prod(c)) for k in range(len(sizes) + 1) for c in itertools.combinations(sizes, k)}
+
+
 def _factors(plan: Plan) -> list[Fraction]:
-    """1, then products of mesh sizes, then counts that stand in the programs; each also as a divisor."""
+    """1, then products of mesh sizes, then counts in the programs, as they are and times such products; each
+    also as a divisor."""
     sizes = [n for n in plan.mesh.axes.values() if n > 1]
     found = [
         math.prod(chosen) for k in range(1, len(sizes) + 1) for chosen in itertools.combinations(sizes, k)
     ]
-    found += sorted(_counts(plan))[:_COUNTS]
+    counts = sorted(_counts(plan))[:_COUNTS]
+    found += [*counts, *(n * m for m in found for n in counts)]
     return list(dict.fromkeys([Fraction(1), *(f for n in found for f in (Fraction(n), Fraction(1, n)))]))
 
 
@@ -228,6 +378,10 @@ def _counts(plan: Plan) -> set[int]:
     }
     numbers = {Fraction(v) for v in literals if isinstance(v, str) and v not in ("inf", "-inf")}
     return {int(n) for n in numbers if n.denominator == 1 and 1 < n <= _COUNT}
+
+
+def _noise(values: Array) -> float:
+    return _NOISE * float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
 
 
 def contents(scenario: Scenario, node: int) -> set[int] | None:

@@ -10,7 +10,7 @@ from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc, Op, Program
 
-from .standing import Standing
+from .standing import BUCKET, Standing
 
 #: How a capture says who called a helper (:mod:`..capture.assemble`).
 _CALLED = re.compile(r"(?P<helper>.*), called at (?P<file>.+):(?P<line>[0-9]+) in (?P<function>.+)\Z")
@@ -53,14 +53,14 @@ class Names:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         program = plan.specification
-        self._ops = {op.out: op for op in program.ops}
+        self.ops = {op.out: op for op in program.ops}
         self._reach = _reach(program)
         self._fed = _fed(plan)
 
     def of(self, value: str) -> str:
-        op = self._ops.get(value)
+        op = self.ops.get(value)
         if op is None:
-            return f"`{value}`"
+            return f"`{value}`" if value != BUCKET else "tensors of the specification in one bucket"
         parameter = self._gradient(value)
         if parameter is not None and not any(self._gradient(v) == parameter for v in op.ins):
             return f"the specification's gradient of `{parameter}`"
@@ -71,9 +71,9 @@ class Names:
         """The only parameter that a tensor of its shape, which rests on the batch, bears on."""
         program = self._plan.specification
         found = [n for n in self._reach.get(value, ()) if n in program.inputs and n.startswith("params.")]
-        if len(found) != 1 or value not in self._fed or value not in self._ops:
+        if len(found) != 1 or value not in self._fed or value not in self.ops:
             return None
-        return found[0] if self._ops[value].type.shape == program.inputs[found[0]].shape else None
+        return found[0] if self.ops[value].type.shape == program.inputs[found[0]].shape else None
 
 
 def multiple(names: Names, standing: Standing) -> str:

@@ -7,7 +7,7 @@ such an element. All of it is a guess.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -38,6 +38,15 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Read:
+    """Elements that both sides read in one place: ``plan = coef * spec``, or with any factor (``None``)."""
+
+    plan: Use
+    spec: Use
+    coef: Fraction | None
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A specification op that one cell of a plan op may equal."""
 
@@ -49,8 +58,14 @@ class Candidate:
     uses: tuple[Use, ...]
     opened: frozenset[Ref] = frozenset()
     pairs: tuple[Pair, ...] = ()
+    #: Operands of both sides, literals too, that correspond.
+    reads: tuple[Read, ...] = ()
     #: The stage reads the specification's element and does not open it.
     atom: bool = False
+    #: Some coordinate of it is that of the plan, because no operand says which.
+    guessed: bool = False
+    #: Both sides are products with zero, and equal up to any factor.
+    zero: bool = False
 
 
 class Candidates:
@@ -59,6 +74,8 @@ class Candidates:
     def __init__(self, knowledge: Knowledge) -> None:
         self.k, self.model = knowledge, knowledge.model
         self._readers: dict[tuple[str, Ref], list[str]] = {}
+        #: Variables of specification ops of which the result does not depend: it is read at 0 there.
+        self.free: dict[str, frozenset[str]] = {}
 
     def access(self, ref: str) -> Access | None:
         """How the op of a tensor reads its operands; ``None`` unless it is arithmetic."""
@@ -72,6 +89,11 @@ class Candidates:
         if ref not in self.k.by_lhs and self.k.is_atom(ref):
             return [ref]
         return sorted({self.k.facts[i].rhs for i in self.k.facts_for(ref)}, key=str)
+
+    def twice(self, ref: str) -> bool:
+        """Whether a tensor may hold elements of another one twice: it is put together from parts of it."""
+        sources = [self.k.facts[i].rhs for i in self.k.facts_for(ref)]
+        return any(self.model.literal(r) is None and sources.count(r) > 1 for r in sources)
 
     def index(self, name: str, ref: str, targets: Iterable[Ref]) -> None:
         """Note a specification op as one that reads the ``targets``."""
@@ -157,67 +179,49 @@ class Candidates:
                     break
         return out
 
-    def match(self, spec: str, op: Op, operands: Sequence[Operand], cell: Cell) -> Candidate | None:
-        """One op of the specification as a candidate, if its index can be solved for from these operands."""
+    def match(
+        self,
+        spec: str,
+        op: Op,
+        operands: Sequence[Operand],
+        cell: Cell,
+        like: Mapping[str, Affine] | None = None,
+    ) -> Candidate | None:
+        """One op of the specification as a candidate, if its index can be solved for from these operands.
+
+        A coordinate that none of them determines is as in ``like``, by default as in the plan.
+        """
         pattern = self.access(spec)
         if pattern is None or len(pattern.operands) != len(operands):
             return None
-        known: dict[str, Affine] = {}
-        factors: list[Fraction | None] = []
-        pending: list[tuple[str, tuple[str, ...], Operand]] = []
-        for v, names, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
-            literal = self.model.literal(operand.reading.target)
-            own = self.model.literal(v)
-            if own is None and literal is None:
-                pending.append((v, names, operand))
-                continue
-            value = own if own is not None else self._literal_of(v)
-            if literal is None or value is None:
+        parts = list(zip(self.model.operands(spec), pattern.operands, operands, strict=True))
+        numbers = {i for i, o in enumerate(operands) if self.model.literal(o.reading.target) is not None}
+        placed = self._placed([(i, p) for i, p in enumerate(parts) if i not in numbers], {}, cell.ranges)
+        if placed is None:
+            return None
+        known, factors = placed
+        guessed = self._guessed(spec, op, pattern, known, like or cell.at)
+        if guessed is None or not self._inside(spec, pattern, known, cell.ranges):
+            return None
+        for i in sorted(numbers):
+            v, names, operand = parts[i]
+            try:
+                factors[i] = self._of_numbers(operand, self.k.read(v, [known[n] for n in names], cell.ranges))
+            except Unrelated:
                 return None
-            if isinstance(literal, Fraction) and isinstance(value, Fraction) and literal and value:
-                factors.append(operand.coef * literal / value)
-            elif literal == value:
-                factors.append(None)
-            else:
-                return None
-        instances: list[Instance] = []
-        uses: list[Use] = []
-        ratio: dict[int, Fraction] = {}
-        for v, names, operand in pending:
-            match = self.solve_operand(v, names, operand.reading, known, cell.ranges)
-            if match is None:
-                return None
-            ratio[id(operand)] = operand.coef / match
-        types = {v: n for v, n in pattern.summed}
-        shape = self.model.ops[spec].type.shape
-        for d, name in enumerate(pattern.out):
-            if name not in known:
-                guess = cell.at.get(name)
-                if guess is None or len(pattern.out) != len(op.type.shape):
-                    return None
-                known[name] = guess
-            lo, hi = known[name].interval(cell.ranges)
-            if lo < 0 or hi >= shape[d]:
-                return None
-        for name, n in pattern.summed:
-            if name not in known:
-                return None
-            lo, hi = known[name].interval(cell.ranges)
-            if lo < 0 or hi >= types[name] or n != types[name]:
-                return None
-        ordered: list[Fraction | None] = []
-        literals = iter(factors)
-        for operand in operands:
-            literal_pair = self.model.literal(operand.reading.target) is not None
-            ordered.append(next(literals) if literal_pair else ratio[id(operand)])
-        coef = combine(op.name, ordered)
+        zero = self._vanishes(op, operands)
+        coef = combine(op.name, [factors[i] for i in range(len(parts))]) or (Fraction(1) if zero else None)
         if coef is None:
             return None
+        instances: list[Instance] = []
+        uses: list[Use] = []
         pairs: list[Pair] = []
-        for v, names, operand in zip(self.model.operands(spec), pattern.operands, operands, strict=True):
+        reads: list[Read] = []
+        for i, (v, names, operand) in enumerate(parts):
             here = Use(v, tuple(known[n] for n in names))
             uses.append(here)
-            if operand.reading.target == v:
+            reads.append(Read(operand.uses[0], here, factors[i]))
+            if operand.reading.target == v and not self.k.repeats(v):
                 continue
             reading = self.k.read(v, here.at, cell.ranges)
             if reading.fact is None:
@@ -231,7 +235,60 @@ class Candidates:
         out = tuple(known[n] for n in pattern.out)
         uses.append(Use(spec, out))
         summed = tuple(known[n] for n, _ in pattern.summed)
-        return Candidate(spec, out, summed, coef, tuple(instances), tuple(uses), pairs=tuple(pairs))
+        return Candidate(
+            *(spec, out, summed, coef, tuple(instances), tuple(uses)),
+            pairs=tuple(pairs), reads=tuple(reads), guessed=guessed, zero=zero,
+        )  # fmt: skip
+
+    def _guessed(
+        self, spec: str, op: Op, pattern: Access, known: dict[str, Affine], like: Mapping[str, Affine]
+    ) -> bool | None:
+        """Add the coordinates that no operand determines; whether there is a choice, ``None`` if no guess.
+
+        What is summed is guessed only where ``like`` says so.
+        """
+        free, shape, guessed = self.free.get(spec, frozenset()), self.model.ops[spec].type.shape, False
+        for name, size in zip(pattern.out, shape, strict=True):
+            if name in known:
+                continue
+            if name in free:
+                known[name] = Affine()
+            elif name in like and len(pattern.out) == len(op.type.shape):
+                known[name] = like[name]
+                guessed = guessed or size > 1
+            else:
+                return None
+        known.update({name: like[name] for name, _ in pattern.summed if name not in known and name in like})
+        return guessed
+
+    def _inside(
+        self, spec: str, pattern: Access, known: Mapping[str, Affine], ranges: Mapping[str, Range]
+    ) -> bool:
+        """Whether all coordinates are known and in range."""
+        sizes = [*zip(pattern.out, self.model.ops[spec].type.shape, strict=True), *pattern.summed]
+        for name, size in sizes:
+            if name not in known:
+                return False
+            lo, hi = known[name].interval(ranges)
+            if lo < 0 or hi >= size:
+                return False
+        return True
+
+    def _vanishes(self, op: Op, operands: Sequence[Operand]) -> bool:
+        """Whether a product is one with zero, or a sum one of zeros."""
+        sums = op.name == "reduce" and op.text("kind") == "add"
+        products = {"multiply": operands, "dot_general": operands, "divide": operands[:1]}
+        factors = operands if sums else products.get(op.name, ())
+        return any(self.model.literal(o.reading.target) == 0 for o in factors)
+
+    def _of_numbers(self, operand: Operand, there: Reading) -> Fraction | None:
+        """The factor between numbers, ``None`` if they are equal zeros or words; else ``Unrelated``."""
+        literal, value = self.model.literal(operand.reading.target), self.model.literal(there.target)
+        if isinstance(literal, Fraction) and isinstance(value, Fraction) and literal and value:
+            return operand.coef * literal / (there.coef * value)
+        if value is None or literal != value:
+            raise Unrelated(there.target)
+        return None
 
     def with_summand(
         self,
@@ -255,30 +312,42 @@ class Candidates:
                     return changed, candidates
         return operands, []
 
-    def _literal_of(self, ref: str) -> object:
-        """The literal that a moved specification tensor consists of, if it is one everywhere."""
-        values = set()
-        for number in self.k.facts_for(ref):
-            fact = self.k.facts[number]
-            value = self.model.literal(fact.rhs)
-            if value is None:
-                return None
-            values.add(fact.coef * value if isinstance(value, Fraction) else value)
-        return values.pop() if len(values) == 1 else None
+    def _placed(
+        self,
+        parts: Sequence[tuple[int, tuple[str, tuple[str, ...], Operand]]],
+        known: Mapping[str, Affine],
+        ranges: Mapping[str, Range],
+    ) -> tuple[dict[str, Affine], dict[int, Fraction | None]] | None:
+        """Variables under which all operands are what the specification reads, and their factors.
 
-    def solve_operand(
+        Where a tensor holds an element twice, the others say which of both is read.
+        """
+        if not parts:
+            return dict(known), {}
+        (i, (v, names, operand)), *rest = parts
+        for coef, more in self.solutions(v, names, operand.reading, known, ranges):
+            found = self._placed(rest, more, ranges)
+            if found is not None:
+                found[1][i] = operand.coef / coef
+                return found
+        return None
+
+    def solutions(
         self,
         ref: str,
         names: Sequence[str],
         reading: Reading,
-        known: dict[str, Affine],
+        known: Mapping[str, Affine],
         ranges: Mapping[str, Range],
-    ) -> Fraction | None:
-        """Fix the variables that this operand determines; the specification's own factor, or ``None``."""
-        if ref == reading.target:
-            return Fraction(1) if _assign(known, zip(names, reading.at, strict=True)) else None
+    ) -> Iterator[tuple[Fraction, dict[str, Affine]]]:
+        """For each place of an operand: the specification's own factor, the variables that it determines."""
+        if ref == reading.target and not self.k.repeats(ref):
+            trial = dict(known)
+            if _assign(trial, zip(names, reading.at, strict=True)):
+                yield Fraction(1), trial
+            return
         if ref not in self.k.by_lhs and self.k.is_atom(ref):
-            return None
+            return
         for number in self.k.facts_for(ref):
             fact = self.k.facts[number]
             if fact.rhs != reading.target:
@@ -294,9 +363,7 @@ class Candidates:
             ]
             trial = dict(known)
             if _assign(trial, pairs):
-                known.update(trial)
-                return fact.coef
-        return None
+                yield fact.coef, trial
 
 
 def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:

@@ -7,7 +7,7 @@ one again. So only chains of such tensors that reach the output count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from certificates.plan.calls import Site
 from certificates.plan.ops import CALL, COLLECTIVES
@@ -16,6 +16,22 @@ from certificates.plan.program import Op
 from smtlib_emit.errors import NoDefinition
 
 from .knowledge import Knowledge
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The op of a rank class at which a stage is missing; ``knowledge`` has what is known of its operands.
+
+    ``unmodelled`` says what no premise can describe; ``inside`` are the functions that it is in and the ops
+    that call them, from within outwards.
+    """
+
+    plan: Plan
+    knowledge: Knowledge
+    cls: str
+    op: Op
+    unmodelled: str = ""
+    inside: tuple[tuple[str, Op], ...] = ()
 
 
 @dataclass
@@ -28,18 +44,18 @@ class Hints:
     _related: dict[str, bool] = field(default_factory=dict)
     _modelled: dict[str, str] = field(default_factory=dict)
 
-    def hint(self, output: Relation) -> str:
-        """One line naming op, class and Python line, or nothing."""
+    def missing(self, output: Relation) -> Missing | None:
+        """What stands in the way of an output, if an op does."""
         classes = [self.plan.by_class[name] for name in dict.fromkeys(p.cls for p in output.pieces)]
-        lines = (
-            line
-            for search in (self._without_model, self._unrelated)
+        found = (
+            missing
+            for search in (self._without_model, self._unrelated, self._itself)
             for cls in classes
-            for line in search(cls, cls.program.outputs[output.plan])
+            for missing in search(cls, cls.program.outputs[output.plan])
         )
-        return next(lines, "")
+        return next(found, None)
 
-    def _without_model(self, cls: RankClass, value: str) -> Iterator[str]:
+    def _without_model(self, cls: RankClass, value: str) -> Iterator[Missing]:
         """Collectives that a value depends on and that no premise can describe (``docs/certificate.md``)."""
         needed = {value}
         for op in reversed(cls.program.ops):
@@ -51,7 +67,7 @@ class Hints:
                 if ref not in self._modelled:
                     self._modelled[ref] = self._unmodelled(cls, op)
                 if self._modelled[ref]:
-                    yield f"no model of {self._modelled[ref]}{self._place(op)}"
+                    yield Missing(self.plan, self.knowledge, cls.name, op, self._modelled[ref])
 
     def _unmodelled(self, cls: RankClass, op: Op) -> str:
         try:
@@ -62,7 +78,7 @@ class Hints:
             return f"{op.name} {op.out} of {cls.name}, which splits and joins one dimension"
         return ""
 
-    def _unrelated(self, cls: RankClass, value: str) -> Iterator[str]:
+    def _unrelated(self, cls: RankClass, value: str) -> Iterator[Missing]:
         """The first op of the last chain of unrelated tensors that reaches a value, inside calls too."""
         reaching = {value}
         for op in reversed(cls.program.ops):
@@ -73,11 +89,16 @@ class Hints:
                     reaching.update(op.ins)
         for op in cls.program.ops:
             if op.out in reaching:
-                where = f"{op.name} {op.out} of {cls.name}"
-                yield from self._at_call(cls, op, where)
-                yield f"first tensor without a relation: {where}{self._place(op)}"
+                yield from self._at_call(cls, op)
+                yield Missing(self.plan, self.knowledge, cls.name, op)
 
-    def _at_call(self, cls: RankClass, op: Op, where: str) -> Iterator[str]:
+    def _itself(self, cls: RankClass, value: str) -> Iterator[Missing]:
+        """The op that makes an output whose relation is another one."""
+        yield from (
+            Missing(self.plan, self.knowledge, cls.name, op) for op in cls.program.ops if op.out == value
+        )
+
+    def _at_call(self, cls: RankClass, op: Op) -> Iterator[Missing]:
         if op.name != CALL:
             return
         function, instance = op.text("function"), op.integer("instance")
@@ -85,11 +106,8 @@ class Hints:
         if inner is not None:
             body = inner.plan.by_class[cls.name]
             value = list(body.program.outputs.values())[op.integer("output")]
-            for line in inner._unrelated(body, value):
-                yield f"{line}, in the function {function} of {where}"
-
-    def _place(self, op: Op) -> str:
-        return f" at {self.plan.sources[op.loc.source]}:{op.loc.line}" if op.loc else ""
+            for missing in inner._unrelated(body, value):
+                yield replace(missing, inside=(*missing.inside, (function, op)))
 
     def _is_related(self, ref: str) -> bool:
         if ref not in self._related:

@@ -93,7 +93,10 @@ class Ledger:
                 self.add(fact, None)
 
     def add(self, fact: Fact, recipe: object | None, *, relates: bool = True) -> int:
-        """Record a fact (once); ``relates`` makes it usable as a relation of its left side."""
+        """Record a fact (once); ``relates`` makes it usable as a relation of its left side.
+
+        What has no recipe is taken for granted: declared facts, and no others.
+        """
         if fact in self._known:
             number = self._known[fact]
             if recipe is not None and self.recipes.get(number) == LayoutRecipe():
@@ -123,6 +126,10 @@ class Ledger:
         fact = self.facts[number]
         if self._known.get(fact) == number and number not in self.by_lhs.get(fact.lhs, ()):
             del self._known[fact]
+
+    def repeats(self, ref: Ref) -> bool:
+        """Whether a tensor is related to itself, at another place."""
+        return any(self.facts[n].rhs == ref for n in self.by_lhs.get(ref, ()))
 
     def is_atom(self, ref: Ref) -> bool:
         """A specification tensor that stands for itself, or a literal."""

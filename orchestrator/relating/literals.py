@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
-from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from certificates.proof.facts import Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Cut, Unfollowable, explore
+from ..cells import Cell, Unfollowable, explore, undivided
 from .access import Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
-from .recipes import AlgebraRecipe, Instance, Use
-from .solving_facts import Literal, literal_ref, make_fact, solve
+from .patches import Patches, Place, View, places_of, recipe_of, summands
+from .solving_facts import Literal, literal_ref, make_fact
 
 Bounds = Callable[[Reading, Mapping[str, Range]], tuple[Fraction, Fraction] | None]
-
-
-@dataclass(frozen=True)
-class View:
-    """One part of a result: operand indices and readings, its value if literal, the operand it passes on."""
-
-    indices: tuple[tuple[Affine, ...], ...] = ()
-    readings: tuple[Reading | None, ...] = ()
-    literal: Literal | None = None
-    position: int | None = None
-    coef: Fraction = Fraction(1)
 
 
 class Folder:
@@ -44,6 +33,7 @@ class Folder:
     def __init__(self, knowledge: Knowledge, bounds: Bounds = lambda _reading, _ranges: None) -> None:
         """``bounds`` says of an element that was read between which values it lies, if that is known."""
         self.k, self.model, self.bounds = knowledge, knowledge.model, bounds
+        self.patches = Patches(knowledge)
 
     def fold(self, ref: str) -> bool:
         """Record what is known of an op because of literals; whether anything was."""
@@ -52,6 +42,7 @@ class Folder:
             op is None
             or ref in self.k.by_lhs
             or ref in self.k.hops
+            or ref in self.patches.facts
             or self.k.moves(ref)
             or op.name == "constant"
         ):
@@ -77,30 +68,30 @@ class Folder:
             return []
         axes, boxes = list(self.model.plan.mesh.axes), self.model.plan.by_class
         whole = self.k.full_index(ref)
-        ranges, places = dict(whole.ranges), list[tuple[str, tuple[Affine, ...]]]()
+        ranges, members = dict(whole.ranges), list[tuple[str, tuple[Affine, ...]]]()
         for member in ref.of:
             owner, index = split_ref(member)[0], [*whole.at.values()]
             for a in sorted(ref.axes, key=axes.index):
                 ranges[f"{owner}.{a}"] = boxes[owner].box[a]
                 index.insert(axes.index(a), Affine.symbol(f"{owner}.{a}"))
-            places.append((member, tuple(index)))
-        cell = Cell(ranges, dict(whole.at))
-        total, readings = Fraction(0), list[Reading | None]()
-        for member, at in places:
+            members.append((member, tuple(index)))
+        total, places = Fraction(0), list[Place]()
+        for member, at in members:
             try:
-                reading = self.k.read(member, at, ranges)
-            except (Unrelated, Cut):
+                with undivided():
+                    reading = self.k.read(member, at, ranges)
+            except (Unrelated, Unfollowable, NoDefinition):
                 return []
             value = self._value(reading)
             if not isinstance(value, Fraction):
                 return []
             box = boxes[split_ref(member)[0]].box
             total += value * math.prod(box[a][1] - box[a][0] for a in ref.axes)
-            readings.append(reading)
+            places.append((ranges, member, at, reading))
         left = tuple(whole.at.values())
         number = literal_ref(self.model.tensors.type(ref.of[0]).sort, total)
         fact = make_fact(self.model, whole, ref, left, number, (), Fraction(1))
-        return [self.k.add(fact, self._recipe(fact, ref, left, cell, places, readings))]
+        return [self.k.add(fact, recipe_of(fact, ref, left, places))]
 
     def _is_literal(self, ref: str) -> bool:
         """Whether a tensor is made as a literal, or was found to be one."""
@@ -109,24 +100,23 @@ class Folder:
 
     def _may_be_literal(self, ref: str) -> bool:
         """Whether anything that is known of a tensor says that some of its elements are a literal."""
-        if self.model.literal(ref) is not None:
+        if self.model.literal(ref) is not None or ref in self.patches.facts:
             return True
         return any(self.model.literal(self.k.facts[n].rhs) is not None for n in self.k.facts_for(ref))
 
     def _fold(self, ref: str, op: Op, pattern: Access, start: Cell) -> bool:
         parts = explore(start, lambda cell: self._view(ref, op, pattern, cell))
         view = parts[0][1]
-        if any((v.literal, v.position, v.coef) != (view.literal, view.position, view.coef) for _, v in parts):
-            return False
+        layout = op.name == "select" or (op.type.sort != "Real" and op.name != "reduce")
+        alike = all(
+            (v.literal, v.position, v.coef) == (view.literal, view.position, view.coef) for _, v in parts
+        )
+        if len(parts) > 1 and not (alike and layout):
+            return self.patches.note(ref, pattern, parts, layout)
         if view.literal is None and (view.position is None or not view.coef):
             return False
-        layout = op.name == "select" or (op.type.sort != "Real" and op.name != "reduce")
-        cell = start
-        if not layout:
-            if len(parts) != 1:
-                return False
-            cell = parts[0][0]
-        elif cell is not parts[0][0]:
+        cell = start if layout else parts[0][0]
+        if cell is not parts[0][0]:
             view = self._indices(ref, op, pattern, cell, view)
         left = [cell.at[s] for s in self.k.full_index(ref).ranges]
         if view.literal is not None:
@@ -155,11 +145,14 @@ class Folder:
         readings: list[Reading | None] = []
         for v, index in zip(self.model.operands(ref), view.indices, strict=True):
             try:
-                readings.append(self.k.read(v, index, cell.ranges))
+                patch = self.patches.read(v, index, cell.ranges)
+                readings.append(patch or self.k.read(v, index, cell.ranges))
             except Unrelated:
                 readings.append(None)
         values = [self._value(r) for r in readings]
         literal = self._literal(op, pattern, values, readings, cell.ranges)
+        if literal is not None and pattern.summed:
+            literal = Fraction(literal) * summands(ref, pattern, cell)
         position, coef = (0, Fraction(1)) if _sums_one(op, pattern) else self._passed(op, values)
         used = tuple(
             r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
@@ -191,9 +184,8 @@ class Folder:
             return None
         a, b = values[0], values[1] if len(values) > 1 else None
         match op.name:
-            case "reduce":
-                count = math.prod(n for _, n in pattern.summed)
-                return a * count if pattern.kind == "add" and isinstance(a, Fraction) else None
+            case "reduce":  # of one element
+                return a if pattern.kind == "add" and isinstance(a, Fraction) else None
             case "convert":
                 return None if a is None else bool(a) if op.type.sort == "Bool" else Fraction(a)
             case "and" | "or":
@@ -241,6 +233,8 @@ class Folder:
         match op.text("direction"):
             case "EQ" | "NE" if b < c or d < a:
                 return op.text("direction") == "NE"
+            case "EQ" | "NE" if a == b == c == d:
+                return op.text("direction") == "EQ"
             case "LT" | "GE" if b < c or a >= d:
                 return (b < c) == (op.text("direction") == "LT")
             case "LE" | "GT" if b <= c or a > d:
@@ -277,31 +271,8 @@ class Folder:
         fact = make_fact(self.model, cell, ref, left, target, right, coef)
         if layout:
             return self.k.add(fact, LayoutRecipe(frozenset((ref,))), relates=relates)
-        places = list(zip(self.model.operands(ref), view.indices, strict=True))
-        recipe = self._recipe(fact, ref, left, cell, places, view.readings)
+        recipe = recipe_of(fact, ref, left, places_of(self.model.operands(ref), [(cell, view)]))
         return self.k.add(fact, recipe, relates=relates)
-
-    def _recipe(
-        self,
-        fact: Fact,
-        ref: Ref,
-        left: Sequence[Affine],
-        cell: Cell,
-        operands: Sequence[tuple[str, tuple[Affine, ...]]],
-        readings: Sequence[Reading | None],
-    ) -> AlgebraRecipe:
-        instances, uses = [], [Use(ref, tuple(left))]
-        if not fact.rhs_index:
-            uses.append(Use(fact.rhs, ()))
-        for (v, index), reading in zip(operands, readings, strict=True):
-            uses.append(Use(v, index))
-            if reading is not None and reading.fact is not None:
-                instances.append(Instance(reading.fact, reading.values))
-                uses.append(Use(reading.target, reading.at))
-        goal = solve(fact.lhs_index, fact.ranges, left, cell.ranges)
-        if goal is None:
-            raise Unfollowable(f"{ref}: goal does not cover its own cell")
-        return AlgebraRecipe(frozenset((ref,)), tuple(instances), tuple(uses), dict(cell.ranges), goal)
 
 
 def _sums_one(op: Op, pattern: Access) -> bool:

@@ -16,18 +16,19 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Fact, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore
+from ..cells import Cell, Unfollowable, explore, undivided
 from .access import COMMUTATIVE, Access
-from .candidates import Candidate, Candidates, Operand
+from .candidates import Candidate, Candidates, Operand, Read
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import Reading, Unrelated
 from .partial_sums import Contribution, PartialSums
 from .polynomials import TooLarge, Trail
-from .recipes import Instance, Use
+from .recipes import Instance, Pair, Use
 from .reordered import Rings
 from .siblings import Siblings
 from .solving_facts import make_fact
+from .unbound import Found, Unbound, scaled
 
 Forms = tuple[Affine, ...]
 
@@ -42,6 +43,7 @@ class Matcher:
         self.candidates = Candidates(knowledge)
         self.sums = PartialSums(knowledge, self.candidates)
         self.siblings = Siblings(knowledge, self.candidates, propose)
+        self.unbound = Unbound(knowledge, self.candidates, self._grouped)
 
     def index_specification(self, fold: Callable[[str], bool]) -> None:
         """Index specification ops by the atoms they read; relate duplicates to the first of their kind."""
@@ -50,7 +52,9 @@ class Matcher:
             if fold(ref) or self.candidates.access(ref) is None:
                 continue
             self.relate(ref)
-            if ref in self.k.by_lhs:
+            if ref not in self.k.by_lhs:
+                self.unbound.repeats(ref)
+            elif not self.k.repeats(ref):
                 continue
             targets = [t for v in self.model.operands(ref) for t in self.candidates.targets(v)]
             self.rings.index(ref, targets)
@@ -116,11 +120,14 @@ class Matcher:
             variables = [n if n in whole.ranges else f"{owner}.{n}" for n in names]
             return [cell.at[a] for a in head] + [cell.at[v] for v in variables]
 
-        def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
-            operands = tuple(
+        def read(cell: Cell) -> tuple[Operand, ...]:
+            return tuple(
                 self.candidates.operand(v, index(cell, names), cell.ranges)
                 for v, names in zip(ins, pattern.operands, strict=True)
             )
+
+        def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
+            operands = read(cell)
             candidates = self.candidates.find(ref, pattern, operands, cell)
             if not candidates:
                 places = [index(cell, names) for names in pattern.operands]
@@ -142,9 +149,17 @@ class Matcher:
             if missing is not None and self.siblings.relate(ref, missing, pattern, start, index):
                 return self.relate(ref)
             return self._reordered(ref, whole)
+        if len(found) > 1 and ref.startswith("s:"):
+            found = self.unbound.completed(ref, found)
+        if len(found) > 1 and not through and not ref.startswith("s:"):
+            found = scaled(self.unbound.alike(ref, found, head, read))
         splits = len(found) > 1 and not through and not ref.startswith("s:")
         if splits and self._whole(ref, pattern, found, start, index):
             return True
+        return self._grouped(ref, pattern, whole, found) or self._reordered(ref, whole)
+
+    def _grouped(self, ref: str, pattern: Access, whole: Cell, found: Sequence[Found]) -> bool:
+        """Relate all pieces of a result, each from all cells of its sum."""
         groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
@@ -152,13 +167,13 @@ class Matcher:
         self.sums.begin()
         done = all([self.sums.group(ref, pattern, left, group) for left, group in groups.items()])
         self.sums.settle()
-        return done or self._reordered(ref, whole)
+        return done
 
     def _whole(
         self,
         ref: str,
         pattern: Access,
-        found: Sequence[tuple[Cell, tuple[tuple[Operand, ...], tuple[Candidate, ...]]]],
+        found: Sequence[Found],
         start: Cell,
         index: Callable[[Cell, Sequence[str]], list[Affine]],
     ) -> bool:
@@ -170,14 +185,12 @@ class Matcher:
             return False
         wholes: list[Operand] = []
         for i, (v, names) in enumerate(zip(self.model.operands(ref), pattern.operands, strict=True)):
-            facts = []
-            for cell, (operands, candidates) in found:
-                o = operands[i]
-                pair = next((p for p in candidates[0].pairs if p.plan == o.uses[0]), None)
-                there, coef = (pair.spec, pair.coef) if pair else (o.uses[-1], o.coef)
-                facts.append(make_fact(self.model, cell, v, index(cell, names), there.ref, there.at, coef))
-            joined = join(self.model, list(dict.fromkeys(facts)))
-            if len(joined) != 1:
+            for literals in (False, True):
+                facts = self._tied(ref, i, found, [index(cell, names) for cell, _ in found], literals)
+                joined = join(self.model, facts)
+                if len(joined) == 1:
+                    break
+            else:
                 return False
             operand = self.candidates.operand_by(joined[0], v, tuple(index(start, names)), start)
             if operand is None:
@@ -186,7 +199,11 @@ class Matcher:
         op = self.model.ops[ref]
         orders = [wholes, wholes[::-1]] if op.name in COMMUTATIVE or op.name == "dot_general" else [wholes]
         for order in orders:
-            candidate = self.candidates.match(next(iter(specs)), op, order, start)
+            try:
+                with undivided():
+                    candidate = self.candidates.match(next(iter(specs)), op, order, start)
+            except (Unrelated, Unfollowable, NoDefinition):
+                continue
             if candidate is not None:
                 left = tuple(start.at[s] for s in self.k.full_index(ref).ranges)
                 self.sums.begin()
@@ -194,6 +211,25 @@ class Matcher:
                 self.sums.settle()
                 return done
         return False
+
+    def _tied(
+        self, ref: str, position: int, found: Sequence[Found], places: Sequence[list[Affine]], literals: bool
+    ) -> list[Fact]:
+        """An operand as the partner's operand, part by part; with ``literals`` where it is a number, too."""
+        pieces: list[tuple[Cell, list[Affine], Use, Fraction | None]] = []
+        for (cell, (operands, candidates)), at in zip(found, places, strict=True):
+            o = operands[position]
+            known: Sequence[Pair | Read] = candidates[0].reads if literals else candidates[0].pairs
+            pair = next((p for p in known if p.plan == o.uses[0]), None)
+            pieces.append((cell, at, *((pair.spec, pair.coef) if pair else (o.uses[-1], o.coef))))
+        factor = next((coef for *_, coef in pieces if coef is not None), Fraction(1))
+        v = self.model.operands(ref)[position]
+        return list(
+            dict.fromkeys(
+                make_fact(self.model, cell, v, at, there.ref, there.at, factor if coef is None else coef)
+                for cell, at, there, coef in pieces
+            )
+        )
 
     def _reordered(self, ref: str, whole: Cell, parts: Sequence[Cell] = ()) -> bool:
         """Match a sum or product that is bracketed in another way than the specification's.

@@ -281,7 +281,7 @@ def _rename_axes(share: Contribution, axes: Sequence[str]) -> Contribution:
             uses(c.uses),
             c.opened,
             tuple(map(pair, c.pairs)),
-            c.atom,
+            atom=c.atom,
         )
         for c in share.candidates
     )

@@ -177,10 +177,7 @@ class Polynomials:
             raise Unfollowable(f"{ref} is not a rational literal")
         way.trail.uses.append((ref, at))
         if isinstance(ref, str) and ref.startswith("s:") and self.k.is_atom(ref) and ref not in self.k.by_lhs:
-            if way.leaf(ref):
-                return {((ref, at),): Fraction(1)}
-            way.trail.opened.add(ref)
-            return self._operands(ref, at, way)
+            return self._atom(ref, at, way)
         try:
             reading = self.k.read(ref, at, way.ranges)
         except Unrelated:
@@ -188,8 +185,16 @@ class Polynomials:
         if reading.fact is not None:
             way.trail.instances.append((reading.fact, reading.values, "lhs"))
             way.trail.uses.append((reading.target, reading.at))
+        if reading.target == ref and isinstance(ref, str):  # it repeats itself
+            return self._atom(ref, reading.at, way)
         inner = self._element(reading.target, reading.at, way)
         return {m: reading.coef * c for m, c in inner.items()}
+
+    def _atom(self, ref: str, at: tuple[Affine, ...], way: Opening) -> Polynomial:
+        if way.leaf(ref):
+            return {((ref, at),): Fraction(1)}
+        way.trail.opened.add(ref)
+        return self._operands(ref, at, way)
 
     def _unrelated(self, ref: Ref, at: tuple[Affine, ...], way: Opening) -> Polynomial:
         if not isinstance(ref, str) or ref.startswith("s:"):

@@ -2,7 +2,8 @@
 
 Rows of a causal mask, labels that a rank makes itself (``arange(n) + rank * n``) and offsets of shards have
 no input behind them: such a tensor is an affine form of its own index and the rank. It equals the
-specification's positions at that index, by a layout stage like all others.
+specification's positions at that index, by a layout stage like all others. What is looked up at positions is
+moved.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, divide, explore
+from ..cells import Cell, Unfollowable, divide, explore, within
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -46,11 +47,13 @@ class Positions:
                 self._state(ref)
 
     def relate(self, ref: str) -> bool:
-        """Relate sums and multiples of positions and rank numbers; whether they are all inside an iota."""
+        """Relate sums and multiples of positions and rank numbers, inside an iota, and look-ups at them."""
         op = self.model.op(ref)
-        if op is None or op.name not in ARITHMETIC or op.type.sort != "Int" or self.k.moves(ref):
+        if op is None or self.k.moves(ref):
             return False
-        return self._state(ref)
+        if op.name == "gather":
+            return self._looked_up(ref)
+        return op.name in ARITHMETIC and op.type.sort == "Int" and self._state(ref)
 
     def decide(self, ref: str) -> bool:
         """Relate a comparison of positions to truth values, box by box; whether it is one, of few boxes.
@@ -114,6 +117,34 @@ class Positions:
         ]  # fmt: skip
         for fact in join(self.model, facts):
             self.k.add(fact, LayoutRecipe(frozenset((*opened, target))))
+        return True
+
+    def _looked_up(self, ref: str) -> bool:
+        """A look-up at positions is data movement: ``table[arange(n)]`` is the table, or a part of it."""
+        op, (table, indices) = self.model.ops[ref], self.model.operands(ref)
+        axis, batch = op.integer("axis"), op.integer("batch_dims")
+        after = axis + len(self.model.tensors.type(indices).shape) - batch
+        mesh, rows = len(self.model.tensors.mesh_axes(ref)), self.model.tensors.type(table).shape[axis]
+        opened: set[Ref] = {ref}
+
+        def place(cell: Cell) -> list[Affine]:
+            at = list(cell.at.values())
+            head, body = at[:mesh], at[mesh:]
+            row = self._form(indices, [*head, *body[:batch], *body[axis:after]], cell.ranges, opened)
+            if not within(row, 0, rows, cell.ranges):
+                raise Unrelated(ref)
+            return [*head, *body[:axis], row, *body[after:]]
+
+        try:
+            found = explore(self.k.full_index(ref), place)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+        facts = [
+            make_fact(self.model, cell, ref, tuple(cell.at.values()), table, there, Fraction(1))
+            for cell, there in found
+        ]
+        recipe = LayoutRecipe(frozenset(opened))
+        self.k.hops[ref] = [self.k.add(f, recipe, relates=False) for f in join(self.model, facts)]
         return True
 
     def _around(self, ref: str, low: int, high: int) -> str | None:

@@ -31,7 +31,10 @@ class Readings(Ledger, ABC):
         found = self.through(self.facts_for(ref), index, ranges)
         if found is None:
             raise Unrelated(ref)
-        return replace(found, at=tuple(fold(f, ranges) for f in found.at))
+        there, here = (tuple(fold(f, ranges) for f in at) for at in (found.at, index))
+        if (found.target, there) == (ref, here):  # of a tensor that repeats itself, what is repeated
+            return Reading(Fraction(1), ref, here)
+        return replace(found, at=there)
 
     def summed(self, ref: Reduced, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
         """The relation of a sum that a stage opens: its fact then says what the right side is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from certificates.plan.affine import Affine
 from certificates.proof.facts import Fact, Ref
@@ -51,22 +50,36 @@ class Siblings:
             ]
             return self._places(ref, operands, position, cell)
 
-        def fact(cell: Cell, wanted: str) -> Fact:
-            at = next((at for v, at in compute(cell) if v == wanted), None)
-            if at is None:
-                raise Unrelated(missing)
-            reading = self.k.read(wanted, at, cell.ranges)
-            left = index(cell, pattern.operands[position])
-            return make_fact(self.model, cell, missing, left, reading.target, reading.at, reading.coef)
-
         try:
-            for wanted in dict.fromkeys(v for v, _ in explore(start, compute)[0][1]):
-                pieces = [piece for _, piece in explore(start, partial(fact, wanted=wanted))]
+            found = explore(start, compute)
+            for wanted in dict.fromkeys(v for v, _ in found[0][1]):
+                pieces = []
+                for cell, guesses in found:
+                    at = next((at for v, at in guesses if v == wanted), None)
+                    if at is None:
+                        raise Unrelated(missing)
+                    pieces += self._pieces(missing, index(cell, pattern.operands[position]), wanted, at, cell)
                 if self.propose(join(self.model, pieces)):
                     return True
         except (Unrelated, Unfollowable, NoDefinition):
             pass
         return False
+
+    def _pieces(
+        self, missing: Ref, left: Sequence[Affine], wanted: str, at: Sequence[Affine], cell: Cell
+    ) -> list[Fact]:
+        """What a tensor equals on a box if it is ``wanted`` there: a concatenation, say, is read in parts."""
+
+        def here(forms: Sequence[Affine], part: Cell) -> list[Affine]:
+            return [f.substitute(part.at) for f in forms]
+
+        found = explore(
+            Cell.whole(cell.ranges), lambda part: self.k.read(wanted, here(at, part), part.ranges)
+        )
+        return [
+            make_fact(self.model, part, missing, here(left, part), r.target, r.at, r.coef)
+            for part, r in found
+        ]
 
     def _places(
         self, ref: str, operands: Sequence[Operand | None], position: int, cell: Cell
@@ -89,8 +102,11 @@ class Siblings:
                 for v, names, i in zip(ins, pattern.operands, order, strict=True):
                     operand = operands[i]
                     if operand is not None and self.model.literal(operand.reading.target) is None:
-                        solved = self.candidates.solve_operand(v, names, operand.reading, known, cell.ranges)
-                        fits = fits and solved is not None
+                        found = next(
+                            self.candidates.solutions(v, names, operand.reading, known, cell.ranges), None
+                        )
+                        fits = fits and found is not None
+                        known = known if found is None else found[1]
                 place = order.index(position)
                 if fits and all(n in known for n in pattern.operands[place]):
                     out.append((ins[place], [known[n] for n in pattern.operands[place]]))

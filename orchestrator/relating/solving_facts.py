@@ -40,9 +40,17 @@ def solve(
                 continue
             try:
                 values[symbol], rest = quotient(rest, coef, ranges)
-            except (Cut, Digits):
-                # Cut off what is out of reach first: its digits belong to other facts.
+            except (Cut, Digits) as split:
+                # Cut off what is out of reach first: its digits belong to other facts. Not so where all high
+                # digits are in reach: then only low ones are not, the same ones after each.
                 first, last = Affine.of(0, terms[n:]).interval(symbols)
+                blocks = [value // coef for value in rest.interval(ranges)]
+                if (
+                    isinstance(split, Digits)
+                    and symbols[symbol][0] <= blocks[0]
+                    and blocks[1] < symbols[symbol][1]
+                ):
+                    raise
                 if not within(rest, first, last + 1, ranges):
                     return None
                 raise

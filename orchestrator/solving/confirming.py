@@ -1,6 +1,7 @@
 """Finished files are confirmed by z3 and by cvc5 in child processes, several at a time.
 
-A solver that crashes or hangs takes only its child with it; what is not a clean ``unsat`` stays what it was.
+A solver that crashes takes only its child with it; what is not a clean ``unsat`` stays what it was. Solvers
+have limits in steps. One that hangs all the same ends the run: no bundle says what a clock decided.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from ..children import command
+from ..errors import NoAnswer
 from .journal import Journal, key
 
-#: Wall-clock limit per file; the solvers' own step limits strike long before it.
-SECONDS = 300
+#: Wall-clock limit per file, which ends the run; the solvers' own step limits strike long before it.
+SECONDS = 600
 #: What a solver may say; only this is worth remembering.
 _CLEAN = {"unsat", "sat", "unknown"}
 
@@ -45,7 +47,10 @@ def confirm(
     jobs: int,
     step: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[Answers]:
-    """Answers to all texts, in order. Journal keys hold the whole text and the solvers' versions."""
+    """Answers to all texts, in order. Journal keys hold the whole text and the solvers' versions.
+
+    Raises :class:`NoAnswer` where a solver has none in :data:`SECONDS`.
+    """
     names = [key("confirm", versions, text) for text in texts]
     found = {i: answers for i, name in enumerate(names) if (answers := _read(journal.get(name)))}
     open_ = [i for i in range(len(texts)) if i not in found]
@@ -110,7 +115,7 @@ def _exchange(child: subprocess.Popen[str], line: str) -> Answers | str:
         with selectors.DefaultSelector() as ready:
             ready.register(child.stdout, selectors.EVENT_READ)
             if not ready.select(SECONDS):
-                return "no answer in time"
+                raise NoAnswer(f"z3 or cvc5 has no answer to a file within {SECONDS} seconds")
         return _read(json.loads(child.stdout.readline())) or "crash"
     except (OSError, ValueError):
         return "crash"

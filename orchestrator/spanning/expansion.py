@@ -100,6 +100,8 @@ class Expansion:
             if (reading.target == ref or reading.target in self.k.landmarks) and stops(str(reading.target)):
                 used = Trace(uses=(Use(reading.target, reading.at),))
                 inner = [Term(Fraction(1), (Leaf(reading.target, reading.at),), {}, used)]
+            elif reading.target == ref:
+                inner = self.opened(ref, reading.at, ranges, stops)
             else:
                 inner = self.element(reading.target, reading.at, ranges, stops)
             terms = [t.scaled(reading.coef) for t in inner]

@@ -112,7 +112,8 @@ class Spans:
     def _record(self, pieces: Sequence[tuple[Fact, AlgebraRecipe]]) -> bool:
         """Keep facts whose stages can be built; pieces that join make one fact, proved from theirs."""
         known = len(self.k.facts)
-        numbers = [self.k.add(fact, None, relates=False) for fact, _ in pieces]
+        # Until its stage is known to exist, a fact is a claim without a way: without a recipe it is given.
+        numbers = [self.k.add(fact, LayoutRecipe(), relates=False) for fact, _ in pieces]
         try:
             for number, (_, recipe) in zip(numbers, pieces, strict=True):
                 AlgebraBuilder(self.k, number, recipe).build("")
@@ -122,7 +123,7 @@ class Spans:
                     self.k.drop(number)
             return False
         for number, (_, recipe) in zip(numbers, pieces, strict=True):
-            if number >= known or self.k.recipes.get(number) == LayoutRecipe():
+            if self.k.recipes.get(number) == LayoutRecipe():
                 self.k.recipes[number] = recipe
         stated = {self.k.facts[n]: n for n in numbers}
         for fact in dict.fromkeys(join(self.model, list(stated))):

@@ -16,6 +16,7 @@ from checker import kernel
 from checker.errors import Malformed, Rejected, Undecided
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_manifest, read_proof
+from checker.reporting import reports
 from checker.rules.algebra import Algebra
 from checker.rules.model import Model
 from checker.rules.widths import check_widths
@@ -156,10 +157,15 @@ class Bundle:
         return data | tags | {"tagmanifest-sha256.txt": listing(tags)}
 
     def write(self, folder: Path) -> Path:
+        """The files; a bag has reports too, as the checker writes them."""
         for name, data in self.members().items():
             place = folder / name if self.version == 1 or name in BAG else folder / "data" / name
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
+        if self.version > 1:
+            for name, text in reports(folder)[1].items():
+                (folder / "data" / name).write_text(text)
+            seal(folder)
         return folder
 
     def examine(self) -> kernel.Examined:
@@ -336,17 +342,18 @@ def row_parallel() -> Bundle:
 (check-sat)
 (exit)
 """,
-        "0002": HEAD.format(logic="ALL")
+        "0002": HEAD.format(logic="QF_UFLIA")
         + """; all-reduce
+(declare-sort Value 0)
 (declare-fun tp () Int)
 (declare-fun z0 () Int)
 (declare-fun z1 () Int)
 ; t0 = c0:%1 all_reduce f32[4,8] ranks tp 0..1
-(declare-fun t0 (Int Int Int) Real)
+(declare-fun t0 (Int Int Int) Value)
 ; t1 = add over tp of (c0:%0 dot_general f32[4,8] ranks tp 0..1)
-(declare-fun t1 (Int Int) Real)
+(declare-fun t1 (Int Int) Value)
 ; t2 = s:%0 dot_general f32[4,8]
-(declare-fun t2 (Int Int) Real)
+(declare-fun t2 (Int Int) Value)
 (assert (! (= (t0 tp z0 z1) (t1 z0 z1)) :named def.1))
 (assert (! (= (t1 z0 z1) (t2 z0 z1)) :named hyp.2))
 (assert (! (not (= (t0 tp z0 z1) (t2 z0 z1))) :named goal))
@@ -472,8 +479,9 @@ def shards() -> Bundle:
         ]
         asserts = "".join(f"(assert (! {t} :named {k}.{n}))\n" for n, (k, t) in enumerate(lines, 1))
         files[f"000{1 + r}"] = (
-            HEAD.format(logic="ALL")
+            HEAD.format(logic="QF_UFLIA")
             + f"""; gather and flatten
+(declare-sort Value 0)
 (declare-fun dp () Int)
 (declare-fun z0 () Int)
 (declare-fun q0 () Int)
@@ -483,17 +491,17 @@ def shards() -> Bundle:
 (declare-fun q4 () Int)
 (declare-fun q5 () Int)
 ; t0 = c{r}:%1 reshape f32[12] ranks dp {r}..{r}
-(declare-fun t0 (Int Int) Real)
+(declare-fun t0 (Int Int) Value)
 ; t1 = c{r}:%0 all_gather f32[6,2] ranks dp {r}..{r}
-(declare-fun t1 (Int Int Int) Real)
+(declare-fun t1 (Int Int Int) Value)
 ; t2 = c0:x input f32[3,2] ranks dp 0..0
-(declare-fun t2 (Int Int Int) Real)
+(declare-fun t2 (Int Int Int) Value)
 ; t3 = c1:x input f32[3,2] ranks dp 1..1
-(declare-fun t3 (Int Int Int) Real)
+(declare-fun t3 (Int Int Int) Value)
 ; t4 = s:x input f32[6,2]
-(declare-fun t4 (Int Int) Real)
+(declare-fun t4 (Int Int) Value)
 ; t5 = s:%0 reshape f32[12]
-(declare-fun t5 (Int) Real)
+(declare-fun t5 (Int) Value)
 {asserts}(assert (! (not (= (t0 dp z0) (t5 z0))) :named goal))
 (check-sat)
 (exit)
@@ -619,6 +627,28 @@ def sorted_rows() -> Bundle:
     proof = {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [stage]}
     verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
     return forged(Bundle(plan, proof, {}, verdicts))
+
+
+def scheduled() -> Bundle:
+    """`staged` with a schedule: each run is cut, added and sent; what is received is waited for at once."""
+    bundle = staged()
+    lanes: list[dict[str, Any]] = [
+        {
+            "name": "first",
+            "box": {"pp": [0, 1]},
+            "events": [e for k in range(2) for e in (["run", "f", k], ["now", "pp", [["send", 0, k]]])],
+            "slots": [],
+        },
+        {
+            "name": "last",
+            "box": {"pp": [1, 2]},
+            "events": [["now", "pp", [["recv", 0, k]]] for k in range(2)],
+            "slots": [["c1", "%0", 0, 2], ["c1", "%1", 2, 1]],
+        },
+    ]
+    bundle.plan["schedule"] = {"segments": {"c0": {"f": [[0, 2]]}}, "once": {}, "lanes": lanes}
+    bundle.proof["when"] = {"times": {"first": [0, 1, 2, 3], "last": [1, 3]}}
+    return bundle
 
 
 def one_case(

@@ -16,7 +16,7 @@ from checker import solvers as replay
 from checker.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import Bundle, answers, dump, row_parallel, shards
+from samples import Bundle, answers, dump, row_parallel, scheduled, shards, staged
 
 
 def run(*args: object) -> Result:
@@ -330,3 +330,41 @@ def test_refuted_needs_its_witness(tmp_path: Path) -> None:
     bundle.extra.clear()
     result = run(bundle.write(tmp_path / "bundle"))
     assert (result.exit_code, "no witness shows it" in result.output) == (1, True)
+
+
+def test_a_schedule_has_a_line_of_its_own(tmp_path: Path) -> None:
+    found = run(scheduled().write(tmp_path / "safe"))
+    assert found.exit_code == 0, found.output
+    assert found.output.splitlines()[-1].endswith("under the stated relations, and the schedule is SAFE")
+    assert "schedule: SAFE: 6 events in 2 lanes, on 1 communicators" in found.output
+    assert "in the same run" not in found.output
+    wrong = scheduled()
+    wrong.plan["schedule"]["lanes"][0]["events"][0][2] = 1
+    found = run(wrong.write(tmp_path / "unsafe"), "--json")
+    told = json.loads(found.stdout)
+    assert (found.exit_code, told["exit_code"]) == (1, 1)
+    assert told["verdict"].startswith("UNSAFE: 1 of 1 outputs are proved, and the schedule is not safe: lane")
+    assert told["schedule"].startswith("UNSAFE: lane first: event 2 (f, run 1): f, run 1 is done again")
+    found = run(staged().write(tmp_path / "none"))
+    assert found.exit_code == 0 and "schedule: not claimed, the plan has no schedule" in found.output
+    assert "schedule:" not in run(row_parallel().write(tmp_path / "no messages")).output
+
+
+def test_a_policy_asks_for_a_schedule(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"safety":true}')
+    assert run(scheduled().write(tmp_path / "safe"), "--policy", policy).exit_code == 0
+    found = run(staged().write(tmp_path / "none"), "--policy", policy)
+    assert found.exit_code == 3
+    assert found.stdout.splitlines()[-1].startswith(
+        "UNKNOWN: the policy wants a schedule that is shown to be"
+    )
+    policy.write_text('{"safety":1}')
+    assert run(staged().write(tmp_path / "bad"), "--policy", policy).exit_code == 5
+
+
+def test_a_schedule_without_a_certificate_is_invalid(tmp_path: Path) -> None:
+    bundle = scheduled()
+    del bundle.proof["when"]
+    found = run(bundle.write(tmp_path / "bundle"))
+    assert found.exit_code == 1 and "INVALID: obligation 23 (schedule)" in found.output

@@ -18,7 +18,7 @@ from checker.reading.plan import read_plan
 from checker.reading.proof import read_manifest, read_proof
 
 sys.path.insert(0, str(Path(__file__).parent))
-from samples import row_parallel, sorted_rows, staged
+from samples import row_parallel, scheduled, sorted_rows, staged
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKER = ROOT / "checker"
@@ -79,7 +79,8 @@ def put(box: Any, path: str, value: Any) -> None:
 
 def said(part: str, path: str, value: Any, number: int = 0) -> str:
     """What the checker says of a sample after one change, made before or (`sealed`) after sealing."""
-    sample = row_parallel if number < 19 else staged if number < 22 else sorted_rows
+    late = {22: sorted_rows, 23: scheduled}
+    sample = row_parallel if number < 19 else late.get(number, staged)
     bundle = copy.deepcopy(sample())
     answers = {solver: {"0001": "unsat", "0002": "unsat"} for solver in ("z3", "cvc5")}
     data: dict[str, bytes] = {}

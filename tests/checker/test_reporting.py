@@ -71,14 +71,22 @@ def test_a_forged_report_is_named(
 
 
 @pytest.mark.parametrize("name", ["report.txt", "report.html"])
-def test_one_report_without_the_other_is_named(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Else a forger would drop the page to have the text not compared."""
+def test_a_report_that_is_missing_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Else a forger would drop the page, or both, to have them not compared."""
     (bundle / "data" / name).unlink()
     seal(bundle)
+    missing = f"INVALID: obligation 1 (members) fails: {name} is missing"
     code, lines = tv_check(bundle, monkeypatch)
-    assert code == 1 and f"{name} is not what the checker writes" in lines[-1]
+    assert (code, lines[-1]) == (1, missing)
+    (bundle / "data/report.txt").unlink(missing_ok=True)
+    (bundle / "data/report.html").unlink(missing_ok=True)
+    seal(bundle)
+    code, lines = tv_check(bundle, monkeypatch)
+    assert (code, lines[-1]) == (1, missing.replace(name, "report.txt"))
+    policy = bundle.parent / "policy.json"
+    policy.write_text('{"reports":false}')
+    code, lines = tv_check(bundle, monkeypatch, "--policy", str(policy))
+    assert code == 0 and any("were not compared" in line for line in lines), "who wants none may say so"
 
 
 def test_a_policy_may_leave_the_reports_alone_and_says_so(
@@ -97,8 +105,12 @@ def test_a_policy_may_leave_the_reports_alone_and_says_so(
 
 
 def test_older_bundles_have_no_page_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, lines = tv_check(row_parallel().write(tmp_path / "b"), monkeypatch)
-    assert code == 0 and any("were not compared" in line for line in lines)
+    old = row_parallel()
+    old.version = 1
+    for new, first in (("QF_UFLIA", "QF_UFLIRA"), ("(declare-sort Value 0)\n", ""), (" Value)", " Real)")):
+        old.files["0002"] = old.files["0002"].replace(new, first)
+    result = CliRunner().invoke(check_main, [str(old.write(tmp_path / "b"))])
+    assert result.exit_code == 0 and "were not compared" in result.output
     (tmp_path / "out").mkdir()
     result = CliRunner().invoke(main, [str(tmp_path / "b"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, "but tv-report writes one"

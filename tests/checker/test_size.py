@@ -7,11 +7,11 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 185, "language": 5_550, "reading": 14_550, "rules": 27_600, "kernel": 3_350},
-    **{"solvers": 1_500, "endings": 275, "cli": 1_750, "refuting": 11_500, "report": 13_300},
-    **{"reporting": 625, "run": 3_100},
+    **{"errors": 190, "language": 5_750, "reading": 15_450, "rules": 27_850, "kernel": 3_375},
+    **{"solvers": 1_500, "endings": 275, "cli": 1_800, "refuting": 11_500, "report": 14_400},
+    **{"reporting": 625, "run": 3_100, "scheduling": 7_500},
 }
-PROVED = 54_600
+PROVED = 56_050
 
 
 def test_every_folder_stays_within_its_budget() -> None:

@@ -994,7 +994,7 @@ def linked_folder(f: Path) -> None:
 
 
 def pipe(f: Path) -> None:
-    os.mkfifo(f / "data/report.txt")
+    os.mkfifo(f / "data/x.txt")
 
 
 @pytest.mark.parametrize(
@@ -1053,7 +1053,7 @@ def test_every_byte_of_every_file_counts(tmp_path: Path) -> None:
         with pytest.raises((Malformed, Rejected), match=re.escape(path.name)):
             accepted(place)
         path.write_bytes(whole)
-    for more in ("x", "data/x", "data/obligations/9999.smt2", "data/report.html", "manifest-md5.txt"):
+    for more in ("x", "data/x", "data/obligations/9999.smt2", "data/report.pdf", "manifest-md5.txt"):
         (place / more).write_bytes(b"")
         with pytest.raises(Rejected, match=f"{more.removeprefix('data/')} is not listed"):
             accepted(place)

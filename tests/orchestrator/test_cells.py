@@ -13,7 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certificates.plan.affine import Affine, Range
-from orchestrator.cells import MAX_CELLS, Cell, Cut, Digits, Unfollowable, explore, quotient, unlinear, within
+from orchestrator.cells import (
+    MAX_CELLS,
+    Cell,
+    Cut,
+    Digits,
+    Unfollowable,
+    explore,
+    quotient,
+    undivided,
+    unlinear,
+    within,
+)  # fmt: skip
 
 T = TypeVar("T")
 BOXES = st.dictionaries(
@@ -141,3 +152,11 @@ def test_digits_carry_a_shift() -> None:
     assert values == list(range(2, 10))
     with pytest.raises(Digits):
         quotient(Affine.symbol("i"), 4, {"i": (0, 8)})
+
+
+@pytest.mark.parametrize("form", [Affine.symbol("a") + 1, Affine.of(0, {"a": 5})])
+def test_a_box_that_must_stay_whole_is_followed_as_it_is_or_not_at_all(form: Affine) -> None:
+    with undivided():
+        assert quotient(form, 10, {"a": (0, 2)})[1] == form
+    with pytest.raises(Unfollowable, match="a is not uniform"), undivided():
+        quotient(form, 10, {"a": (0, 20)})

@@ -16,7 +16,7 @@ import pytest
 from certificates.bundle.bundle import REPORTS
 from certificates.plan.plan import Plan
 from orchestrator import children
-from orchestrator.children import Checked, _checked, command, run_checker, write_reports
+from orchestrator.children import Checked, _checked, command, run_checker, schedule_said, write_reports
 from orchestrator.emit import emit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
@@ -114,3 +114,12 @@ def test_a_checker_that_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("orchestrator.children.command", lambda *_: words)
     with pytest.raises(OSError, match=r"the checker wrote no report\.txt: out of luck"):
         write_reports(tmp_path / "nowhere")
+
+
+def test_what_the_checker_does_not_call_safe_is_not() -> None:
+    said = b"PROVED: all\n\nSchedule\n  SAFE: 3 events\n\nClaim\n"
+    assert schedule_said(said) == "SAFE: 3 events"
+    assert schedule_said(b"NO CERTIFICATE: why\n") == (
+        "UNSAFE: the checker says nothing of the schedule, but NO CERTIFICATE: why"
+    )
+    assert schedule_said(b"").startswith("UNSAFE: ") and schedule_said(b"Schedule").startswith("UNSAFE: ")

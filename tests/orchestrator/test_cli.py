@@ -18,7 +18,7 @@ from certificates.plan.writing import dump
 from orchestrator import cli
 from orchestrator.children import Checked
 from orchestrator.cli import emit_main, verify_main
-from orchestrator.emit import Emission
+from orchestrator.emission import Emission
 from tests.corpus.mutate import mutants
 
 ROOT = Path(__file__).resolve().parents[2]

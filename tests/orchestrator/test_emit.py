@@ -22,6 +22,7 @@ from checker.solvers import obligations_digest
 from orchestrator import emit as emission
 from orchestrator.children import Checked, command, run_checker
 from orchestrator.emit import emit
+from orchestrator.evaluating.network import SPEED, Work
 from orchestrator.progress import Progress
 from orchestrator.proving.engine import Engine
 from orchestrator.refuting import witnessing
@@ -185,11 +186,39 @@ def test_a_witness_that_the_checker_does_not_replay_refutes_nothing(
     assert not (tmp_path / "b" / "witness.json").exists()
 
 
-def test_the_search_for_a_witness_ends_in_time() -> None:
+def test_the_search_for_a_witness_ends_after_so_many_steps() -> None:
     """512 ranks have more tensors than a minute, or the memory, is enough for."""
-    plan, start = load(LARGE), time.monotonic()
-    assert search(plan, budget=1.0) is None
-    assert time.monotonic() - start < 15
+    work = Work()
+    assert search(load(LARGE), budget=0.5, work=work) is None
+    assert SPEED / 2 < work.steps < 1.1 * SPEED
+
+
+class Clocks:
+    """A machine on which hours pass between two looks at a clock."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_slow_and_fast_machines_write_the_same_bytes(
+    mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Witness, cause and suggestion of a refuted plan included: what is given up is counted in steps."""
+    broken, written = mutant(mlp, "duplicate", "tanh"), []
+    for step, jobs in ((1e-9, 2), (3600.0, 1)):
+        clock = Clocks(step)
+        with monkeypatch.context() as patch:
+            for name in ("monotonic", "time", "perf_counter", "process_time"):
+                patch.setattr(time, name, clock)
+            done = emit(broken, tmp_path / "b", jobs=jobs, witness_seconds=3)
+        assert done.exit_code == 1 and clock.now >= step, "a clock is read, for progress"
+        files = {p.relative_to(tmp_path / "b"): p.read_bytes() for p in (tmp_path / "b").rglob("*.*")}
+        written.append((done.cause, files))
+    assert written[0] == written[1] and written[0][0] is not None
 
 
 # --- without solvers ---------------------------------------------------------------------------------------

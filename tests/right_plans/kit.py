@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from certificates.authoring.build import ProgramBuilder, build_plan, full_box
 from certificates.plan.placements import Placement, Replicate, Shard, relate
 from certificates.plan.plan import Mesh, Plan, RankClass, Relation
 from certificates.plan.program import Program
+from orchestrator.evaluating import interpreter, scatter
 
 from ..orchestrator.plans import Layout, Write
 
@@ -38,3 +41,12 @@ def placed(
     """A tensor by its placements, where all ranks run one program."""
     classes = [RankClass("c0", full_box(mesh), Program({}, (), {}))]
     return relate(name, shape, placements, Mesh(dict(mesh)), classes)
+
+
+def differs(plan: Plan) -> bool:
+    """Whether outputs differ on random numbers, by the interpreter."""
+    rng = np.random.default_rng(1)
+    inputs = scatter.random_inputs(plan, rng)
+    spec = interpreter.run_specification(plan, inputs)
+    ranks = interpreter.run_plan(plan, scatter.scatter_inputs(plan, inputs, rng))
+    return bool(scatter.compare_outputs(plan, spec, ranks, 1e-9))

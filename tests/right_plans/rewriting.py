@@ -19,10 +19,14 @@ from certificates.plan.plan import Plan, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.types import TensorType
 
+from .kit import differs
+
 #: A rewriting of one op, or nothing where it does not fit.
 Rule = Callable[["Place"], Value | None]
 #: By the op that it rewrites, or ``pointwise``.
 RULES: dict[str, list[Rule]] = {}
+#: Ops of a plan that are doubled in turn until an output differs.
+MAX_SPOILED = 20
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -91,7 +95,7 @@ class Place:
 
 
 def rewritten(plan: Plan, seed: int, rate: float = 0.35, spoiled: bool = False) -> Plan:
-    """A plan of other programs; with ``spoiled``, one op of them is doubled, negated or left out."""
+    """A plan of other programs; with ``spoiled``, one op of them is doubled."""
     rng = random.Random(f"{plan.name} {seed}")
     alone = len(plan.classes) == 1
     victim = rng.randrange(1 << 30) if spoiled else None
@@ -99,6 +103,15 @@ def rewritten(plan: Plan, seed: int, rate: float = 0.35, spoiled: bool = False) 
     new = replace(plan, name=f"{plan.name}-{seed}", classes=classes)
     check_plan(new)
     return new
+
+
+def spoiled(plan: Plan) -> Plan:
+    """A wrong twin of any plan: one op is doubled, and outputs differ for that."""
+    seeds = (rewritten(plan, seed, rate=0, spoiled=True) for seed in range(MAX_SPOILED))
+    found = next(filter(differs, seeds), None)
+    if found is None:
+        raise ValueError(f"{plan.name}: no output depends on the ops that were doubled")
+    return found
 
 
 def _class(

@@ -156,7 +156,7 @@ def _index_put(
 def _one_hot(c: Context, at: Places) -> Value:
     """[axes of the index, elements looked up]: is this the element?"""
     rank = len(at.shape)
-    numbers = c.b.iota(rank, (*at.shape, at.size), at.index.dtype)
+    numbers = c.b.iota(rank, (*at.index.shape, at.size), at.index.dtype)
     return c.b.compare("EQ", numbers, c.b.insert(at.index, rank, at.size))
 
 

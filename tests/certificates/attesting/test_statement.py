@@ -21,6 +21,7 @@ FOUND: dict[str, Any] = {
         "not_claimed": [],
         "domains_not_shown": ["d"],
         "outside": ["o"],
+        "schedule": "SAFE: 6 events",
         "algebra": 1,
         "stages": 2,
         "cases": 2,
@@ -35,6 +36,7 @@ def test_a_certificate_says_what_was_claimed_assumed_and_trusted() -> None:
     predicate = statement.pop("predicate")
     assert statement == {"_type": STATEMENT, "subject": [ABOUT], "predicateType": CERTIFICATE}
     assert predicate["claim"]["outputs"] == ["y = y"] and predicate["claim"]["holds"] == "after every step"
+    assert predicate["schedule"] == "SAFE: 6 events"
     assert (predicate["assumptions"], predicate["domainsNotShown"], predicate["outside"]) == (
         ["a"],
         ["d"],
@@ -68,9 +70,10 @@ def test_a_summary_tells_the_result_under_a_policy(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text("{}")
     passed = summed(0, FOUND, tmp_path / "policy.json")
     assert passed["verificationResult"] == "PASSED"
-    assert passed["verifiedLevels"] == ["TRAINVERIFY_STEP", "TRAINVERIFY_EVERY_STEP"]
+    levels = ["TRAINVERIFY_STEP", "TRAINVERIFY_EVERY_STEP", "TRAINVERIFY_SAFE_SCHEDULE"]
+    assert passed["verifiedLevels"] == levels
     assert passed["policy"]["digest"]["sha256"] == hashlib.sha256(b"{}").hexdigest()
-    assert summed(0, FOUND | {"invariant": False})["verifiedLevels"] == ["TRAINVERIFY_STEP"]
+    assert summed(0, FOUND | {"invariant": False, "schedule": ""})["verifiedLevels"] == levels[:1]
     for code in (1, 3, 4, 5):
         failed = summed(code, {})
         assert (failed["verificationResult"], failed["verifiedLevels"]) == ("FAILED", ["FAILED"])

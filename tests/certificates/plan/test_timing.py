@@ -80,7 +80,7 @@ def scattered(document: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda d: d.update(version=1), "time axes and messages need version 2"),
+        (lambda d: d.update(version=1), "time axes, messages and schedules need version 2"),
         (lambda d: d.update(time=[["dp", 2]]), "distinct names"),
         (lambda d: d.update(time=[["mb", 0]]), "time axis 'mb' of size 0"),
         (lambda d: d["groups"].update(g={"axes": ["mb", "dp"]}), "is not over time axes only"),

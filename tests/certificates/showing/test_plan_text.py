@@ -23,9 +23,12 @@ from certificates.showing.plan_text import (
     program_text,
     relation_text,
     relations_text,
+    schedule_text,
     value_text,
 )
 from certificates.words import clean
+from tests.pipeline_plans import pipeline
+from tests.schedule_plans import by_torch
 
 T = TensorType.parse
 DP = Affine.symbol("dp")
@@ -213,3 +216,16 @@ def test_a_padded_input_says_so() -> None:
     assert relation_text(plan, plan.inputs[0], "input") == [
         "x : f32[6] as f32[4] = Shard(0) over dp (padded)"
     ]
+
+
+def test_a_schedule_is_told_event_by_event() -> None:
+    plan = by_torch("1F1B", 2, 2)
+    lines = plan_text(plan)
+    at = lines.index("schedule")
+    assert "schedule: 29 events in 2 lanes" in lines[:at]
+    assert "segment f0 of class c0: ops 0..3" in lines[at:] and "once in class c0: update, 2000" in lines[at:]
+    assert "lane rank0 on pp 0, dp 0..1 {" in lines[at:]
+    assert "     0 run f0 0" in lines[at:] and any("wait for" in line for line in lines[at:])
+    assert any(line.endswith("post on pair_0_1: send 1 of run 0") for line in lines[at:])
+    assert any("in slots" in line and line.endswith("in turn") for line in lines[at:])
+    assert schedule_text(pipeline(2, 1, 2)) == []

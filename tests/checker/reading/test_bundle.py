@@ -13,6 +13,7 @@ import pytest
 
 from checker.errors import Malformed
 from checker.reading import bundle as folders
+from checker.reporting import NAMES
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import BAG, row_parallel
@@ -22,7 +23,15 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_parallel().write(tmp_path / "b")
     found = folders.read_bundle(folder)
     assert sorted(found) == sorted(
-        (*BAG, "manifest.json", "obligations/0001.smt2", "obligations/0002.smt2", "plan.json", "proof.json")
+        (
+            *BAG,
+            *NAMES,
+            "manifest.json",
+            "obligations/0001.smt2",
+            "obligations/0002.smt2",
+            "plan.json",
+            "proof.json",
+        )
     )
     assert found["plan.json"] == (folder / "data/plan.json").read_bytes()
     (tmp_path / "link").symlink_to(folder)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from xml.etree import ElementTree
 
 import pytest
 
 from checker.report.findings import Findings
-from checker.report.mathematics import html, parsed, written
+from checker.report.mathematics import BEGIN, html, parsed, written
 
 
 def said(term: str) -> str:
-    return unescape(re.sub("<[^>]*>", "", html(parsed(term))))
+    """The text of a formula: signs with spaces around them as browsers set them, a fraction as a / b."""
+    made = re.sub(r"<mfrac>(<m\w>\d+</m\w>)", r"\1<mo>/</mo>", html(parsed(term)).replace(BEGIN, "<mo>"))
+    made = re.sub(r"<mo>([^<\[\](),…]+)</mo>", r" \1 ", made).replace("<mo>,</mo>", ", ")
+    return re.sub(r"\s+", " ", unescape(re.sub("<[^>]*>", "", made))).strip()
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,23 @@ def said(term: str) -> str:
 )
 def test_formulas(term: str, want: str) -> None:
     assert said(term) == want
+
+
+def test_formulas_are_mathml_of_its_core() -> None:
+    """Browsers lay out nothing else without a script; a formula of theirs has one root and is well-formed."""
+    core = {"math", "mi", "mn", "mo", "msub", "mfrac", "mtext"}
+    for term in ("(= (t0 dp z0) (* (/ 1.0 3.0) (t1 (+ (* 4096 dp) z0))))", "(ite (< a 1) neg_inf (- e1))"):
+        (root,) = ElementTree.fromstring(f"<p>{html(parsed(term)).replace('&nbsp;', ' ')}</p>")
+        assert root.tag == "math" and {element.tag for element in root.iter()} <= core
+        assert all((len(e) == 2) == (e.tag in ("msub", "mfrac")) for e in root.iter() if e is not root)
+
+
+def test_a_long_formula_has_places_to_end_a_line_at() -> None:
+    """On phones and paper it would be cut: browsers do not break the lines of MathML."""
+    term = "(= (t0 z0) (+ " + " ".join(f"(t{i} z0 z1)" for i in range(1, 9)) + "))"
+    rows = ElementTree.fromstring(f"<p>{html(parsed(term))}</p>")
+    assert [(row.tag, row[0].text) for row in rows][1:] == [("math", "=")] + [("math", "+")] * 7
+    assert all(row.tail == " " for row in rows[:-1])
 
 
 def test_a_term_without_end_is_cut() -> None:

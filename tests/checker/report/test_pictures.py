@@ -7,7 +7,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from checker.report.findings import Findings
-from checker.report.pictures import MOST, PANELS, Node, cut, graph_svg, mesh_svg, positions
+from checker.report.pictures import MOST, PANELS, Node, cut, graph_svg, mesh_svg, middle, positions
 
 
 def drawn(svg: str) -> list[str]:
@@ -52,6 +52,11 @@ def test_a_graph_runs_down_and_escapes_names() -> None:
 
 
 def test_long_names_are_cut() -> None:
+    assert middle("f32[4096,8192] train.py:1") == "f32[4096,8192] train.py:1"
+    long = middle("bf16[1,8192,128,64] torchtitan/models/common/attention.py:830")
+    assert len(long) == 31 and long.startswith("bf16[1,8192") and long.endswith("ention.py:830"), (
+        "the line stays"
+    )
     assert cut("a" * 27) == "a" * 27 and cut("a" * 28) == "a" * 26 + "…"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dumps
 from checker.reading.plan import read_plan
@@ -59,6 +60,28 @@ def test_right_plans_have_equal_numbers(any_plan: Plan, tmp_path: Path) -> None:
 
 def test_messages_and_runs_are_evaluated(tmp_path: Path) -> None:
     both_sides_agree(pipeline(2, 2, 2), tmp_path)
+
+
+def test_receives_in_front_of_sends_are_evaluated(tmp_path: Path) -> None:
+    """Both ranks receive first: no order of whole programs evaluates them, dataflow does."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[2]") * 4)
+    first, last = (ProgramBuilder({"pp": 2}, box={"pp": (r, r + 1)}) for r in range(2))
+    a = first.recv("f32[2]", 1, pp=1)
+    first.send(first.input("x", "f32[2]") * 2, 0, pp=1)
+    first.output("y", a + first.recv("f32[2]", 2, pp=1))
+    b = last.recv("f32[2]", 0, pp=0)
+    twice = last.input("x", "f32[2]") * 2
+    last.send(twice, 1, pp=0)
+    last.send(b * 1, 2, pp=0)
+    last.output("y", b + twice)
+    programs = [first.build(), last.build()]
+    plan = build_plan(
+        name="swap", mesh={"pp": 2}, specification=spec.build(),
+        classes={f"c{r}": ({"pp": (r, r + 1)}, p) for r, p in enumerate(programs)},
+        inputs={"x": {}}, outputs={"y": {}}, given=["x"],
+    )  # fmt: skip
+    both_sides_agree(plan, tmp_path)
 
 
 def both_sides_agree(any_plan: Plan, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -108,6 +109,8 @@ def test_a_file_declares_what_occurs_in_its_order() -> None:
          "ALL"),
         ("(declare-fun z0 () Int)|(assert (! (not (= (to_real z0) (to_real z0))) :named goal))", "ALL"),
         ("(declare-fun t0 () Real)|(assert (! (= t0 (to_real 3)) :named def.1))", "ALL"),
+        ("(declare-fun z0 () Int)|(declare-fun t0 () Value)|(assert (! (= t0 t0) :named goal))", "QF_UFLIA"),
+        ("(declare-fun t0 () Value)|(assert (! (= t0 t0) :named goal))", "QF_UF"),
     ],
 )  # fmt: skip
 def test_the_logic_is_the_least_of_the_standard(lines: str, logic: str) -> None:
@@ -120,3 +123,53 @@ def test_bundles_of_version_1_keep_their_logics() -> None:
         text = file_text(prefix, 1, "t", "unsat", [], [("goal", "true")], str, str)
         assert b"(set-logic " + logic + b")" in text
         assert b"(set-logic QF_UF)" in file_text(prefix, 2, "t", "unsat", [], [("goal", "true")], str, str)
+
+
+X, Y, N = Tensor("s", "x"), Tensor("s", "y"), Tensor("s", "n")
+SIGNATURES = {X: "(Int) Real", Y: "() Real", N: "(Int) Int"}
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        ("=", Y, ("+", (X, A), Y)),
+        ("=", Y, ("-", (X, A))),
+        ("=", Y, ("*", "3.0", (X, A))),
+        ("=", Y, ("ite", ("<", A, "3"), (X, A), "0.0")),
+        ("=", Y, "(- (/ 1.0 3.0))"),
+        ("<", (X, A), Y),
+        ("=", Y, ("ite", (">=", (X, A), Y), (X, A), Y)),
+        ("=>", ("<=", ("ite", ("=", A, "3"), (X, A), Y), Y), "true"),
+        ("=", Y, ("fexp", ("+", ("mul", Y, Y), "neg_inf"))),
+        ("<=", "neg_inf", Y),
+        ("=", Y, ("to_real", A)),
+        ("not", ("=", Y, ("ite", ("<", ("fexp", Y), ("fexp", Y)), Y, Y))),
+    ],
+)
+def test_what_is_computed_is_a_real(term: object) -> None:
+    """A sum of values of a free sort has no meaning: solvers would refuse the file."""
+    text = file_text("t", 2, "t", "unsat", ["a"], [("goal", term)], SIGNATURES.__getitem__, str).decode()
+    assert "Value" not in text and re.search(r"^\(declare-fun t\d \(\) Real\)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("term", "logic"),
+    [
+        (("=", Y, (X, Affine.total([(3, A), (1, Affine(-2))]))), "QF_UFLIA"),
+        (("=>", ("<", A, "3"), ("=", Y, ("ite", ("<=", (N, A), "(- 3)"), (X, A), "pos_inf"))), "QF_UFLIA"),
+        (("=", ("mul", Y, ("recip", Y)), ("fexp", Y)), "QF_UF"),
+        (("and", ("<=", "0", A), ("=", Y, Y)), "QF_UFLIA"),
+        (("=", Y, "neg_inf"), "QF_UF"),
+    ],
+)
+def test_what_is_only_passed_on_is_of_a_free_sort(term: object, logic: str) -> None:
+    """No solver has to join two theories of numbers where one of them says nothing."""
+    text = file_text("t", 2, "t", "unsat", ["a"], [("goal", term)], SIGNATURES.__getitem__, str).decode()
+    assert f"(set-logic {logic})\n" in text and "Real" not in text
+    lines = text.split("\n")
+    assert lines[lines.index("; t") + 1] == "(declare-sort Value 0)"
+
+
+def test_the_free_sort_is_declared_where_it_is_used() -> None:
+    text = file_text("t", 2, "t", "unsat", ["a"], [("goal", ("<=", "0", A))], str, str)
+    assert b"Value" not in text and b"(set-logic QF_LIA)" in text

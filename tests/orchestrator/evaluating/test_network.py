@@ -110,7 +110,7 @@ def test_a_long_chain_needs_no_deep_stack() -> None:
 def test_work_ends_after_the_last_step() -> None:
     """The same on every machine, where a deadline would not be."""
     expansion = expanded(ranks(lambda b: b.output("y", b.tanh(b.tanh(b.input("x", "f32[4]"))))))
-    expansion.network.last = 2
+    expansion.network.work.last = 2
     with pytest.raises(OutOfTime):
         node(expansion, 0)
 

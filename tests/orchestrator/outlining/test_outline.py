@@ -20,7 +20,8 @@ from certificates.plan.plan import Plan
 from certificates.plan.program import Program
 from certificates.plan.reading import loads
 from certificates.plan.writing import dump, dumps, to_json
-from orchestrator.emit import Emission, emit
+from orchestrator.emission import Emission
+from orchestrator.emit import emit
 from orchestrator.evaluating.interpreter import run_plan, run_specification
 from orchestrator.evaluating.scatter import random_inputs, scatter_inputs
 from orchestrator.outlining import outline as outlining

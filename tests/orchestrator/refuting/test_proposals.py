@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -11,6 +10,7 @@ from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.checking import check_plan
 from certificates.plan.placements import Placement, Replicate, Shard
 from certificates.plan.plan import Plan
+from orchestrator.evaluating.network import Work
 from orchestrator.refuting.edits import Edit, numbered
 from orchestrator.refuting.proposals import Proposals
 from orchestrator.refuting.search import search
@@ -31,7 +31,7 @@ def trials(plan: Plan) -> Trials:
     """On the inputs of a witness, as a diagnosis has them."""
     witness = search(plan)
     assert witness is not None
-    return Trials.of(plan, witness.inputs, math.inf)
+    return Trials.of(plan, witness.inputs, Work())
 
 
 def proposed(plan: Plan, found: Trials) -> list[Edit]:

@@ -53,7 +53,7 @@ def test_a_multiple_is_told_by_its_factor(factor: int) -> None:
     found = standings(plan)
     product = op_of(plan, "multiply")
     assert found.of(0, product.out)[0] == Standing(Fraction(factor), (), plan.specification.outputs["y"])
-    assert list(found.factors([("c0", product)])) == [factor]
+    assert next(found.factors([("c0", product)])) == factor
     assert list(found.factors([("c0", op_of(plan, "tanh"))])) == []
     assert not found.lost(0, product.out)
 

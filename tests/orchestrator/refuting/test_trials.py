@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import time
 
 import pytest
 
 from certificates.plan.plan import Plan
 from orchestrator.errors import OutOfTime
+from orchestrator.evaluating.network import SPEED, Work
 from orchestrator.refuting.edits import Edit
 from orchestrator.refuting.scenarios import random_inputs
 from orchestrator.refuting.trials import Trials
@@ -18,8 +18,8 @@ from orchestrator.refuting.trials import Trials
 from .test_diagnose import unreduced
 
 
-def trials(plan: Plan, deadline: float = math.inf) -> Trials:
-    return Trials.of(plan, random_inputs(plan, random.Random(3)), deadline)
+def trials(plan: Plan, seconds: float = math.inf) -> Trials:
+    return Trials.of(plan, random_inputs(plan, random.Random(3)), Work(last=seconds * SPEED))
 
 
 def renamed(plan: Plan, out: str, name: str) -> Plan:
@@ -93,7 +93,7 @@ def test_a_mistake_of_one_class_is_seen_at_its_ranks_only(uneven: Plan) -> None:
 
 
 def test_it_ends_when_the_time_is_over(mlp: Plan) -> None:
-    found = trials(mlp, time.monotonic() - 1)
+    found = trials(mlp, 0)
     with pytest.raises(OutOfTime):
         found.repairs(mlp, [0])
 

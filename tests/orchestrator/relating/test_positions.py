@@ -13,7 +13,7 @@ from orchestrator.relating.ledger import Reading
 from orchestrator.relating.positions import Positions
 from orchestrator.solving.cores import Cores
 
-from ..plans import pair
+from ..plans import CORES, pair, unproved
 
 
 def related(rows: str) -> list[str]:
@@ -83,3 +83,58 @@ def test_a_position_lies_between_its_ends() -> None:
     assert positions.bounds(Reading(Fraction(1), "s:%0", at), whole.ranges) == (0, 7)
     assert positions.bounds(Reading(Fraction(-2), "s:%0", at), whole.ranges) == (-14, 0)
     assert positions.bounds(Reading(Fraction(1), "s:x", at), whole.ranges) is None
+
+
+def looked_up(rows: str) -> list[str]:
+    """What a rank's look-up in the table of learned places is, as ``rows`` says."""
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("y", b.input("x", "f32[8,3]") + b.gather(b.input("w", "f32[16,3]"), b.iota("i64[8]", 0)))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, w, own = b.input("x", "f32[4,3]"), b.input("w", "f32[16,3]"), b.iota("i64[4]", 0)
+        first = b.constant(b.axis_index("tp").scale(13 if rows == "beyond the table" else 4), "i64[4]")
+        where = {"the rank's": own + first, "its first": own, "squares": own * own}.get(rows, own + first)
+        b.output("y", x + b.gather(w, where))
+
+    engine = Engine(
+        pair({"tp": 2}, spec, plan, {"x": {"tp": Shard(0)}, "w": {}}, {"y": {"tp": Shard(0)}}), CORES
+    )
+    engine.relate()
+    (gather,) = (f"c0:{op.out}" for op in engine.plan.classes[0].program.ops if op.name == "gather")
+    numbers = engine.knowledge.hops.get(gather, [])
+    for number in numbers:
+        engine.prove(number)
+    return [str(engine.knowledge.facts[n]).partition(" = ")[2].partition(" for ")[0] for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ("the rank's", ["c0:w[tp, 4*tp + z0, z1]"]),
+        ("its first", ["c0:w[tp, z0, z1]"]),
+        ("squares", []),
+        ("beyond the table", []),
+    ],
+)
+def test_a_look_up_at_positions_is_a_part_of_the_table(rows: str, found: list[str]) -> None:
+    assert looked_up(rows) == found
+
+
+def picked(b: ProgramBuilder, length: int, *, shifted: bool = False) -> Value:
+    """``table[rows[:, None], places]``, as a mask asks in which packed sequence a place is."""
+    table = b.input("t", f"f32[{length},5]")
+    places = b.broadcast(b.iota("i64[4]", 0), (length, 4), (1,))
+    return b.gather(table, places + 1 if shifted else places, axis=1, batch_dims=1)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_look_ups_row_by_row_are_those_of_the_specification(shifted: bool) -> None:
+    plan = pair(
+        {"dp": 2},
+        lambda b: b.output("y", picked(b, 6)),
+        lambda b: b.output("y", picked(b, 3, shifted=shifted)),
+        {"t": {"dp": Shard(0)}},
+        {"y": {"dp": Shard(0)}},
+    )
+    assert bool(unproved(plan)) == shifted

@@ -88,3 +88,23 @@ def test_a_partner_that_repeats_a_mask_along_blocks_is_read_block_by_block() -> 
     numbers = Numbers(plan)
     assert proposed and done
     assert [numbers.failure(f) for facts in proposed for f in facts if numbers.failure(f)] == []
+
+
+def test_a_partner_that_reads_a_concatenation_is_read_in_its_pieces() -> None:
+    """Rows chosen by their number, where the specification puts two tensors one after the other."""
+
+    def chosen(b: ProgramBuilder, x: Value, u: Value, v: Value) -> Value:
+        first = b.compare(b.iota("i64[8,3]", 0), 3, "LT")
+        return x + b.select(first, b.pad(u, (0, 0), (5, 0)), b.pad(v, (3, 0), (0, 0)))
+
+    def joined(b: ProgramBuilder, x: Value, u: Value, v: Value) -> Value:
+        return x + b.concatenate([u, v], 0)
+
+    given = {"x": ("f32[8,3]", "f32[8,3]", {}), "u": ("f32[3,3]",) * 2, "v": ("f32[5,3]",) * 2}
+    plan = formulas({"dp": 2}, joined, chosen, {n: (g[0], g[1], {}) for n, g in given.items()})
+    proposed, knowledge, done = guesses(plan, keep=True)
+    (facts,) = proposed
+    assert sorted(str(f.rhs) for f in facts) == ["s:u", "s:v"]
+    numbers = Numbers(plan)
+    assert [numbers.failure(f) for f in facts] == [None] * len(facts)
+    assert done and all(numbers.failure(knowledge.facts[n]) is None for n in knowledge.by_lhs[last(plan)])

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from fractions import Fraction
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -150,3 +151,15 @@ def test_pieces_of_one_line_become_one() -> None:
     assert line.rhs_index == (z.scale(5),)
     apart = [pieces[0], Fact("s:a", "s:b", (("z0", 3, 5),), (z,), (z + 3,))]
     assert len(merge(apart)) == 2, "position 2 was not spoken of"
+
+
+@pytest.mark.parametrize("rows", [2, 1000])
+def test_rows_without_their_last_place_are_one_part_however_many_there_are(rows: int) -> None:
+    """Not a part for each row: the row is a digit, and the place is cut."""
+    fact, ranges = [Affine.of(0, {"z0": 8, "z1": 1})], {"z0": (0, rows), "z1": (0, 7)}
+
+    def solved(cell: Cell) -> dict[str, Affine] | None:
+        return solve(fact, ranges, [cell.at["o"]], cell.ranges)
+
+    parts = explore(Cell.whole({"o": (0, 8 * rows)}), solved)
+    assert [found is None for _, found in parts] == [False, True]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import NoAnswer
 from orchestrator.solving import confirming
 from orchestrator.solving.confirming import Answers, confirm
 from orchestrator.solving.cores import VERSIONS
@@ -41,7 +42,6 @@ def test_one_solver_is_not_enough() -> None:
     ("child", "answer"),
     [
         ("import sys, os; sys.stdin.readline(); os._exit(1)", "crash"),
-        ("import sys, time; sys.stdin.readline(); time.sleep(60)", "no answer in time"),
         ("print('[1]', flush=True); input()", "crash"),
         ("raise SystemExit(0)", "crash"),
     ],
@@ -50,8 +50,18 @@ def test_a_child_that_fails_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch, child: str, answer: str
 ) -> None:
     monkeypatch.setattr(confirming, "command", lambda *_: [sys.executable, "-c", child])
-    monkeypatch.setattr(confirming, "SECONDS", 2)
     assert confirm([UNSAT, SAT], Journal(), VERSIONS, 2) == [Answers(answer, answer)] * 2
+
+
+def test_a_solver_that_hangs_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a slow machine would write another bundle than a fast one."""
+    hung = "import sys, time; sys.stdin.readline(); time.sleep(60)"
+    monkeypatch.setattr(confirming, "command", lambda *_: [sys.executable, "-c", hung])
+    monkeypatch.setattr(confirming, "SECONDS", 1)
+    journal = Journal()
+    with pytest.raises(NoAnswer, match="no answer to a file within 1 seconds"):
+        confirm([UNSAT, SAT], journal, VERSIONS, 2)
+    assert len(journal) == 0
 
 
 def test_a_crash_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

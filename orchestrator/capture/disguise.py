@@ -1,0 +1,106 @@
+"""What code asks of a tensor itself, and a trace would answer otherwise than a job: its class and its text.
+
+Under a trace every tensor is a ``FakeTensor``. Code that asks for a class (``type(p) is nn.Parameter``, a
+table of handlers by ``type(t)``) is told the class that the tensor has in a job; Python lets nobody change
+what ``t.__class__`` says. The text of a tensor holds values, of which a trace has none: it can be printed,
+and what decides by it is refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+
+from .recorder import is_users
+
+#: What can be done with a text that decides nothing: make, show and lengthen it.
+_SHOWS = {*dir(object), "__add__", "__getnewargs__", "__rmod__", "encode"} - {
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"),
+}
+
+
+@contextmanager
+def disguised(*functions: Callable[..., object]) -> Iterator[None]:
+    """While a definition is traced, its tensors say that they are of the classes they have in a job.
+
+    In every module outside PyTorch and Python's library, and where ``functions`` are defined: there the
+    name ``type`` is a :class:`_Type`.
+    """
+    scopes = [vars(m) for m in list(sys.modules.values()) if is_users(getattr(m, "__file__", None) or "<")]
+    scopes += [
+        f.__globals__ for f in functions if isinstance(f, FunctionType) and is_users(f.__code__.co_filename)
+    ]
+    told = [s for s in {id(s): s for s in scopes}.values() if "type" not in s]
+    for scope in told:
+        scope["type"] = _Type
+    try:
+        with patch.object(FakeTensor, "__repr__", _text):
+            yield
+    finally:
+        for scope in told:
+            scope.pop("type", None)
+
+
+def class_of(tensor: Tensor) -> builtins.type:
+    """The class of a tensor in a job: that of a parameter, or of a tensor."""
+    parameter: builtins.type = nn.Parameter
+    return parameter if getattr(tensor, "_is_param", False) else Tensor
+
+
+class _Asked(type):
+    """Of :class:`_Type`, which is called as ``type`` is, and stands for it in ``isinstance``."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not _Type:
+            return super().__call__(*args, **kwargs)
+        if len(args) != 1 or kwargs:
+            return builtins.type(*args, **kwargs)
+        found = builtins.type(args[0])
+        if found is FakeTensor:
+            return class_of(args[0])
+        return _Type if found in (builtins.type, _Asked) else found
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, builtins.type) if cls is _Type else super().__instancecheck__(value)
+
+    def __subclasscheck__(cls, other: builtins.type) -> bool:
+        return issubclass(other, builtins.type) if cls is _Type else super().__subclasscheck__(other)
+
+
+class _Type(type, metaclass=_Asked):
+    """``type`` as a user's module sees it."""
+
+
+class Text(str):
+    """The text of a tensor without values: whoever looks into it is refused."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> Text:
+        return Text(str.__add__(self, other))
+
+
+def _text(self: FakeTensor) -> Text:
+    return Text(Tensor.__repr__(self))
+
+
+def _asked(name: str) -> Callable[..., Any]:
+    def method(self: Text, *args: Any, **kwargs: Any) -> Any:
+        raise DataDependentOutputException(f"str.{name}")
+
+    return method
+
+
+_QUERIES: Mapping[str, Callable[..., Any]] = {
+    name: _asked(name) for name in dir(str) if name not in _SHOWS and callable(getattr(str, name))
+}
+for _name, _method in _QUERIES.items():
+    setattr(Text, _name, _method)

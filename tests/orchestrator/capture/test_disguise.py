@@ -1,0 +1,102 @@
+"""Code that asks for the class of a tensor, or looks into its text, does under a trace what a job does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from orchestrator.capture import Batch, Definition
+from orchestrator.capture.disguise import disguised
+from orchestrator.capture.refusals import refused
+from orchestrator.capture.tracing import trace
+
+HANDLERS: dict[type, float] = {Tensor: 3.0, nn.Parameter: 5.0}
+
+
+def factors(text: Callable[[Tensor], object]) -> Definition:
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, Tensor]:
+        loss = F.mse_loss(model(batch["x"]), batch["x"])
+        loss.backward()
+        for p in model.parameters():
+            if type(p) is nn.Parameter and type(p.grad) is Tensor:
+                p.grad.mul_(HANDLERS[type(p)] * HANDLERS[type(p.detach())])
+            if text(loss.detach()):
+                p.grad.mul_(2)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {}
+
+    return Definition(
+        name="asked",
+        mesh={"dp": 2},
+        build=lambda: nn.Linear(3, 3, bias=False),
+        parallelize=lambda model, _: model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        step=step,
+        batch={"x": Batch((4, 3))},
+    )
+
+
+def constants(made: Definition) -> list[object]:
+    drafts = trace(made, None).program.drafts
+    return [d.attr("value") for d in drafts if d.name == "constant"]
+
+
+def test_a_step_that_asks_for_classes_does_what_it_does_in_a_job() -> None:
+    assert "15" in map(str, constants(factors(lambda t: False)))
+
+
+def test_what_is_printed_is_no_question(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "15" in map(str, constants(factors(lambda t: print("loss", t, str(t) + "\n"))))
+    assert "loss FakeTensor(" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda t: "nan" in str(t),
+        lambda t: str(t).startswith("tensor(9"),
+        lambda t: repr(t) == "tensor(0.)",
+        lambda t: len(str(t) + "!") > 40,
+        lambda t: hash(str(t)) % 2,
+        lambda t: float(str(t)[7:-1]) > 1,
+    ],
+)
+def test_who_looks_into_the_text_of_a_tensor_is_refused(asks: Callable[[Tensor], object]) -> None:
+    with pytest.raises(DataDependentOutputException) as told:
+        trace(factors(asks), None)
+    assert refused(told.value).message.startswith("the value of a tensor becomes a Python number, or decides")
+
+
+def test_what_type_is_otherwise_stays() -> None:
+    def ask() -> None:
+        class Meta(type):
+            pass
+
+        class Made(metaclass=Meta):
+            pass
+
+        assert type(Made) is Meta and type(Made()) is Made and int is int
+        assert type("Named", (Made,), {"x": 1}).x == 1  # type: ignore[attr-defined]
+        assert isinstance(int, type) and not isinstance(3, type) and issubclass(Meta, type)
+        assert type(int) is type and type(type) is type
+        with FakeTensorMode():
+            assert [type(t) for t in (torch.ones(1), nn.Parameter(torch.ones(1)))] == [Tensor, nn.Parameter]
+
+    with disguised(ask):
+        ask()
+    assert "type" not in globals()
+
+
+def test_a_type_of_the_users_own_stays() -> None:
+    scope: dict[str, Any] = {"__file__": __file__}
+    exec(compile("type = 7\ndef f(): pass", __file__, "exec"), scope)
+    with disguised(scope["f"]):
+        assert scope["type"] == 7
+    assert scope["type"] == 7

@@ -1,0 +1,56 @@
+"""Models of other libraries, captured from their own code, are proved; with a mistake they are refuted.
+
+Without PyTorch they are skipped, like all tests of the capture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trainverify as tv
+from certificates.plan.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[1]
+#: A file of examples/models, and arguments of its ``definition``.
+PROVED: dict[str, tuple[str, dict[str, int | str]]] = {
+    "llama": ("hf_decoder.py", {}),
+    "qwen3": ("hf_decoder.py", {"family": "qwen3"}),
+    "gpt2": ("hf_gpt2.py", {}),
+    "gpt2 sharded": ("hf_gpt2.py", {"sharded": 1}),
+    "vit": ("hf_gpt2.py", {"family": "vit"}),
+}
+
+
+def captured(name: str, *, unsynchronised: bool = False) -> Plan:
+    pytest.importorskip("torch")
+    from orchestrator.capture import Definition, capture
+    from orchestrator.capture.userfile import load_definition
+
+    file, settings = PROVED[name]
+    defined: Definition = load_definition(ROOT / "examples" / "models" / file, settings)
+    if unsynchronised:
+        defined = replace(defined, parallelize=lambda model, _mesh: model)
+    return capture(defined, jobs=1, root=ROOT)
+
+
+def verdict(plan: Plan, folder: Path) -> tv.Kind:
+    return tv.check(tv.emit(plan, folder / "bundle", witness_seconds=20).bundle).kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROVED)
+def test_the_librarys_own_code_is_proved_and_a_wrong_twin_refuted(name: str, tmp_path: Path) -> None:
+    from tests.right_plans.rewriting import spoiled
+
+    plan = captured(name)
+    assert verdict(plan, tmp_path) is tv.Kind.PROVED
+    assert verdict(spoiled(plan), tmp_path / "wrong") is tv.Kind.REFUTED
+
+
+@pytest.mark.slow
+def test_gpt2_without_its_wrapper_is_refuted(tmp_path: Path) -> None:
+    """Every rank trains on its own rows, and nobody adds the gradients."""
+    assert verdict(captured("gpt2", unsynchronised=True), tmp_path) is tv.Kind.REFUTED
