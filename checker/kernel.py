@@ -83,8 +83,8 @@ class Proved:
 
 @dataclass(frozen=True)
 class Examined:
-    """A bundle that fulfils obligations 1 to 16, 19, 20, 22 and 23: what is left is that solvers refute
-    `files`. `safe` is the verdict on its schedule, if it has one."""
+    """A bundle that fulfils obligations 1 to 16, 19, 20, 22 and 23; what is left: solvers refute `files`.
+    `safe` is the verdict on its schedule, if it has one."""
 
     plan: Plan
     manifest: Manifest

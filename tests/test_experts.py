@@ -29,8 +29,8 @@ from tests.test_pipelines import proved, wrong_outputs
 #: A router that chooses by itself, two of sixteen experts in the better two of four groups.
 GROUPS = Sizes(tokens=4, experts=16, groups=4)
 
-#: No two sizes alike: small ones coincide, and facts with them.
-MIDDLE = Sizes(dp=2, ep=4, tp=2, tokens=64, experts=16, chosen=8)
+#: Smaller by far; not so small that sizes coincide, and facts with them.
+MIDDLE = Sizes(dp=2, ep=16, tp=4, tokens=256, experts=64, chosen=8)
 #: Two ways to choose agree on some inputs.
 SEEDS = range(8)
 
@@ -148,7 +148,7 @@ def test_a_dispatch_that_depends_on_the_order_of_rows_is_refused(way: str) -> No
 
 @pytest.mark.slow
 def test_a_dispatch_to_256_experts_has_no_more_obligations(tmp_path: Path) -> None:
-    """8 of 256 experts on 64 ranks, with 2 replicas and 8 ranks of tp: 1,024 ranks of 4,096 tokens."""
-    large = Sizes(dp=2, ep=64, tp=8, tokens=4096, experts=256, chosen=8)
+    """8 of 256 experts on 64 ranks, with 4 replicas and 4 ranks of tp: 1,024 ranks of 4,096 tokens."""
+    large = Sizes(dp=4, ep=64, tp=4, tokens=4096, experts=256, chosen=8)
     counts = [proved(experts(s, packed=True), tmp_path / str(s.ep)) for s in (MIDDLE, large)]
     assert counts[1] == counts[0]

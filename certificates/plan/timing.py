@@ -21,8 +21,11 @@ OVER_TIME = frozenset(("all_reduce", "all_gather"))
 
 def check_version(plan: Plan) -> None:
     """Version 1 has neither time axes nor messages nor a schedule, version 2 no packed rows."""
-    if plan.version < 3 and any(p.rows for p in (plan.specification, *(c.program for c in plan.classes))):
+    packed = any(p.rows for p in (plan.specification, *(c.program for c in plan.classes)))
+    if plan.version < 3 and packed:
         raise FormatError("packed rows need version 3 of the format")
+    if packed and plan.schedule:
+        raise FormatError("a plan with packed rows has no schedule")
     if plan.version == 1 and (plan.mesh.time or plan.schedule or has_messages(plan)):
         raise FormatError("time axes, messages and schedules need version 2 of the format")
 

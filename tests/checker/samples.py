@@ -581,28 +581,6 @@ def staged() -> Bundle:
     return forged(Bundle(plan, proof, {}, verdicts))
 
 
-def scheduled() -> Bundle:
-    """`staged` with a schedule: each run is cut, added and sent; what is received is waited for at once."""
-    bundle = staged()
-    lanes: list[dict[str, Any]] = [
-        {
-            "name": "first",
-            "box": {"pp": [0, 1]},
-            "events": [e for k in range(2) for e in (["run", "f", k], ["now", "pp", [["send", 0, k]]])],
-            "slots": [],
-        },
-        {
-            "name": "last",
-            "box": {"pp": [1, 2]},
-            "events": [["now", "pp", [["recv", 0, k]]] for k in range(2)],
-            "slots": [["c1", "%0", 0, 2], ["c1", "%1", 2, 1]],
-        },
-    ]
-    bundle.plan["schedule"] = {"segments": {"c0": {"f": [[0, 2]]}}, "once": {}, "lanes": lanes}
-    bundle.proof["when"] = {"times": {"first": [0, 1, 2, 3], "last": [1, 3]}}
-    return bundle
-
-
 def sorted_rows() -> Bundle:
     """y = x, of which one rank sorts the rows by key and puts them back."""
     inputs = [["x", "f32[4,2]"], ["keys", "i64[4]"]]
@@ -649,6 +627,28 @@ def sorted_rows() -> Bundle:
     proof = {"format": "trainverify-proof", "version": 1, "facts": facts, "stages": [stage]}
     verdicts = [{"spec": "y", "plan": "y", "verdict": "PROVED", "reason": ""}]
     return forged(Bundle(plan, proof, {}, verdicts))
+
+
+def scheduled() -> Bundle:
+    """`staged` with a schedule: each run is cut, added and sent; what is received is waited for at once."""
+    bundle = staged()
+    lanes: list[dict[str, Any]] = [
+        {
+            "name": "first",
+            "box": {"pp": [0, 1]},
+            "events": [e for k in range(2) for e in (["run", "f", k], ["now", "pp", [["send", 0, k]]])],
+            "slots": [],
+        },
+        {
+            "name": "last",
+            "box": {"pp": [1, 2]},
+            "events": [["now", "pp", [["recv", 0, k]]] for k in range(2)],
+            "slots": [["c1", "%0", 0, 2], ["c1", "%1", 2, 1]],
+        },
+    ]
+    bundle.plan["schedule"] = {"segments": {"c0": {"f": [[0, 2]]}}, "once": {}, "lanes": lanes}
+    bundle.proof["when"] = {"times": {"first": [0, 1, 2, 3], "last": [1, 3]}}
+    return bundle
 
 
 def one_case(

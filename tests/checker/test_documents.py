@@ -79,7 +79,8 @@ def put(box: Any, path: str, value: Any) -> None:
 
 def said(part: str, path: str, value: Any, number: int = 0) -> str:
     """What the checker says of a sample after one change, made before or (`sealed`) after sealing."""
-    sample = {19: staged, 20: staged, 22: sorted_rows, 23: scheduled}.get(number, row_parallel)
+    late = {22: sorted_rows, 23: scheduled}
+    sample = row_parallel if number < 19 else late.get(number, staged)
     bundle = copy.deepcopy(sample())
     answers = {solver: {"0001": "unsat", "0002": "unsat"} for solver in ("z3", "cvc5")}
     data: dict[str, bytes] = {}
