@@ -3,9 +3,10 @@
 python bench/diagnosis.py [--part P] [--write]
 
 Every mistake of tests/breakages is captured and emitted, as ``tv-emit`` does, and every bug of
-tests/right_plans/bugs.py is emitted; the lines that count were recorded before (tests/breakages/lines.py, the
-marks in tests/right_plans). A right plan of which a cause is printed is a false alarm. Exit code 1 on a false
-alarm. ``--write`` replaces the rows of these parts in docs/diagnosis.md, and the totals of all.
+tests/right_plans/bugs.py is emitted. Lines that count were recorded before in tests/breakages/lines.py; of
+bugs the marks were, the rule for further lines was written later. A right plan of which a cause is printed is
+a false alarm. Exit code 1 on a false alarm. ``--write`` replaces the rows of these parts in
+docs/diagnosis.md, and the totals of all.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An entry is a function of ``right``. The line on which the two differ ends in ``# <-``: it is the line that
 the public fix changes, and was marked before any tool looked at the plan. :func:`lines` adds what a plan can
-show where nothing is on that line, by the rule of tests/breakages/lines.py.
+show where nothing is on that line, in the manner of tests/breakages/lines.py; its rule is younger than the
+first diagnoses of these plans.
 """
 
 from __future__ import annotations
