@@ -664,7 +664,7 @@ WRONG: SOME = {
         change(at("plan", "inputs", "*", "pieces", "*", "plan", "*"), shifted),
         {BAD, 3, 15},
     ),
-    "input scaled": (change(at("plan", "inputs", "*", "coef"), step("2 -1 1/3")), {3}),
+    "input scaled": (change(at("plan", "inputs", "*", "coef"), step("2 -1 1/3")), {BAD, 3}),  # BAD: integers
     "input twice": (pick(at("plan", "inputs"), lambda s, i, r: s.append(s[i])), {15}),
     "piece of an input twice": (
         pick(at("plan", "inputs", "*", "pieces"), lambda s, i, r: s.append(s[i])),
