@@ -239,6 +239,16 @@ FORGED: dict[str, tuple[Edit, str]] = {
         _on_rows("slice", "f32[4,3]", {"start": [0, 0], "stride": [1, 1]}),
         "slice %90 does not act on",
     ),
+    "rows twice": (
+        _on_rows("concatenate", "f32[16,3]", {"dim": 0}, ins=["rows", "rows"]),
+        "concatenate %90 does not act on each row by itself",
+    ),
+    "products by key reshaped": (
+        lambda plan: _insert(
+            plan, "ungroup", ["%90", "reshape", [_op(plan, "ragged_dot")[0]], "f32[8,5,1]", {}]
+        ),
+        "reshape %90 takes rows",
+    ),
     "rows of two ranks added": (
         _on_rows("all_reduce", "f32[8,3]", {"group": "ep", "kind": "add", "seq": 77}),
         "all_reduce %90 does not act on",

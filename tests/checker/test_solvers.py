@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -140,3 +142,10 @@ def test_what_tells_of_one_solver_is_joined() -> None:
     found = replay.joined([("a", {"1": "unsat"}), ("b", {}), ("a", {"2": "unsat", "1": "unsat"})])
     assert found == {"a": {"1": "unsat", "2": "unsat"}, "b": {}}
     assert replay.joined([("a", {"1": "unsat"}), ("a", {"1": "sat"})]) == {"a": {"1": "unsat and sat"}}
+
+
+def test_a_child_that_runs_is_ended() -> None:
+    child = subprocess.Popen(["sleep", "60"], text=True, start_new_session=True)
+    replay.end(child)
+    assert child.wait(30) == -signal.SIGKILL
+    replay.end(child)
