@@ -153,7 +153,7 @@ def _count(plan: dict[str, Any]) -> None:
     _op(plan, "sort_rows")[4]["count"] = 3
 
 
-def _two_classes(edit: Callable[[list[Any], list[Any]], None]) -> Edit:
+def two_classes(edit: Callable[[list[Any], list[Any]], None]) -> Edit:
     """Each rank has a program of its own."""
 
     def apart(plan: dict[str, Any]) -> None:
@@ -289,11 +289,11 @@ FORGED: dict[str, tuple[Edit, str]] = {
     "keys whose range no op shows": (_computed_keys, "%90 is anything, as far as its ops show"),
     "keys that no relation gives": (_padded_keys, "keys is anything, as far as its ops show"),
     "rows meet a plain tensor": (
-        _two_classes(_plain_meets_rows),
+        two_classes(_plain_meets_rows),
         "rows of different orders meet, or rows and plain tensors",
     ),
     "rows of two orders meet": (
-        _two_classes(_orders_crossed),
+        two_classes(_orders_crossed),
         "rows of different orders meet, or rows and plain tensors",
     ),
 }

@@ -13,6 +13,7 @@ from certificates.plan.plan import FORMAT, VERSIONS, Function, Group, Mesh, Piec
 
 from ..canonical import parse_json, read_bytes
 from ..errors import FormatError
+from ..shapes import as_list, as_object, as_text
 from .checking import check_plan
 from .ops import CALL
 from .program import Op, Program, op_from_json
@@ -26,20 +27,8 @@ def load(path: Path | str) -> Plan:
     return loads(read_bytes(Path(path)))
 
 
-def _get(data: object, what: str, keys: frozenset[str]) -> dict[str, object]:
-    if not isinstance(data, dict) or set(data) != keys:
-        raise FormatError(f"{what} must be an object with exactly the keys {', '.join(sorted(keys))}")
-    return data
-
-
-def _items(data: object, what: str) -> list[object]:
-    if not isinstance(data, list):
-        raise FormatError(f"{what} must be a list")
-    return data
-
-
 def _strings(data: object, what: str) -> tuple[str, ...]:
-    items = _items(data, what)
+    items = as_list(data, what)
     if not all(isinstance(v, str) for v in items):
         raise FormatError(f"{what} must be a list of strings")
     return tuple(str(v) for v in items)
@@ -47,22 +36,16 @@ def _strings(data: object, what: str) -> tuple[str, ...]:
 
 def _integers(data: object, what: str, signed: bool = False) -> tuple[int, ...]:
     out = []
-    for value in _items(data, what):
+    for value in as_list(data, what):
         if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and not signed):
             raise FormatError(f"{what} must hold {'' if signed else 'non-negative '}integers")
         out.append(value)
     return tuple(out)
 
 
-def _text(data: object, what: str) -> str:
-    if not isinstance(data, str):
-        raise FormatError(f"{what} must be a string")
-    return data
-
-
 def _pairs(data: object, what: str) -> dict[str, str]:
     out: dict[str, str] = {}
-    for entry in _items(data, what):
+    for entry in as_list(data, what):
         pair = _strings(entry, f"entry of {what}")
         if len(pair) != 2 or pair[0] in out:
             raise FormatError(f"{what} must hold pairs with distinct names")
@@ -91,10 +74,10 @@ def _program(
     mesh: Mesh | None = None,
 ) -> Program:
     """A program; ``bodies`` are those of the functions that it may call."""
-    raw = _get(data, what, frozenset(("inputs", "ops", "outputs")))
+    raw = as_object(data, what, frozenset(("inputs", "ops", "outputs")))
     inputs = {n: TensorType.parse(t) for n, t in _pairs(raw["inputs"], f"inputs of {what}").items()}
     ops: list[Op] = []
-    for entry in _items(raw["ops"], f"ops of {what}"):
+    for entry in as_list(raw["ops"], f"ops of {what}"):
         if isinstance(entry, list) and len(entry) == 5 and entry[1] == CALL:
             ops += call_from_json(entry, bodies or {})
         else:
@@ -108,8 +91,8 @@ def _program(
 
 def _axes(data: object, what: str) -> dict[str, int]:
     axes: dict[str, int] = {}
-    for entry in _items(data, what):
-        pair = _items(entry, f"an axis of {what}")
+    for entry in as_list(data, what):
+        pair = as_list(entry, f"an axis of {what}")
         if len(pair) != 2 or not isinstance(pair[0], str) or pair[0] in axes:
             raise FormatError(f"{what} must be a list of [name, size] with distinct names")
         axes[pair[0]] = _integers(pair[1:], f"sizes of the {what}")[0]
@@ -119,13 +102,13 @@ def _axes(data: object, what: str) -> dict[str, int]:
 def _group(name: str, data: object, time: Mapping[str, int]) -> Group:
     """A group over time axes has no rank lists."""
     over = isinstance(data, dict) and "ranks" not in data and bool(time)
-    g = _get(data, f"group {name}", frozenset(("axes",) if over else ("axes", "ranks")))
+    g = as_object(data, f"group {name}", frozenset(("axes",) if over else ("axes", "ranks")))
     axes = _strings(g["axes"], f"axes of {name}")
     if over:
         if not axes or not set(axes) <= time.keys():
             raise FormatError(f"group {name} has no rank lists and is not over time axes only")
         return Group(axes, (), math.prod(time[a] for a in axes))
-    lists = tuple(_integers(r, f"ranks of {name}") for r in _items(g["ranks"], f"ranks of {name}"))
+    lists = tuple(_integers(r, f"ranks of {name}") for r in as_list(g["ranks"], f"ranks of {name}"))
     return Group(axes, lists)
 
 
@@ -133,7 +116,7 @@ def _functions(data: object) -> dict[str, Function]:
     functions = {}
     for name, entry in _mapping(data, "functions").items():
         check_symbol(name, "function")
-        f = _get(entry, f"function {name}", frozenset(("specification", "classes")))
+        f = as_object(entry, f"function {name}", frozenset(("specification", "classes")))
         bodies = {
             c: _program(p, f"{name} of class {c}") for c, p in _mapping(f["classes"], "classes").items()
         }
@@ -143,27 +126,27 @@ def _functions(data: object) -> dict[str, Function]:
 
 def _relation(data: object, known: dict[str, tuple[Piece, ...]]) -> Relation:
     """``known`` has the pieces that were read already, by their text: equal layers have equal ones."""
-    raw = _get(data, "a relation", frozenset(("spec", "plan", "coef", "reduce", "pieces")))
-    spec, plan = _text(raw["spec"], "spec of a relation"), _text(raw["plan"], "plan of a relation")
+    raw = as_object(data, "a relation", frozenset(("spec", "plan", "coef", "reduce", "pieces")))
+    spec, plan = as_text(raw["spec"], "spec of a relation"), as_text(raw["plan"], "plan of a relation")
     reduce: tuple[str, tuple[str, ...]] | None = None
     if raw["reduce"] is not None:
-        pair = _items(raw["reduce"], "reduce of a relation")
+        pair = as_list(raw["reduce"], "reduce of a relation")
         if len(pair) != 2 or pair[0] not in ("add", "max", "min"):
             raise FormatError(f"reduce of relation {plan} must be null or [add|max|min, [axes]]")
         reduce = (str(pair[0]), _strings(pair[1], "reduce axes"))
     text = repr(raw["pieces"])
     if text not in known:
-        known[text] = tuple(_piece(p) for p in _items(raw["pieces"], "pieces of a relation"))
-    return Relation(spec, plan, known[text], rational(_text(raw["coef"], "coef of a relation")), reduce)
+        known[text] = tuple(_piece(p) for p in as_list(raw["pieces"], "pieces of a relation"))
+    return Relation(spec, plan, known[text], rational(as_text(raw["coef"], "coef of a relation")), reduce)
 
 
 def _piece(data: object) -> Piece:
-    raw = _get(data, "a piece", frozenset(("class", "sizes", "plan", "spec")))
+    raw = as_object(data, "a piece", frozenset(("class", "sizes", "plan", "spec")))
     return Piece(
-        _text(raw["class"], "class of a piece"),
+        as_text(raw["class"], "class of a piece"),
         _integers(raw["sizes"], "sizes of a piece"),
-        tuple(Affine.from_json(a) for a in _items(raw["plan"], "plan forms")),
-        tuple(Affine.from_json(a) for a in _items(raw["spec"], "spec forms")),
+        tuple(Affine.from_json(a) for a in as_list(raw["plan"], "plan forms")),
+        tuple(Affine.from_json(a) for a in as_list(raw["spec"], "spec forms")),
     )
 
 
@@ -192,7 +175,7 @@ def loads(data: bytes) -> Plan:
     """Parse and check a plan document."""
     document = parse_json(data)
     there = frozenset(document) if isinstance(document, dict) else frozenset()
-    raw = _get(document, "a plan", _KEYS | (there & _OPTIONAL))
+    raw = as_object(document, "a plan", _KEYS | (there & _OPTIONAL))
     version = raw["version"]
     if raw["format"] != FORMAT or isinstance(version, bool) or version not in VERSIONS:
         raise FormatError(f"not a {FORMAT} document of version {' or '.join(map(str, VERSIONS))}")
@@ -206,9 +189,9 @@ def loads(data: bytes) -> Plan:
         if not raw[key]:
             raise FormatError(f"an empty list of {key}; leave it out")
     classes, mesh = [], Mesh(time | space, tuple(time))
-    for entry in _items(raw["classes"], "classes"):
-        c = _get(entry, "a rank class", frozenset(("name", "box", "program")))
-        name = _text(c["name"], "name of a class")
+    for entry in as_list(raw["classes"], "classes"):
+        c = as_object(entry, "a rank class", frozenset(("name", "box", "program")))
+        name = as_text(c["name"], "name of a class")
         box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
         for label, function in functions.items():
             if name not in function.classes:
@@ -219,14 +202,14 @@ def loads(data: bytes) -> Plan:
         )
     known: dict[str, tuple[Piece, ...]] = {}
     plan = Plan(
-        _text(raw["name"], "name"),
+        as_text(raw["name"], "name"),
         mesh,
         groups,
         _strings(raw["sources"], "sources"),
         _program(raw["specification"], "specification", {f: g.specification for f, g in functions.items()}),
         tuple(classes),
-        tuple(_relation(r, known) for r in _items(raw["inputs"], "inputs")),
-        tuple(_relation(r, known) for r in _items(raw["outputs"], "outputs")),
+        tuple(_relation(r, known) for r in as_list(raw["inputs"], "inputs")),
+        tuple(_relation(r, known) for r in as_list(raw["outputs"], "outputs")),
         {n: _range(r, f"range of {n}", signed=True) for n, r in _mapping(raw["ranges"], "ranges").items()},
         _mapping(raw["provenance"], "provenance"),
         functions,

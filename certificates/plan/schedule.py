@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import FormatError
+from ..shapes import as_list, as_object
 from .affine import Range
 from .program import INPUT_NAME
 
@@ -114,17 +115,18 @@ def schedule_to_json(schedule: Schedule) -> dict[str, object]:
 
 def schedule_from_json(data: object) -> Schedule:
     """A parsed ``schedule``, or a ``FormatError``."""
-    raw = _object(data, "a schedule", "segments once lanes")
+    raw = as_object(data, "a schedule", ["segments", "once", "lanes"])
     segments = {
         c: {
-            s: tuple(map(_span, _list(spans, f"segment {s}"))) for s, spans in _any(named, "segments").items()
+            s: tuple(map(_span, as_list(spans, f"segment {s}")))
+            for s, spans in _any(named, "segments").items()
         }
         for c, named in _any(raw["segments"], "segments").items()
     }
     once: dict[str, tuple[str | int, ...]] = {}
     for c, names in _any(raw["once"], "once").items():
-        once[c] = tuple(n if isinstance(n, str) else _natural(n, "once") for n in _list(names, "once"))
-    return Schedule(segments, once, tuple(map(_lane, _list(raw["lanes"], "lanes"))))
+        once[c] = tuple(n if isinstance(n, str) else _natural(n, "once") for n in as_list(names, "once"))
+    return Schedule(segments, once, tuple(map(_lane, as_list(raw["lanes"], "lanes"))))
 
 
 def check_schedule(schedule: Schedule, classes: Mapping[str, int], mesh: Mapping[str, int]) -> None:
@@ -157,21 +159,9 @@ def _named(name: str, what: str) -> None:
         raise FormatError(f"schedule: {what} {name!r:.60} is no name")
 
 
-def _object(data: object, what: str, keys: str) -> dict[str, object]:
-    if not isinstance(data, dict) or set(data) != set(keys.split()):
-        raise FormatError(f"{what} must be an object with exactly the keys {', '.join(sorted(keys.split()))}")
-    return data
-
-
 def _any(data: object, what: str) -> dict[str, object]:
     if not isinstance(data, dict):
         raise FormatError(f"{what} must be an object")
-    return data
-
-
-def _list(data: object, what: str) -> list[object]:
-    if not isinstance(data, list):
-        raise FormatError(f"{what} must be a list")
     return data
 
 
@@ -190,12 +180,12 @@ def _span(data: object) -> Range:
 
 
 def _lane(data: object) -> Lane:
-    raw = _object(data, "a lane", "name box events slots")
+    raw = as_object(data, "a lane", ["name", "box", "events", "slots"])
     name = raw["name"]
     if not isinstance(name, str):
         raise FormatError("name of a lane must be a string")
     slots = []
-    for entry in _list(raw["slots"], f"slots of {name}"):
+    for entry in as_list(raw["slots"], f"slots of {name}"):
         match entry:
             case [str(c), str(value), first, count]:
                 slots.append(Slot(c, value, _natural(first, "slots"), _natural(count, "slots")))
@@ -204,7 +194,7 @@ def _lane(data: object) -> Lane:
     return Lane(
         name,
         {a: _span(side) for a, side in _any(raw["box"], f"box of {name}").items()},
-        tuple(_event(e, name) for e in _list(raw["events"], f"events of {name}")),
+        tuple(_event(e, name) for e in as_list(raw["events"], f"events of {name}")),
         tuple(slots),
     )
 

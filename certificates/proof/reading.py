@@ -13,6 +13,7 @@ from certificates.proof.facts import Fact, Reduced, Ref
 from ..errors import FormatError
 from ..plan.affine import Affine
 from ..plan.types import rational
+from ..shapes import as_list, as_object, as_text
 from .stages import (
     FORMAT,
     VERSION,
@@ -48,21 +49,22 @@ _MAX_DEPTH = 200
 def proof_from_json(data: object) -> Proof:
     """The proof of a parsed ``proof.json``."""
     called, scheduled = (isinstance(data, dict) and key in data for key in ("lemmas", "when"))
-    raw = _object(data, "a proof", "format version facts stages" + " lemmas" * called + " when" * scheduled)
+    wanted = "format version facts stages" + " lemmas" * called + " when" * scheduled
+    raw = as_object(data, "a proof", wanted.split())
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
-    lemmas = tuple(_lemma(entry) for entry in _list(raw["lemmas"], "lemmas")) if called else ()
-    facts = [fact_from_json(f) for f in _list(raw["facts"], "facts")]
-    stages = [_call(s, len(lemmas)) or _stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
+    lemmas = tuple(_lemma(entry) for entry in as_list(raw["lemmas"], "lemmas")) if called else ()
+    facts = [fact_from_json(f) for f in as_list(raw["facts"], "facts")]
+    stages = [_call(s, len(lemmas)) or _stage(s, len(facts)) for s in as_list(raw["stages"], "stages")]
     return Proof(facts, stages, lemmas, when_from_json(raw["when"]) if scheduled else None)
 
 
 def _lemma(data: object) -> Lemma:
-    raw = _object(data, "a lemma", "function facts stages concludes")
-    facts = [fact_from_json(f) for f in _list(raw["facts"], "facts")]
-    stages = [_stage(s, len(facts)) for s in _list(raw["stages"], "stages")]
+    raw = as_object(data, "a lemma", ["function", "facts", "stages", "concludes"])
+    facts = [fact_from_json(f) for f in as_list(raw["facts"], "facts")]
+    stages = [_stage(s, len(facts)) for s in as_list(raw["stages"], "stages")]
     concludes = [_fact_number(n, len(facts)) for n in _ints(raw["concludes"], "conclusions")]
-    return Lemma(_text(raw["function"], "function of a lemma"), facts, stages, concludes)
+    return Lemma(as_text(raw["function"], "function of a lemma"), facts, stages, concludes)
 
 
 def _call(data: object, lemmas: int) -> CallStage | None:
@@ -80,29 +82,11 @@ def verdicts_from_json(data: object) -> list[tuple[str, str, str, str]]:
     if not isinstance(data, dict) or data.get("format") != "trainverify-bundle" or "verdicts" not in data:
         raise FormatError("not a trainverify-bundle manifest with verdicts")
     out = []
-    for entry in _list(data["verdicts"], "verdicts"):
-        raw = _object(entry, "a verdict", "spec plan verdict reason")
-        spec, plan = _text(raw["spec"], "spec"), _text(raw["plan"], "plan")
-        out.append((spec, plan, _text(raw["verdict"], "verdict"), _text(raw["reason"], "reason")))
+    for entry in as_list(data["verdicts"], "verdicts"):
+        raw = as_object(entry, "a verdict", ["spec", "plan", "verdict", "reason"])
+        spec, plan = as_text(raw["spec"], "spec"), as_text(raw["plan"], "plan")
+        out.append((spec, plan, as_text(raw["verdict"], "verdict"), as_text(raw["reason"], "reason")))
     return out
-
-
-def _object(data: object, what: str, keys: str) -> dict[str, object]:
-    if not isinstance(data, dict) or set(data) != set(keys.split()):
-        raise FormatError(f"{what} must be an object with exactly the keys {', '.join(sorted(keys.split()))}")
-    return data
-
-
-def _list(data: object, what: str) -> list[object]:
-    if not isinstance(data, list):
-        raise FormatError(f"{what} must be a list")
-    return data
-
-
-def _text(data: object, what: str) -> str:
-    if not isinstance(data, str):
-        raise FormatError(f"{what} must be a string")
-    return data
 
 
 def _int(data: object, what: str) -> int:
@@ -112,29 +96,29 @@ def _int(data: object, what: str) -> int:
 
 
 def _texts(data: object, what: str) -> tuple[str, ...]:
-    return tuple(_text(v, what) for v in _list(data, what))
+    return tuple(as_text(v, what) for v in as_list(data, what))
 
 
 def _ints(data: object, what: str) -> tuple[int, ...]:
-    return tuple(_int(v, what) for v in _list(data, what))
+    return tuple(_int(v, what) for v in as_list(data, what))
 
 
 def _index(data: object) -> Index:
-    return tuple(Affine.from_json(v) for v in _list(data, "an index"))
+    return tuple(Affine.from_json(v) for v in as_list(data, "an index"))
 
 
 def _ref(data: object) -> Ref:
     if isinstance(data, str):
         return data
-    raw = _object(data, "a reduced tensor", "kind axes of")
-    return Reduced(_text(raw["kind"], "kind"), _texts(raw["axes"], "axes"), _texts(raw["of"], "members"))
+    raw = as_object(data, "a reduced tensor", ["kind", "axes", "of"])
+    return Reduced(as_text(raw["kind"], "kind"), _texts(raw["axes"], "axes"), _texts(raw["of"], "members"))
 
 
 def fact_from_json(data: object) -> Fact:
     """A fact of a parsed ``proof.json``."""
-    raw = _object(data, "a fact", "lhs rhs coef symbols lhs_index rhs_index by")
+    raw = as_object(data, "a fact", ["lhs", "rhs", "coef", "symbols", "lhs_index", "rhs_index", "by"])
     symbols = []
-    for entry in _list(raw["symbols"], "symbols of a fact"):
+    for entry in as_list(raw["symbols"], "symbols of a fact"):
         match entry:
             case [str(name), int(lo), int(hi)]:
                 symbols.append((name, lo, hi))
@@ -155,7 +139,7 @@ def fact_from_json(data: object) -> Fact:
         tuple(symbols),
         _index(raw["lhs_index"]),
         _index(raw["rhs_index"]),
-        rational(_text(raw["coef"], "coef of a fact")),
+        rational(as_text(raw["coef"], "coef of a fact")),
         by,
     )
 
@@ -180,9 +164,9 @@ def _fact_number(number: int, facts: int) -> int:
 
 
 def _layout(data: object) -> LayoutStage:
-    raw = _object(data, "a layout stage", "kind goal title file symbols premises")
+    raw = as_object(data, "a layout stage", ["kind", "goal", "title", "file", "symbols", "premises"])
     symbols: list[tuple[str, int | None, int | None]] = []
-    for entry in _list(raw["symbols"], "symbols of a stage"):
+    for entry in as_list(raw["symbols"], "symbols of a stage"):
         match entry:
             case [str(name), int() | None as lo, int() | None as hi]:
                 symbols.append((name, lo, hi))
@@ -190,10 +174,10 @@ def _layout(data: object) -> LayoutStage:
                 raise FormatError("a symbol of a stage is [name, lo, hi] or [name, null, null]")
     return LayoutStage(
         _int(raw["goal"], "goal of a stage"),
-        _text(raw["title"], "title of a stage"),
+        as_text(raw["title"], "title of a stage"),
         tuple(symbols),
-        tuple(_layout_premise(p) for p in _list(raw["premises"], "premises of a stage")),
-        _text(raw["file"], "file of a stage"),
+        tuple(_layout_premise(p) for p in as_list(raw["premises"], "premises of a stage")),
+        as_text(raw["file"], "file of a stage"),
     )
 
 
@@ -216,33 +200,35 @@ def _layout_premise(data: object) -> LayoutPremise:
 
 
 def _algebra(data: object, facts: int) -> AlgebraStage:
-    raw = _object(data, "an algebra stage", "kind goal title classes trees goal_at cases")
+    raw = as_object(
+        data, "an algebra stage", ["kind", "goal", "title", "classes", "trees", "goal_at", "cases"]
+    )
     classes: dict[str, tuple[int, int]] = {}
-    for entry in _list(raw["classes"], "classes of a stage"):
+    for entry in as_list(raw["classes"], "classes of a stage"):
         match entry:
             case [str(name), int(n), int(m)] if name not in classes:
                 classes[name] = (n, m)
             case _:
                 raise FormatError("an index class is [name, size, representatives] with distinct names")
     trees: dict[Ref, tuple[Tree, ...]] = {}
-    for entry in _list(raw["trees"], "trees of a stage"):
-        pair = _list(entry, "trees of a tensor")
+    for entry in as_list(raw["trees"], "trees of a stage"):
+        pair = as_list(entry, "trees of a tensor")
         if len(pair) != 2:
             raise FormatError("trees of a tensor are [tensor, trees]")
-        trees[_ref(pair[0])] = tuple(_tree(t, classes) for t in _list(pair[1], "trees of a tensor"))
+        trees[_ref(pair[0])] = tuple(_tree(t, classes) for t in as_list(pair[1], "trees of a tensor"))
     return AlgebraStage(
         _fact_number(_int(raw["goal"], "goal of a stage"), facts),
-        _text(raw["title"], "title of a stage"),
+        as_text(raw["title"], "title of a stage"),
         classes,
         trees,
-        tuple(_texts(c, "goal_at") for c in _list(raw["goal_at"], "goal_at")),
-        tuple(_case(c) for c in _list(raw["cases"], "cases of a stage")),
+        tuple(_texts(c, "goal_at") for c in as_list(raw["goal_at"], "goal_at")),
+        tuple(_case(c) for c in as_list(raw["cases"], "cases of a stage")),
     )
 
 
 def _tree(data: object, sizes: Mapping[str, tuple[int, int]]) -> Tree:
     pieces = []
-    for entry in _list(data, "a tree"):
+    for entry in as_list(data, "a tree"):
         match entry:
             case [int(offset), list(names), *rest] if len(rest) <= 1:
                 classes = _texts(names, "classes of a tree")
@@ -260,11 +246,11 @@ def _tree(data: object, sizes: Mapping[str, tuple[int, int]]) -> Tree:
 
 
 def _case(data: object) -> Case:
-    raw = _object(data, "a case", "reps premises file")
+    raw = as_object(data, "a case", ["reps", "premises", "file"])
     return Case(
-        tuple(_ints(r, "representatives") for r in _list(raw["reps"], "representatives")),
-        tuple(_algebra_premise(p) for p in _list(raw["premises"], "premises of a case")),
-        _text(raw["file"], "file of a case"),
+        tuple(_ints(r, "representatives") for r in as_list(raw["reps"], "representatives")),
+        tuple(_algebra_premise(p) for p in as_list(raw["premises"], "premises of a case")),
+        as_text(raw["file"], "file of a case"),
     )
 
 
@@ -281,10 +267,10 @@ def _algebra_premise(data: object) -> AlgebraPremise:
 
 
 def _elem(data: object) -> Elem:
-    pair = _list(data, "an element")
+    pair = as_list(data, "an element")
     if len(pair) != 2:
         raise FormatError("an element is [tensor, [[piece, representative, ...], ...]]")
-    return Elem(_ref(pair[0]), tuple(_ints(c, "an element") for c in _list(pair[1], "an element")))
+    return Elem(_ref(pair[0]), tuple(_ints(c, "an element") for c in as_list(pair[1], "an element")))
 
 
 def _term(data: object, depth: int) -> Term:

@@ -35,7 +35,7 @@ from .search import Witness
 from .sites import Sites
 from .standing import Standings, contents
 from .trials import Trials
-from .wording import Line, Names, line_of, multiple, op_words
+from .wording import Line, Names, line_of, multiple, op_json, op_words
 
 #: Is every one of these output relations of the plan proved? Raises nothing.
 Prove = Callable[[Plan, Sequence[int]], bool]
@@ -73,13 +73,7 @@ class Cause:
 
     def to_json(self, plan: Plan) -> dict[str, object]:
         """The cause as the document of ``--json`` has it."""
-        return {
-            "op": self.op.out,
-            "name": self.op.name,
-            "class": self.cls,
-            "file": self.at.file if self.at else None,
-            "line": self.at.line if self.at else None,
-            "function": self.at.function if self.at else None,
+        return op_json(self.op, self.cls, self.at) | {
             "what": self.what,
             "ranks": list(self.ranks),
             "outputs": [plan.outputs[i].plan for i in self.outputs],

@@ -16,7 +16,7 @@ from certificates.proof.facts import Reduced, Ref, split_ref
 
 from ..relating.hints import Missing
 from .standing import Standing
-from .wording import Line, Names, line_of, multiple, op_words
+from .wording import Line, Names, line_of, multiple, op_json, op_words
 
 #: Ops of the specification that are named as what was looked for.
 _NAMED = 2
@@ -40,13 +40,7 @@ class Lack:
 
     def to_json(self, plan: Plan) -> dict[str, object]:
         """As the document of ``--json`` has it."""
-        return {
-            "op": self.op.out,
-            "name": self.op.name,
-            "class": self.cls,
-            "file": self.at.file if self.at else None,
-            "line": self.at.line if self.at else None,
-            "function": self.at.function if self.at else None,
+        return op_json(self.op, self.cls, self.at) | {
             "what": self.what,
             "looked_for": self.looked or None,
             "advice": self.advice,

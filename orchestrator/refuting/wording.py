@@ -30,6 +30,18 @@ class Line:
         return f"{self.file}:{self.line} in {self.function}{through}"
 
 
+def op_json(op: Op, cls: str, at: Line | None) -> dict[str, object]:
+    """An op and the user's line, as the document of ``--json`` has them."""
+    return {
+        "op": op.out,
+        "name": op.name,
+        "class": cls,
+        "file": at.file if at else None,
+        "line": at.line if at else None,
+        "function": at.function if at else None,
+    }
+
+
 def line_of(plan: Plan, loc: Loc | None) -> Line | None:
     """The caller's own line, where the op is in a helper that several lines call."""
     if loc is None:

@@ -19,7 +19,7 @@ from checker.rules.acyclic import check_acyclic
 from checker.rules.relations import check_once
 from checker.rules.rows import check_rows
 from tests.expert_plans import Sizes, experts
-from tests.packed_plans import FORGED, dispatch, document
+from tests.packed_plans import FORGED, dispatch, document, two_classes
 
 
 def read(data: bytes) -> Plan:
@@ -138,20 +138,8 @@ def test_numbers_that_no_result_can_have_left_are_refused() -> None:
 def test_a_result_waits_for_the_order_that_it_is_packed_in() -> None:
     """Keys made of what is sent in their order: both ranks would wait for ever."""
 
-    def edit(plan: dict[str, Any]) -> None:
-        plan["classes"] = [
-            {
-                "name": f"c{r}",
-                "box": {"ep": [r, r + 1]},
-                "program": json.loads(json.dumps(plan["classes"][0]["program"])),
-            }
-            for r in range(2)
-        ]
-        for side in ("inputs", "outputs"):
-            for relation in plan[side]:
-                relation["pieces"] = [p | {"class": f"c{r}"} for p in relation["pieces"] for r in range(2)]
+    def crossed(first: list[Any], second: list[Any]) -> None:
         gather = ["all_gather", "i64[8]", {"group": "ep", "dim": 0, "seq": 77}]
-        first, second = (c["program"]["ops"] for c in plan["classes"])
         first[0:0] = [
             ["%90", gather[0], ["keys"], *gather[1:], None],
             ["%91", "slice", ["%90"], "i64[4]", {"start": [0], "stride": [1]}, None],
@@ -166,7 +154,7 @@ def test_a_result_waits_for_the_order_that_it_is_packed_in() -> None:
             ["%90", gather[0], ["%94"], *gather[1:], None],
         ]
 
-    data = document(edit)
+    data = document(two_classes(crossed))
     plan = read_plan(data)
     check_once(plan.inputs, 15)
     with pytest.raises(Rejected, match="a value rests on itself"):
