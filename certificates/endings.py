@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import click
 
@@ -77,15 +77,28 @@ def terminable() -> Iterator[None]:
 def scratch(prefix: str, folder: Path | None = None) -> Iterator[Path]:
     """A temporary folder, which goes whenever the command is stopped.
 
-    A signal that arrives while it is made waits until there is somebody to remove it.
+    A signal that arrives while it is made, at whatever thread, waits until there is somebody to remove it.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    arrived: list[int] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # Python handles signals there alone
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(number)) or signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, lambda n, _frame: arrived.append(n))
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=folder) as made:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            _restore(before)
+            for late in arrived:
+                signal.raise_signal(late)
             yield Path(made)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _restore(before)
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    while handlers:
+        number, handler = handlers.popitem()
+        signal.signal(number, handler)
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
