@@ -46,6 +46,12 @@ def test_wrong_sums_are_refuted(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_sum_of_many_weights_is_far_above_each_of_them() -> None:
+    """More sums lie between than are tried as partners."""
+    assert unproved(clipped(stages=3, per=30)) == []
+
+
+@pytest.mark.slow
 def test_clipping_over_eight_stages(tmp_path: Path) -> None:
     tv.emit(clipped(stages=8, per=4, stacked=True, tensor=2), tmp_path / "bundle")
     assert tv.check(tmp_path / "bundle").exit_code == 0

@@ -102,7 +102,8 @@ class Partners:
                 raise Alien(ref)
             return ref in leaves
 
-        for spec in self._reached(leaves, names, attempt, stops):
+        plain = leaves if all(isinstance(f, Leaf) for t in live for f in t.factors) else frozenset()
+        for spec in self._reached(leaves, names, attempt, stops, plain):
             if self.model.tensors.type(spec).sort != attempt.sort:
                 continue
             for place, theirs in attempt.own[spec, leaves, names] or ():
@@ -124,17 +125,32 @@ class Partners:
     # --- the specification ---------------------------------------------------------------------------------
 
     def _reached(
-        self, leaves: frozenset[Ref], names: frozenset[str], attempt: Attempt, stops: Stops
+        self,
+        leaves: frozenset[Ref],
+        names: frozenset[str],
+        attempt: Attempt,
+        stops: Stops,
+        plain: frozenset[Ref],
     ) -> Iterator[str]:
-        """Ops that are made of some elements, nearest first."""
+        """Ops that are made of some elements, nearest first.
+
+        Those that add up only some of the ``plain`` ones lie on the way: the sum over all layers of a deep
+        model is far above each.
+        """
         readers = self._index()
         rarest = min(sorted(leaves, key=str), key=lambda r: len(readers.get(r, ())))
         reached = list(readers.get(rarest, ()))
-        seen = set(reached)
+        seen, passed, sums = set(reached), 0, dict[str, frozenset[Ref]]()
         for spec in reached:
-            if len(seen) > MAX_PARTNERS:
+            if len(seen) - passed > MAX_PARTNERS:
                 return
             if not self.opens(spec, names):
+                continue
+            if plain and self._summands(spec, plain, sums) < plain:
+                passed += 1
+                above = [r for r in readers.get(spec, ()) if r not in seen]
+                seen.update(above)
+                reached += above
                 continue
             if (spec, leaves, names) not in attempt.own:
                 attempt.own[spec, leaves, names] = self._own(spec, attempt, stops)
@@ -144,6 +160,25 @@ class Partners:
             above = [r for r in readers.get(spec, ()) if r not in seen]
             seen.update(above)
             reached += above
+
+    def _summands(self, ref: str, plain: frozenset[Ref], known: dict[str, frozenset[Ref]]) -> frozenset[Ref]:
+        """What an op, and the ops that it adds up, add up, down to the ``plain`` elements."""
+        found: set[Ref] = set()
+        work = [ref]
+        while work:
+            here = work.pop()
+            if here in known:
+                found |= known[here]
+                continue
+            for v in self.model.operands(here) if self.model.ops[here].name == "add" else ():
+                if v not in plain and self.opens(v, frozenset(("add",))):
+                    work.append(v)
+                elif v not in self.k.by_lhs and self.k.is_atom(v):
+                    found.add(v)
+                else:
+                    found.update(self.k.facts[i].rhs for i in self.k.facts_for(v))
+        known[ref] = frozenset(found or (ref,))
+        return known[ref]
 
     def _own(self, spec: str, attempt: Attempt, stops: Stops) -> list[tuple[Cell, Sum]] | None:
         """A specification op over symbols of its own, on boxes; ``None`` if all read what is not wanted."""
