@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,13 @@ import trainverify as tv
 from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.plan.functions import inline
 from certificates.plan.plan import Plan
+from certificates.plan.schedule import schedule_from_json
 from orchestrator.evaluating import interpreter, scatter
 from orchestrator.refuting.search import Refuter
 from tests.corpus.run import replayed
 from tests.orchestrator.plans import unproved
 from tests.pipeline_plans import OPEN, REFUTED, RIGHT, pipeline
-from tests.sliced_plans import Sliced
+from tests.sliced_plans import Sliced, dense
 
 
 def wrong_outputs(plan: Plan, seed: int = 3) -> set[str]:
@@ -130,3 +132,19 @@ def test_a_wrong_layer_is_refuted(tmp_path: Path) -> None:
     tv.emit(plan, tmp_path / "bundle")
     verdict = tv.check(tmp_path / "bundle")
     assert verdict.exit_code == 1 and any(o.verdict == "REFUTED" for o in verdict.outputs)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_call_at_a_slice_is_a_part_of_a_schedule(early: bool, tmp_path: Path) -> None:
+    """Each stage runs its layer; the second one does so before what it reads has come, or after."""
+    lanes = [
+        {"name": "first", "box": {"pp": [0, 1], "tp": [0, 2]}, "slots": [],
+         "events": [["run", "f", 0], ["now", "pp", [["send", 1, 0]]]]},
+        {"name": "last", "box": {"pp": [1, 2], "tp": [0, 2]}, "slots": [["c1", "%0", 0, 1]],
+         "events": [["now", "pp", [["recv", 1, 0]]], ["run", "f", 0]][:: -1 if early else 1]},
+    ]  # fmt: skip
+    segments = {"c0": {"f": [[0, 1]]}, "c1": {"f": [[1, 2]]}}
+    schedule = schedule_from_json({"segments": segments, "once": {}, "lanes": lanes})
+    emission = tv.emit(replace(dense(), schedule=schedule), tmp_path / "bundle")
+    assert emission.schedule.startswith("UNSAFE" if early else "SAFE"), emission.schedule
+    assert tv.check(tmp_path / "bundle").exit_code == (1 if early else 0)

@@ -8,11 +8,11 @@ whose box is its own outside these axes, so that roles and callers are the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import Rejected, need
-from ..language.plan import Group, Plan, fibres
+from ..language.plan import Group, Plan
 from .strict import interval, many, members, record, symbol
 
 Boxes = Mapping[str, Mapping[str, tuple[int, int]]]
@@ -59,21 +59,17 @@ def read_ground(item: Mapping[str, Any], what: str, whole: Ground) -> Ground:
         if all(own[a] == box[a] for a in box)
     }
     need(set(plays.values()) == roles.keys(), f"{what}: a role has the box of no class")
-    space = tuple((a, n) for a, n in mesh if a not in whole.time)
     groups = {
-        g: group if group.runs or not _inside(group, along) else _on(space, group)
+        g: group if group.runs else replace(group, ranks=group.ranks[:1], factorised=_inside(group, along))
         for g, group in whole.groups.items()
     }
     return Ground(mesh, whole.time, roles, groups, along, plays)
 
 
 def _inside(group: Group, along: tuple[str, ...]) -> bool:
-    """Do all lists of ranks stay in one slice, for what their axes say?"""
+    """Is a group the fibres of other axes, so that each slice has its own? On its mesh these are fibres of
+    the same axes; of the lists one is left, for its size."""
     return group.factorised and not set(group.axes) & set(along)
-
-
-def _on(space: tuple[tuple[str, int], ...], group: Group) -> Group:
-    return Group(group.name, group.axes, tuple(fibres(space, group.axes)), True)
 
 
 def check_groups(body: Plan, what: str) -> None:
@@ -81,7 +77,7 @@ def check_groups(body: Plan, what: str) -> None:
     for ops in body.rendezvous.values() if body.along else ():
         op = next(iter(ops.values()))
         group = body.groups[op.attrs["group"]]
-        if not (group.runs or _inside(group, body.along)):
+        if not group.factorised:
             raise Rejected(
                 13,
                 f"group {group.name[:60]} of op {op.result} is no factorisation of a slice's mesh",
