@@ -14,9 +14,11 @@
  9 widths             every class has m >= min(n, w) representatives, w by the checker's own count
 10 goals              the goals of a stage are all coincidence patterns of its fact's free indices
 11 order              every fact is declared, the goal of one stage, which uses earlier facts only, or a
-                      conclusion of a lemma at a call where the facts that it rests on are proved
+                      conclusion of a lemma at a call where the facts that it rests on are proved; a function
+                      at a slice is called by the classes of one slice, and no fact of a lemma speaks of it
 12 text               every obligation file is, byte for byte, what its record says
-13 process groups     a process group that is used is a mesh factorisation, order included
+13 process groups     a process group that is used is a mesh factorisation, order included; in a function at a
+                      slice it is one of the other axes
 14 rendezvous         collectives and reduced tensors join rank classes that tile the reduced axes; no value
                       rests on itself, however classes meet
 15 inputs             the input relation can be satisfied: no element is given twice
@@ -54,7 +56,7 @@ from .language.proof import (
 )
 from .rules.acyclic import check_acyclic
 from .rules.algebra import Algebra
-from .rules.calls import Call, seen, tensors
+from .rules.calls import Call, check_symbols, seen, tensors
 from .rules.infinite import infinities
 from .rules.layout import Layout
 from .rules.messages import check_messages
@@ -255,6 +257,7 @@ def _lemma(plan: Plan, lemma: Lemma, texts: _Texts, where: str) -> _Lemma:
     assumed = set(range(len(lemma.facts))) - {s.goal for s in lemma.stages}
     for number, fact in enumerate(lemma.facts):
         _fact(model, fact, f"{where}fact {number}")
+        check_symbols(body, fact, f"{where}fact {number}")
         for about, kind in ((assumed, "assumed"), (set(lemma.concludes), "concluded")):
             if number in about and not set(tensors(fact)) <= seen(body, kind == "concluded"):
                 raise Rejected(11, f"a fact is {kind} about what no call shows", f"{where}fact {number}")
@@ -285,7 +288,10 @@ def _stages(
         if isinstance(stage, CallStage):
             if stage not in calls:
                 calls[stage] = _Called(model.plan, lemmas[stage.lemma], stage, where)
+            made = len(facts)
             stages += calls[stage].concluded(facts, known, proved)
+            for fact in facts[made:]:
+                _fact(model, fact, where)
             continue
         where = f"{where} ({stage.title[:80]})"
         used = _used(stage)

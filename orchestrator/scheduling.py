@@ -151,6 +151,6 @@ class _Lanes:
                 yield None, op.integer("seq"), op.text("group")
             elif op.name == CALL and not op.integer("output"):
                 site = op.text("function"), op.integer("instance")
-                for inner in self.plan.functions[site[0]].classes[cls.name].ops:
+                for inner in self.plan.body(site[0], cls.name).ops:
                     if inner.name in COLLECTIVES:
                         yield site, inner.integer("seq"), inner.text("group")

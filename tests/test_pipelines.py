@@ -9,12 +9,14 @@ import pytest
 
 import trainverify as tv
 from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.plan.functions import inline
 from certificates.plan.plan import Plan
 from orchestrator.evaluating import interpreter, scatter
 from orchestrator.refuting.search import Refuter
 from tests.corpus.run import replayed
 from tests.orchestrator.plans import unproved
 from tests.pipeline_plans import OPEN, REFUTED, RIGHT, pipeline
+from tests.sliced_plans import Sliced
 
 
 def wrong_outputs(plan: Plan, seed: int = 3) -> set[str]:
@@ -101,3 +103,30 @@ def test_what_is_right_of_a_wrong_pipeline_is_proved(bug: str, tmp_path: Path) -
     plan = pipeline(bug=bug)
     emission = tv.emit(plan, tmp_path / "bundle", witness_seconds=0)
     assert {v.plan for v in emission.verdicts if v.verdict != "PROVED"} == wrong_outputs(plan)
+
+
+def test_a_layer_is_proved_once_for_all_stages(tmp_path: Path) -> None:
+    counts = [proved(Sliced(stages, layers=2).plan(), tmp_path / str(stages)) for stages in (2, 4)]
+    assert counts[0] == counts[1]
+
+
+def test_a_function_at_a_slice_has_a_body_for_every_role() -> None:
+    plan = Sliced(2, 2, replicas=3, parts=2).plan()
+    assert unproved(plan) == []
+
+
+@pytest.mark.slow
+def test_obligations_do_not_grow_with_stages_layers_and_microbatches(tmp_path: Path) -> None:
+    counts = [
+        proved(Sliced(s, layers, replicas=2, microbatches=m).plan(), tmp_path / f"{s}")
+        for s, layers, m in ((2, 2, 4), (12, 3, 64))
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_a_wrong_layer_is_refuted(tmp_path: Path) -> None:
+    plan = Sliced(2, 2, bug="weights of another layer").plan()
+    assert "loss" in wrong_outputs(inline(plan))
+    tv.emit(plan, tmp_path / "bundle")
+    verdict = tv.check(tmp_path / "bundle")
+    assert verdict.exit_code == 1 and any(o.verdict == "REFUTED" for o in verdict.outputs)

@@ -25,9 +25,9 @@ from ..errors import FormatError
 from ..plan.affine import Affine, Range
 from ..plan.checking import check_plan, collective_mismatch
 from ..plan.names import printable
-from ..plan.ops import ATTRS, COLLECTIVES, MESSAGES, PACKED
+from ..plan.ops import ATTRS, CALL, COLLECTIVES, MESSAGES, PACKED
 from ..plan.placements import Placement, relate
-from ..plan.plan import Group, Mesh, Plan, RankClass, Relation
+from ..plan.plan import Function, Group, Mesh, Plan, RankClass, Relation
 from ..plan.program import Attr, Loc, Op, Program
 from ..plan.rows import lowered
 from ..plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
@@ -495,6 +495,19 @@ class ProgramBuilder:
     def group_size(self, name: str) -> int:
         return self._group(name).size
 
+    def call(self, function: str, body: Program, instance: int, *operands: Value) -> tuple[Value, ...]:
+        """The results of one instance of a function, whose ``body`` is that of this program's class."""
+        if [v.type for v in operands] != list(body.inputs.values()):
+            raise FormatError(f"operands of {function} {instance} are not of the types of its inputs")
+        names, results = tuple(self._own(v).name for v in operands), []
+        for i, value in enumerate(body.outputs.values()):
+            attrs: dict[str, Attr] = {"function": function, "instance": instance, "output": i}
+            op = Op(f"%{len(self._ops)}", CALL, names, body.type_of(value), attrs)
+            self._ops.append(op)
+            self._owners.append(self._segment)
+            results.append(Value(self, op.out, op.type))
+        return tuple(results)
+
     # --- helpers ---
 
     def _group(self, name: str) -> Group:
@@ -580,6 +593,7 @@ def build_plan(
     provenance: Mapping[str, object] | None = None,
     given: Iterable[str] = (),
     constants: Iterable[str] = (),
+    functions: Mapping[str, Function] | None = None,
 ) -> Plan:
     """A checked plan.
 
@@ -587,13 +601,23 @@ def build_plan(
     program. ``inputs`` and ``outputs`` are relations, or placements per specification tensor: ``{"w": {"tp":
     Shard(0)}}`` places the plan tensor ``w``, replicated on the other axes. ``given`` names inputs that
     every step is given anew, ``constants`` those that no step changes; the others are states. ``time`` are
-    axes along which every rank runs its program once per coordinate, such as microbatches.
+    axes along which every rank runs its program once per coordinate, such as microbatches. ``functions`` have
+    the bodies that programs call.
     """
     axes = grid(mesh, time)
     if isinstance(classes, Program):
         classes = {"c0": ({}, classes)}
     paths: list[str] = []
     programs = [_rebased(p, paths) for p in (specification, *(p for _, p in classes.values()))]
+    bodies = {
+        label: replace(
+            f,
+            specification=_rebased(f.specification, paths),
+            classes={c: _rebased(p, paths) for c, p in f.classes.items()},
+            roles={r: full_box(axes.without(f.along)) | dict(box) for r, box in f.roles.items()},
+        )
+        for label, f in (functions or {}).items()
+    }
     ranked = tuple(
         RankClass(label, full_box(axes.axes) | dict(box), program)
         for (label, (box, _)), program in zip(classes.items(), programs[1:], strict=True)
@@ -619,6 +643,7 @@ def build_plan(
         relations(outputs, {n: types[v] for n, v in programs[0].outputs.items()}),
         dict(ranges or {}),
         dict(provenance or {}),
+        bodies,
         given=tuple(sorted(given)),
         constants=tuple(sorted(constants)),
     )

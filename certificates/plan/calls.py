@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import FormatError
@@ -68,18 +68,28 @@ def call_to_json(call: Call) -> list[object]:
     return [list(call.results), CALL, list(call.ins), call.function, call.instance]
 
 
-def check_calls(programs: Mapping[str, Program], bodies: Mapping[str, Mapping[str, Program]]) -> None:
+def check_calls(
+    programs: Mapping[str, Program],
+    bodies: Mapping[str, Mapping[str, Program]],
+    sliced: Collection[str] = (),
+) -> None:
     """Operand types, and that every program calls every instance exactly once.
 
-    ``bodies`` gives the body of each function for each program.
+    ``bodies`` gives the body of each function for each program that may call it. Those that are ``sliced``
+    are called by some programs only (:mod:`.slices`).
     """
     expected: dict[Site, str] | None = None
     for owner, program in programs.items():
         found: dict[Site, str] = {}
+        seen: set[Site] = set()
         for call in calls(program):
-            if call.site in found:
+            if call.site in seen:
                 raise FormatError(f"{owner} calls {call.function} {call.instance} twice")
-            found[call.site] = owner
+            seen.add(call.site)
+            if call.function not in sliced:
+                found[call.site] = owner
+            if owner not in bodies[call.function]:
+                raise FormatError(f"{owner} has no role of {call.function}")
             wanted = list(bodies[call.function][owner].inputs.values())
             if wanted != [program.type_of(v) for v in call.ins]:
                 raise FormatError(f"{owner}: operands of {call.function} {call.instance} have other types")

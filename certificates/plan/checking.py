@@ -14,10 +14,11 @@ from certificates.plan.determined import check_determined
 from certificates.plan.keys import check_rows
 from certificates.plan.messages import check_messages, ends
 from certificates.plan.names import check_symbol, check_text
-from certificates.plan.plan import Group, Plan, RankClass, Relation
+from certificates.plan.plan import Group, Plan, Relation
 from certificates.plan.roles import check_roles
 from certificates.plan.rows import has_rows
 from certificates.plan.schedule import check_schedule
+from certificates.plan.slices import check_callers, check_slices, ground
 from certificates.plan.timing import check_groups, check_time, check_version, has_messages
 
 from ..errors import FormatError
@@ -57,29 +58,10 @@ def check_plan(plan: Plan) -> None:
     _check_boxes(plan)
     _check_programs(plan)
     check_messages(plan)
-    for name, function in plan.functions.items():
-        if function.classes.keys() != plan.by_class.keys():
-            raise FormatError(f"function {name} must have a body for every rank class")
-        classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
-        body = replace(plan, specification=function.specification, classes=classes, functions={})
-        try:
-            _check_programs(body)
-            if has_messages(body):
-                raise FormatError("a function has no messages")
-            if any(has_rows(p.written) for p in (function.specification, *function.classes.values())):
-                raise FormatError("a function has no packed rows")
-        except FormatError as error:
-            raise FormatError(f"function {name}: {error}") from error
-    check_calls(
-        {"specification": plan.specification} | {f"class {c.name}": c.program for c in plan.classes},
-        {
-            n: {"specification": f.specification} | {f"class {c}": p for c, p in f.classes.items()}
-            for n, f in plan.functions.items()
-        },
-    )
+    bodies = _check_functions(plan)
     check_circles(
         {c.name: c.program for c in plan.classes},
-        {n: f.classes for n, f in plan.functions.items()},
+        bodies,
         {n: _joined(plan, g) for n, g in plan.groups.items()},
         {
             (c.name, op.integer("seq")): [s.name for s in ends(plan, c, op)]
@@ -104,6 +86,47 @@ def check_plan(plan: Plan) -> None:
         if name not in plan.specification.inputs or plan.specification.inputs[name].sort != "Int":
             raise FormatError(f"range of {name}, which is not an integer input of the specification")
     check_roles(plan.given, plan.constants, [plan.specification, *(c.program for c in plan.classes)])
+
+
+def _check_functions(plan: Plan) -> dict[str, dict[str, Program]]:
+    """Bodies, calls and callers; gives the bodies by function and the class that may run them."""
+    check_slices(plan)
+    for name, function in plan.functions.items():
+        if not function.along and function.classes.keys() != plan.by_class.keys():
+            raise FormatError(f"function {name} must have a body for every rank class")
+        mesh, groups, classes = ground(plan, function)
+        body = replace(
+            plan,
+            mesh=mesh,
+            groups=groups,
+            specification=function.specification,
+            classes=classes,
+            functions={},
+        )
+        try:
+            if function.along:
+                _check_boxes(body)
+            _check_programs(body)
+            if has_messages(body):
+                raise FormatError("a function has no messages")
+            if any(has_rows(p.written) for p in (function.specification, *function.classes.values())):
+                raise FormatError("a function has no packed rows")
+        except FormatError as error:
+            raise FormatError(f"function {name}: {error}") from error
+    bodies = {
+        n: {c.name: f.classes[r] for c in plan.classes if (r := plan.role(n, c.name)) is not None}
+        for n, f in plan.functions.items()
+    }
+    check_calls(
+        {"specification": plan.specification} | {f"class {c.name}": c.program for c in plan.classes},
+        {
+            n: {"specification": f.specification} | {f"class {c}": p for c, p in bodies[n].items()}
+            for n, f in plan.functions.items()
+        },
+        frozenset(n for n, f in plan.functions.items() if f.along),
+    )
+    check_callers(plan)
+    return bodies
 
 
 def _check_programs(plan: Plan) -> None:

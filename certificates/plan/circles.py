@@ -38,7 +38,9 @@ def check_circles(
     rests: dict[Meeting, set[Meeting]] = {}
     for name, program in classes.items():
         places: dict[str, int | str] = {group: of[name] for group, of in joined.items()} | {"": name}
-        bodies = {label: (f[name], _traces(f[name], places, {})) for label, f in functions.items()}
+        bodies = {
+            label: (f[name], _traces(f[name], places, {})) for label, f in functions.items() if name in f
+        }
         for meeting, (before, _) in _traces(program, places, bodies)[1].items():
             rests.setdefault(meeting, set()).update(before)
     for (name, seq), senders in messages.items():

@@ -10,21 +10,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from certificates.plan.calls import Site, calls
-from certificates.plan.plan import Plan, RankClass
+from certificates.plan.plan import Plan
+from certificates.plan.slices import ground
 
 from .ops import CALL, COLLECTIVES
 from .program import Op, Program
 
 
 def body_plan(plan: Plan, name: str) -> Plan:
-    """A function as a problem of its own, without relations: its bodies on the plan's mesh.
+    """A function as a problem of its own, without relations: its bodies on the plan's mesh, or on that of a
+    slice.
 
     An input of the specification's body has a range if its operand at every call is an input with one.
     """
     function = plan.functions[name]
-    classes = tuple(RankClass(c.name, c.box, function.classes[c.name]) for c in plan.classes)
+    mesh, groups, classes = ground(plan, function)
     return replace(
-        plan, name=name, specification=function.specification, classes=classes, inputs=(), outputs=(),
+        plan, name=name, mesh=mesh, groups=groups, specification=function.specification, classes=classes,
+        inputs=(), outputs=(),
         ranges=plan.operand_ranges.get(name, {}), provenance={}, functions={}, given=(), constants=(),
         schedule=None,
     )  # fmt: skip
@@ -41,12 +44,15 @@ def inline(plan: Plan) -> Plan:
         plan.specification, {f: g.specification for f, g in plan.functions.items()}, seqs
     )
     classes = tuple(
-        replace(
-            c, program=_inlined(c.program, {f: g.classes[c.name] for f, g in plan.functions.items()}, seqs)
-        )
-        for c in plan.classes
+        replace(c, program=_inlined(c.program, _bodies(plan, c.name), seqs)) for c in plan.classes
     )
     return replace(plan, specification=specification, classes=classes, functions={})
+
+
+def _bodies(plan: Plan, cls: str) -> dict[str, Program]:
+    """The bodies that a class may run."""
+    roles = {name: plan.role(name, cls) for name in plan.functions}
+    return {name: plan.functions[name].classes[role] for name, role in roles.items() if role}
 
 
 class _Sequences:

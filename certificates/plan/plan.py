@@ -20,7 +20,7 @@ from .ops import COLLECTIVES, MESSAGES
 from .program import Op, Program
 from .schedule import Schedule
 
-FORMAT, VERSIONS = "trainverify-plan", (1, 2, 3)
+FORMAT, VERSIONS = "trainverify-plan", (1, 2, 3, 4)
 
 Box = Mapping[str, Range]
 Coordinates = Mapping[str, int]
@@ -49,6 +49,10 @@ class Mesh:
     def space(self) -> dict[str, int]:
         """The axes of the ranks."""
         return {name: size for name, size in self.axes.items() if name not in self.time}
+
+    def without(self, axes: tuple[str, ...]) -> dict[str, int]:
+        """The other axes."""
+        return {name: size for name, size in self.axes.items() if name not in axes}
 
     def coordinates(self, point: int) -> dict[str, int]:
         out: dict[str, int] = {}
@@ -117,10 +121,21 @@ class RankClass:
 
 @dataclass(frozen=True)
 class Function:
-    """Code that the step runs many times: its body in the specification and in every rank class."""
+    """Code that the step runs many times: its body in the specification and in every rank class.
+
+    A function at a slice is called by the classes of one coordinate ``along`` some mesh axes; its bodies
+    stand on the other axes and belong to ``roles``, boxes there, which the calling classes have.
+    """
 
     specification: Program
     classes: Mapping[str, Program]
+    along: tuple[str, ...] = ()
+    roles: Mapping[str, Box] = field(default_factory=dict)
+
+    def role(self, box: Box) -> str | None:
+        """The role that a class of this box has in a function at a slice."""
+        boxes = ((r, b) for r, b in self.roles.items() if all(box[a] == side for a, side in b.items()))
+        return next((r for r, _ in boxes), None)
 
 
 @dataclass(frozen=True)
@@ -173,6 +188,23 @@ class Plan:
     def class_of(self, at: Coordinates) -> RankClass:
         """The rank class that holds a mesh coordinate."""
         return next(c for c in self.classes if all(c.box[a][0] <= x < c.box[a][1] for a, x in at.items()))
+
+    def role(self, function: str, cls: str) -> str | None:
+        """Whose body of a function a class runs, if it may call it."""
+        return self._roles[function].get(cls)
+
+    def body(self, function: str, cls: str) -> Program:
+        """What a class runs at a call of a function."""
+        role = self.role(function, cls)
+        assert role is not None, f"class {cls} has no role of {function}"
+        return self.functions[function].classes[role]
+
+    @cached_property
+    def _roles(self) -> dict[str, dict[str, str | None]]:
+        return {
+            name: {c.name: f.role(c.box) if f.along else c.name for c in self.classes}
+            for name, f in self.functions.items()
+        }
 
     def rendezvous(self, seq: int) -> dict[str, Op]:
         """The op of each class that takes part in collective ``seq``."""

@@ -116,11 +116,21 @@ def _functions(data: object) -> dict[str, Function]:
     functions = {}
     for name, entry in _mapping(data, "functions").items():
         check_symbol(name, "function")
-        f = as_object(entry, f"function {name}", frozenset(("specification", "classes")))
+        sliced = isinstance(entry, dict) and "along" in entry
+        keys = ("specification", "classes", *(("along", "roles") if sliced else ()))
+        f = as_object(entry, f"function {name}", frozenset(keys))
         bodies = {
             c: _program(p, f"{name} of class {c}") for c, p in _mapping(f["classes"], "classes").items()
         }
-        functions[name] = Function(_program(f["specification"], f"{name} of the specification"), bodies)
+        specification = _program(f["specification"], f"{name} of the specification")
+        along = _strings(f["along"], f"along of {name}") if sliced else ()
+        roles = {
+            r: {a: _range(side, f"role {r}") for a, side in _mapping(box, f"role {r}").items()}
+            for r, box in (_mapping(f["roles"], f"roles of {name}") if sliced else {}).items()
+        }
+        if sliced and not along:
+            raise FormatError(f"function {name}: an empty list of along; leave it out")
+        functions[name] = Function(specification, bodies, along, roles)
     return functions
 
 
@@ -193,10 +203,13 @@ def loads(data: bytes) -> Plan:
         c = as_object(entry, "a rank class", frozenset(("name", "box", "program")))
         name = as_text(c["name"], "name of a class")
         box = {a: _range(r, f"box of {name}") for a, r in _mapping(c["box"], "box").items()}
+        bodies = {}
         for label, function in functions.items():
-            if name not in function.classes:
+            role = function.role(box) if function.along and box.keys() == mesh.axes.keys() else name
+            if role is not None and role in function.classes:
+                bodies[label] = function.classes[role]
+            elif not function.along:
                 raise FormatError(f"function {label} must have a body for every rank class")
-        bodies = {label: function.classes[name] for label, function in functions.items()}
         classes.append(
             RankClass(name, box, _program(c["program"], f"program of {name}", bodies, groups, mesh))
         )

@@ -182,7 +182,10 @@ def plan_schema() -> Schema:
         ranges=_map(_tuple({"type": "integer"}, {"type": "integer"})),
         provenance={"type": "object"},
     )
-    function = _object(specification=_ref("program"), classes=_map(_ref("program")))
+    bodies = {"specification": _ref("program"), "classes": _map(_ref("program"))}
+    along = _list(_ref("symbol"), minItems=1)
+    sliced = _object(**bodies, along=along, roles=_map(_map(_ref("range"))))
+    function: Schema = {"anyOf": [_object(**bodies), sliced]}
     properties = document["properties"]
     assert isinstance(properties, dict)
     properties["functions"] = {**_map(function), "minProperties": 1}

@@ -20,8 +20,11 @@ OVER_TIME = frozenset(("all_reduce", "all_gather"))
 
 
 def check_version(plan: Plan) -> None:
-    """Version 1 has neither time axes nor messages nor a schedule, version 2 no packed rows."""
+    """Version 1 has neither time axes nor messages nor a schedule, version 2 no packed rows, version 3 no
+    functions at a slice."""
     packed = any(p.rows for p in (plan.specification, *(c.program for c in plan.classes)))
+    if plan.version < 4 and any(f.along for f in plan.functions.values()):
+        raise FormatError("functions at a slice need version 4 of the format")
     if plan.version < 3 and packed:
         raise FormatError("packed rows need version 3 of the format")
     if packed and plan.schedule:
@@ -31,7 +34,10 @@ def check_version(plan: Plan) -> None:
 
 
 def needed_version(plan: Plan) -> int:
-    """Version 2 also where a class lacks an output that a relation speaks of, version 3 with packed rows."""
+    """Version 2 also where a class lacks an output that a relation speaks of, version 3 with packed rows,
+    version 4 with functions at a slice."""
+    if any(f.along for f in plan.functions.values()):
+        return 4
     if any(p.rows for p in (plan.specification, *(c.program for c in plan.classes))):
         return 3
     named = {r.plan for r in plan.outputs}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from certificates.plan.calls import call_to_json, calls
-from certificates.plan.plan import FORMAT, Group, Plan, Relation
+from certificates.plan.plan import FORMAT, Box, Group, Plan, Relation
 
 from ..canonical import canonical_text, object_text, read_bytes
 from ..errors import FormatError
@@ -62,6 +62,7 @@ def to_json(plan: Plan) -> dict[str, object]:
             "specification": program(f.specification),
             "classes": {c: program(body) for c, body in f.classes.items()},
         }
+        | ({"along": list(f.along), "roles": {r: _box(box) for r, box in f.roles.items()}} if f.along else {})
         for n, f in plan.functions.items()
     }
 
@@ -85,14 +86,17 @@ def to_json(plan: Plan) -> dict[str, object]:
         "sources": list(plan.sources),
         "specification": program(plan.specification),
         "classes": [
-            {"name": c.name, "box": {a: list(r) for a, r in c.box.items()}, "program": program(c.program)}
-            for c in plan.classes
+            {"name": c.name, "box": _box(c.box), "program": program(c.program)} for c in plan.classes
         ],
         "inputs": [relation(r) for r in plan.inputs],
         "outputs": [relation(r) for r in plan.outputs],
         "ranges": {n: list(r) for n, r in plan.ranges.items()},
         "provenance": dict(plan.provenance),
     }
+
+
+def _box(box: Box) -> dict[str, list[int]]:
+    return {a: list(side) for a, side in box.items()}
 
 
 def texts(plan: Plan) -> Mapping[str, str]:

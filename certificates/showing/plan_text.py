@@ -99,7 +99,8 @@ def function_text(plan: Plan, name: str) -> list[str]:
     bodies = plan.functions[name]
     lines = program_text(f"function {name}, specification", bodies.specification, plan.sources)
     for cls, body in bodies.classes.items():
-        lines += ["", *program_text(f"function {name}, class {cls}", body, plan.sources)]
+        of = f"role {cls} on {box_text(bodies.roles[cls]) or 'one rank'}" if bodies.along else f"class {cls}"
+        lines += ["", *program_text(f"function {name}, {of}", body, plan.sources)]
     return lines
 
 
@@ -203,8 +204,10 @@ def header_text(plan: Plan) -> list[str]:
     for name, function in plan.functions.items():
         times = sum(c.function == name for c in calls(plan.specification))
         sizes = [f"{len(function.specification.ops)} in the specification"]
-        sizes += [f"{len(body.ops)} in class {cls}" for cls, body in function.classes.items()]
-        lines.append(f"function {name}, called {times} times: ops {', '.join(sizes)}")
+        what = "role" if function.along else "class"
+        sizes += [f"{len(body.ops)} in {what} {cls}" for cls, body in function.classes.items()]
+        at = f" at a slice of {' '.join(function.along)}" if function.along else ""
+        lines.append(f"function {name}{at}, called {times} times: ops {', '.join(sizes)}")
     if plan.schedule is not None:
         events = sum(len(lane.events) for lane in plan.schedule.lanes)
         lines.append(f"schedule: {count(events, 'event')} in {count(len(plan.schedule.lanes), 'lane')}")

@@ -96,8 +96,9 @@ class Relation:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole plan file. `mesh` has the `time` axes first, then those of the ranks. `rendezvous[seq][class]`
-    is the collective of that number in that class. A function is a plan of its own on the same mesh, without
-    relations: its bodies."""
+    is the collective of that number in that class. A function is a plan of its own, without relations: its
+    bodies. One at a slice stands on the mesh without the axes `along` it; its classes are roles, and `plays`
+    says which role each class of the plan has that may call it."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -118,6 +119,8 @@ class Plan:
     time: tuple[str, ...] = ()
     messages: Mapping[int, Message] = field(default_factory=dict)
     schedule: Schedule | None = None
+    along: tuple[str, ...] = ()
+    plays: Mapping[str, str] = field(default_factory=dict)
 
     def axis(self, name: str) -> int:
         """Position of a mesh axis."""
@@ -151,10 +154,21 @@ class Plan:
     def program(self, space: str) -> Program:
         return self.classes[space].program if space in self.classes else self.spec
 
-    def operands(self, function: str, space: str, name: str) -> list[str]:
-        """What stands for an input of a function at each of its calls."""
+    def role(self, function: str, space: str) -> str:
+        """Whose body of a function a class runs, or the specification."""
+        return self.functions[function].plays.get(space, space)
+
+    def callers(self, site: Site) -> list[str]:
+        """The classes that call an instance of a function."""
+        return [c for c, cls in self.classes.items() if site in cls.program.calls]
+
+    def operands(self, function: str, space: str, name: str) -> list[tuple[str, str]]:
+        """What stands for an input of a function at each of its calls, in every class that has this role."""
         place = list(self.functions[function].program(space).inputs).index(name)
-        return [o[place] for (f, _), (o, _) in self.program(space).calls.items() if f == function]
+        spaces = [s for s in ("s", *self.classes) if self.role(function, s) == space]
+        return [
+            (s, o[place]) for s in spaces for (f, _), (o, _) in self.program(s).calls.items() if f == function
+        ]
 
 
 def apart(a: Box, b: Box) -> bool:

@@ -22,6 +22,7 @@ from ..language.plan import Group, Piece, Plan, Program, RankClass, Relation, Si
 from .meeting import check_meetings, meetings
 from .rows import PACKED, Rows
 from .schedule import read_schedule
+from .slices import Ground, check_calls, check_groups, read_ground
 from .strict import (
     RESULT,
     Reader,
@@ -47,11 +48,12 @@ from .strict import (
 )
 
 MAX_RANKS, MAX_CLASSES = 1 << 20, 1 << 12
-VERSIONS = (1, 2, 3)
+VERSIONS = (1, 2, 3, 4)
 NAMED = ATTRIBUTES | {op: attrs for op, (_, attrs) in PACKED.items()}
 axes = many(row(symbol, natural))
 ROLES = ("given", "constants")
 OPTIONAL = ("functions", "time", "schedule", *ROLES)
+SLICED = ("along", "roles")
 
 
 def read_plan(data: bytes) -> Plan:
@@ -95,8 +97,11 @@ def read_plan(data: bytes) -> Plan:
         need(all(box[a][0] >= 0 and box[a][1] <= n for a, n in mesh), f"{what}: bad box")
         need(item["name"] not in boxes, f"{what} occurs twice")
         boxes[item["name"]], programs[item["name"]] = box, item["program"]
+    whole = Ground(mesh, names, boxes, groups)
 
-    def problem(what: str, spec: Any, bodies: Mapping[str, Any], functions: Mapping[str, Plan]) -> Plan:
+    def problem(
+        what: str, ground: Ground, spec: Any, bodies: Mapping[str, Any], functions: Mapping[str, Plan]
+    ) -> Plan:
         """The specification's program and one for each class, which meet, and may call functions."""
         sources = len(top["sources"])
         bare = {f: p.spec for f, p in functions.items()}
@@ -104,24 +109,23 @@ def read_plan(data: bytes) -> Plan:
         classes = {
             c: RankClass(
                 c,
-                tuple(box[a] for a, _ in mesh),
+                tuple(box[a] for a, _ in ground.mesh),
                 _program(
                     bodies[c],
                     f"{what}class {c}",
                     box,
-                    groups,
+                    ground.groups,
                     sources,
-                    {f: p.program(c) for f, p in functions.items()},
-                    dict(mesh),
+                    {
+                        f: p.program(p.plays.get(c, c))
+                        for f, p in functions.items()
+                        if c in p.plays or not p.along
+                    },
+                    dict(ground.mesh),
                 ),
             )
-            for c, box in boxes.items()
+            for c, box in ground.boxes.items()
         }
-        for c, cls in classes.items():
-            need(
-                cls.program.calls.keys() == read.calls.keys(),
-                f"{what}class {c}: it and the specification call different instances",
-            )
         rendezvous, messages = meetings(classes)
         need(not messages or version > 1, "plan: version 1 has no messages")
         packed = any(p.keys for p in (read, *(c.program for c in classes.values())))
@@ -129,8 +133,8 @@ def read_plan(data: bytes) -> Plan:
         need(not packed or "schedule" not in extra, "plan: one with packed rows has no schedule")
         plan = Plan(
             top["name"],
-            mesh,
-            groups,
+            ground.mesh,
+            ground.groups,
             top["sources"],
             read,
             classes,
@@ -144,19 +148,27 @@ def read_plan(data: bytes) -> Plan:
             version=version,
             time=names,
             messages=messages,
+            along=ground.along,
+            plays=ground.plays,
         )
         _tile(plan)
+        check_groups(plan, what)
         check_meetings(plan)
+        check_calls(plan)
         return plan
 
     functions = dict[str, Plan]()
     for key, entry in members(
         called, "functions", "", " ".join(called) if isinstance(called, dict) else ""
     ).items():
-        item = record(entry, f"function {symbol(key, 'function')}", specification=anything, classes=anything)
-        bodies = members(item["classes"], f"function {key}: classes", " ".join(boxes))
-        functions[key] = problem(f"function {key}: ", item["specification"], bodies, {})
-    plan = problem("", top["specification"], programs, functions)
+        what = f"function {symbol(key, 'function')}"
+        parts = dict.fromkeys(SLICED, anything) if isinstance(entry, dict) and "along" in entry else {}
+        need(not parts or version > 3, f"{what}: version {version} has no functions at a slice")
+        item = record(entry, what, specification=anything, classes=anything, **parts)
+        own = read_ground(item, what, whole) if parts else whole
+        bodies = members(item["classes"], f"{what}: classes", " ".join(own.boxes))
+        functions[key] = problem(f"{what}: ", own, item["specification"], bodies, {})
+    plan = problem("", whole, top["specification"], programs, functions)
     integral = " ".join(n for n, t in plan.spec.inputs.items() if t.sort == "Int")
     ranges = {
         n: interval(r, f"range of {n}") for n, r in members(top["ranges"], "ranges", "", integral).items()
@@ -166,13 +178,13 @@ def read_plan(data: bytes) -> Plan:
         for side in ("inputs", "outputs")
     ]
     for f, body in functions.items():
-        given = {i: plan.operands(f, "s", i) for i in body.spec.inputs}
+        given = {i: {v for _, v in plan.operands(f, "s", i)} for i in body.spec.inputs}
         functions[f] = replace(
             body,
             ranges={
                 i: (min(ranges[v][0] for v in vs), max(ranges[v][1] for v in vs))
                 for i, vs in given.items()
-                if vs and ranges.keys() >= set(vs)
+                if vs and ranges.keys() >= vs
             },
         )
     roles = [_declared(plan, extra.get(role, []), role) for role in ROLES]

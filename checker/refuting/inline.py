@@ -21,7 +21,7 @@ def inline(plan: Plan) -> Plan:
                 ops[op.result] = replace(op, operands=tuple(name.get(o, o) for o in op.operands))
             elif op.result in first:
                 site, operands, results = first[op.result]
-                body = plan.functions[site[0]].program(space)
+                body = plan.functions[site[0]].program(plan.role(site[0], space))
                 local = dict(zip(body.inputs, (name.get(o, o) for o in operands), strict=True))
                 for inner in body.ops:
                     attrs = dict(inner.attrs)

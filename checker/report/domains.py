@@ -14,6 +14,7 @@ from ..language.ops import ROWS, Op, named
 from ..language.plan import Plan
 from ..language.proof import Tensor
 from ..rules.model import Model
+from ..rules.roots import called
 
 Place = tuple[str, Tensor]
 """A tensor of a function, or of the plan ("")."""
@@ -41,7 +42,7 @@ class Domains:
         counts = Counter[tuple[str, str, bool]]()
         first: dict[tuple[str, str], str] = {}
         for function, model in self.models.items():
-            for space in ("s", *self.plan.classes):
+            for space in ("s", *model.plan.classes):
                 for op in model.plan.program(space).ops:
                     row = ROWS.get(op.variant)
                     if row and row.defined != "." and not self.shown(function, space, op):
@@ -88,11 +89,10 @@ class Domains:
             return value > 0 or (value == 0 and not strict)
         if op is None:
             given = self.plan.operands(function, tensor.space, tensor.value) if function else []
-            behind = [("", Tensor(tensor.space, o)) for o in given]
+            behind = [("", Tensor(c, o)) for c, o in given]
             return bool(given) and all(self.known_sign(place, strict, depth) for place in behind)
         if op.name == "call":
-            inside = op.attrs["function"], Tensor(tensor.space, op.attrs["value"])
-            return self.known_sign(inside, strict, depth)
+            return self.known_sign(called(self.plan, tensor, op), strict, depth)
         x = [(function, Tensor(tensor.space, o)) for o in op.operands]
         if op.name in ("exponential", "logistic") or (
             not strict and self._never_negative(model, tensor.space, op)

@@ -76,7 +76,7 @@ def collectives(plan: Plan) -> Mapping[str, Counter[str]]:
         mine: dict[str, Counter[str]] = {name: Counter() for name in plan.groups}
         times = Counter(f for f, _ in cls.program.calls)
         bodies: list[tuple[tuple[Op, ...], int]] = [(cls.program.ops, 1)]
-        bodies += [(plan.functions[f].program(space).ops, n) for f, n in times.items()]
+        bodies += [(plan.functions[f].program(plan.role(f, space)).ops, n) for f, n in times.items()]
         for ops, n in bodies:
             for op in ops:
                 if op.name in COLLECTIVES:

@@ -65,13 +65,17 @@ def _ordered(plan: Plan, functions: dict[str, Rests], where: str) -> dict[Node, 
                 operands = [(k, sent[k].operands[0]) for k in plan.reached(cls, op)]
             needs[c, op.result] = [] if op.name == "call" else operands
         for site, (_, results) in cls.program.calls.items():
-            values = plan.functions[site[0]].program(c).outputs.values()
+            role = plan.role(site[0], c)
+            values = plan.functions[site[0]].program(role).outputs.values()
             number, inputs = functions[site[0]]
             for result, value in zip(results, values, strict=True):
-                passed = ("call", *site, number[c, value])
+                passed = ("call", *site, number[role, value])
                 needs[c, result] = [passed]
                 if passed not in needs:
-                    given = [(k, plan.program(k).calls[site][0][i]) for k, i in inputs[passed[3]]]
+                    plays = {plan.role(site[0], k): k for k in plan.callers(site)}
+                    given = [
+                        (plays[r], plan.program(plays[r]).calls[site][0][i]) for r, i in inputs[passed[3]]
+                    ]
                     needs[passed] = [(k, v) for k, v in given if v in plan.program(k).producers]
     try:
         return {node: needs.get(node, []) for node in TopologicalSorter(needs).static_order()}

@@ -52,9 +52,11 @@ class Masks:
 
     def __init__(self, plan: Plan, function: str, space: str, infinite: Set[Any]) -> None:
         self.plan, self.function, self.space, self.infinite = plan, function, space, infinite
-        self.program = (plan.functions[function] if function else plan).program(space)
-        self.axes: Box = {a: b for a, b in plan.box(space).items()} if space != "s" else {}
-        self.caller = Masks(plan, "", space, NONE) if function else None
+        body = plan.functions[function] if function else plan
+        self.program = body.program(space)
+        self.axes: Box = {a: b for a, b in body.box(space).items()} if space != "s" else {}
+        spaces = [s for s in ("s", *plan.classes) if function and plan.role(function, s) == space]
+        self.callers = {s: Masks(plan, "", s, NONE) for s in spaces}
         self.left, self.memo = 0, dict[Any, Seen]()
 
     def masked(self, op: Op) -> bool | None:
@@ -119,12 +121,13 @@ class Masks:
             if self.left < 0:
                 raise _Spent
             op, found = self.program.producers.get(name), None
-            if op is None and self.caller:
-                self.caller.left = self.left
-                for operand in dict.fromkeys(self.plan.operands(self.function, self.space, name)):
-                    one = self.caller.look(operand, box, deep + 1)
+            if op is None and self.function:
+                for space, operand in dict.fromkeys(self.plan.operands(self.function, self.space, name)):
+                    caller = self.callers[space]
+                    caller.left = self.left
+                    one = caller.look(operand, {**caller.axes, **box}, deep + 1)
                     found = joined(found, one) if found else one
-                self.left = self.caller.left
+                    self.left = caller.left
             elif op is not None and deep < MAX_DEEP:
                 found = self._op(op, box, deep)
             if found is None:

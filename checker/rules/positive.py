@@ -9,7 +9,7 @@ from ..language.ops import Op
 from ..language.proof import Reduced, Ref, Tensor
 from .infinite import MOVES
 from .model import Model
-from .roots import CLOSED, nonnegative
+from .roots import CLOSED, called, nonnegative
 
 #: Ops whose result may be infinite where an operand is (obligation 2); no other op takes an infinity.
 CARRIES = MOVES | {"negate", "add", "subtract", "reduce", "all_reduce", "reduce_scatter"}
@@ -64,10 +64,10 @@ class Signs:
             return all(self._of("positive", self._positive, f, t) for f, t in tensors)
 
         if op is None:  # an input of a function is its operand at every call
-            called = self.caller.operands(function, tensor.space, tensor.value) if function else ()
-            return bool(called) and all_({("", Tensor(tensor.space, o)) for o in called})
+            given = self.caller.operands(function, tensor.space, tensor.value) if function else ()
+            return bool(given) and all_({("", Tensor(c, o)) for c, o in given})
         if op.name == "call":
-            return all_({(op.attrs["function"], Tensor(tensor.space, op.attrs["value"]))})
+            return all_({called(self.caller, tensor, op)})
         behind = read(here, tensor, op)
         if op.name == "exponential":
             return all(self._of("finite", self._finite, function, t) for t in behind)

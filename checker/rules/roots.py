@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ..language.ops import named
+from ..language.ops import Op, named
+from ..language.plan import Plan
 from ..language.proof import Element, Reduced, Ref, Tensor
 from .model import Model
 from .normalise import Node
@@ -26,6 +27,12 @@ def holds(model: Model, left: Node, right: Node) -> bool:
     return False
 
 
+def called(plan: Plan, tensor: Tensor, op: Op) -> tuple[str, Tensor]:
+    """What the result of a call is inside its function."""
+    function = op.attrs["function"]
+    return function, Tensor(plan.role(function, tensor.space), op.attrs["value"])
+
+
 def nonnegative(model: Model, ref: Ref) -> bool:
     """Does the way in which a tensor is computed show that it has no negative element?
 
@@ -41,15 +48,13 @@ def nonnegative(model: Model, ref: Ref) -> bool:
         if (isinstance(value, Fraction) and value >= 0) or (op is not None and op.name in ALWAYS):
             continue
         if op is None and function and tensor.space[:1] != "#":
-            behind = {
-                ("", Tensor(tensor.space, o)) for o in caller.operands(function, tensor.space, tensor.value)
-            }
+            behind = {("", Tensor(c, o)) for c, o in caller.operands(function, tensor.space, tensor.value)}
         elif op is None or op.name not in CLOSED:
             return False
         elif op.name == "multiply" and op.operands[0] == op.operands[1]:
             continue
         elif op.name == "call":
-            behind = {(op.attrs["function"], Tensor(tensor.space, op.attrs["value"]))}
+            behind = {called(caller, tensor, op)}
         else:
             meets = here.plan.meets(op) if "seq" in op.attrs else {tensor.space: op}
             behind = {(function, Tensor(space, o)) for space, met in meets.items() for o in met.operands}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..errors import Rejected
 from ..language.affine import Affine
 from ..language.ops import COLLECTIVES, MESSAGES, Op
-from ..language.plan import Plan, Site
+from ..language.plan import Plan, Program, Site
 from ..language.schedule import Key, Schedule
 
 END = 1 << 40
@@ -111,7 +111,7 @@ def _owners(schedule: Schedule, c: str, count: int) -> dict[int, str]:
 
 def _inside(plan: Plan, c: str, site: Site) -> Iterator[Meeting]:
     """The collectives of a call."""
-    for op in plan.functions[site[0]].program(c).ops:
+    for op in plan.functions[site[0]].program(plan.role(site[0], c)).ops:
         if op.name in COLLECTIVES:
             if plan.groups[op.attrs["group"]].runs:
                 raise wrong(f"function {site[0]} joins runs: a call is not a part of one run", f"class {c}")
@@ -124,7 +124,7 @@ def _shared(plan: Plan, c: str, op: Op, site: Mapping[str, tuple[Site, tuple[str
     if op.name != "call":
         yield from op.operands[:1] if _view(op) else ()
         return
-    body = plan.functions[op.attrs["function"]].program(c)
+    body = _body(plan, c, op)
 
     def root(value: str) -> str:
         while value in body.producers and _view(body.producers[value]):
@@ -138,6 +138,12 @@ def _shared(plan: Plan, c: str, op: Op, site: Mapping[str, tuple[Site, tuple[str
         other = plan.program(c).producers[result].attrs["value"]
         if result != op.result and root(other) == own:
             yield result
+
+
+def _body(plan: Plan, c: str, op: Op) -> Program:
+    """What a class runs at a call."""
+    function = op.attrs["function"]
+    return plan.functions[function].program(plan.role(function, c))
 
 
 def _view(op: Op) -> bool:
@@ -158,7 +164,7 @@ def _once(plan: Plan, schedule: Schedule, c: str, found: Parts) -> None:
         key = found.makes[op.result][0] if op.result in found.makes else None
         if key is None or not found.once[key]:
             continue
-        body = plan.functions[op.attrs["function"]].program(c).ops if op.name == "call" else ()
+        body = _body(plan, c, op).ops if op.name == "call" else ()
         if any(_mentions(plan, o) for o in (op, *body)):
             raise wrong(f"{op.result} {op.name} happens once, and is not the same in all runs", where)
         for o in op.operands:

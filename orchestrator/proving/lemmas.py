@@ -23,6 +23,7 @@ from ..errors import Unproved
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from .assembly import Part
+from .slices import Slice
 
 Renaming = Mapping[str, tuple[str, ...]]
 
@@ -263,11 +264,15 @@ def facts_about(knowledge: Knowledge, refs: Iterable[str]) -> Iterator[int]:
                 yield from knowledge.facts_for(reduced)
 
 
-def available(knowledge: Knowledge, site: CallSite, of: Mapping[str, Program]) -> dict[Fact, int]:
+def available(
+    knowledge: Knowledge, site: CallSite, of: Mapping[str, Program], place: Slice
+) -> dict[Fact, int]:
     """What is known of the operands of a call, as facts about the function's inputs."""
     operands = site.operands(of)
     found: dict[Fact, int] = {}
     for number in facts_about(knowledge, operands):
         for fact in renamed(knowledge.facts[number], operands):
-            found.setdefault(fact, number)
+            inner = place.inside(fact)
+            if inner is not None:
+                found.setdefault(inner, number)
     return found

@@ -24,6 +24,7 @@ from ..relating.signs import Shown
 from ..spanning.spans import Spans
 from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
+from .slices import Slice
 
 
 class Relations:
@@ -62,6 +63,7 @@ class Relations:
         self.lemmas: list[Lemma] = []
         #: The lemma that was used at each call.
         self.called: dict[Site, Lemma] = {}
+        self.sites = sites(plan)
         self._lemma = lemma
 
     def relate(self) -> None:
@@ -72,10 +74,9 @@ class Relations:
         self.matcher.index_specification(
             lambda ref: self.folder.fold(ref) or self.positions.relate(ref) or self.roots.relate(ref)
         )
-        called = sites(self.plan)
         for segment in segments(self.plan):
             if isinstance(segment, tuple):
-                self._call(called[segment])
+                self._call(self.sites[segment])
                 continue
             waiting = self._settle(segment)
             for ref in waiting:
@@ -123,7 +124,8 @@ class Relations:
     def _call(self, site: CallSite) -> None:
         """What a lemma says of the results of a call; a call with operands unlike others' makes one."""
         of = bodies(self.plan, site.function)
-        known = available(self.knowledge, site, of)
+        place = self._slice(site.function, site.instance)
+        known = available(self.knowledge, site, of, place)
         fitting = (m for m in self.lemmas if m.function == site.function and m.assumed.keys() <= known.keys())
         lemma = next(fitting, None)
         if lemma is None:
@@ -134,7 +136,12 @@ class Relations:
         names = site.visible(of)
         for number in lemma.conclusions:
             for fact in renamed(lemma.statements[number], names):
-                self.knowledge.add(fact, FromCall(binding, number))
+                self.knowledge.add(place.outside(fact), FromCall(binding, number))
+
+    def _slice(self, function: str, instance: int) -> Slice:
+        """Where a call lies on the mesh."""
+        names = [*(c.name for c in self.plan.classes), *sorted(self.plan.functions[function].roles)]
+        return Slice(self.plan.mesh.axes, self.sites[function, instance].slice, names)
 
     def claims(self) -> list[list[int]]:
         """Claimed facts of every output relation, as fact numbers."""
@@ -155,7 +162,9 @@ class Relations:
             if isinstance(recipe, FromCall) and self.knowledge.facts[number].rhs == fact.rhs:
                 lemma = recipe.binding.lemma
                 known = lemma.statements[recipe.statement]
-                statement = lemma.claim(replace(fact, lhs=known.lhs, rhs=known.rhs, by=None))
+                inner = self._slice(lemma.function, recipe.binding.instance).inside(fact)
+                claim = inner and replace(inner, lhs=known.lhs, rhs=known.rhs, by=None)
+                statement = lemma.claim(claim) if claim else None
                 if statement is not None:
                     return FromCall(recipe.binding, statement)
         return None

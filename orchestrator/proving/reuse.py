@@ -104,7 +104,9 @@ def _interface(plan: Plan, function: str, signs: Signs) -> object:
     def result(owner: str, value: str, type_: TensorType) -> list[object]:
         return [value, str(type_), signs.nonnegative(function, f"{owner}:{value}")]
 
-    return [
+    made = plan.functions[function]
+    roles = {r: [[a, *side] for a, side in box.items()] for r, box in made.roles.items()}
+    return [list(made.along), roles] + [
         [
             owner,
             [str(t) for t in p.inputs.values()],

@@ -9,13 +9,15 @@ from certificates.plan.messages import ends
 from certificates.plan.ops import CALL, COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
+from certificates.plan.sites import sites
 
 
 def segments(plan: Plan) -> Iterator[list[str] | Site]:
     """Ops of all classes from one collective or call to the next; each segment needs earlier ones only.
 
-    A call that every class has reached is a segment of its own. A class waits for what it receives.
+    A call that all its callers have reached is a segment of its own. A class waits for what it receives.
     """
+    callers = {site: len(each.roles) - 1 for site, each in sites(plan).items()}
     position = {c.name: 0 for c in plan.classes}
     sent: set[tuple[str, int]] = set()
     while True:
@@ -49,7 +51,7 @@ def segments(plan: Plan) -> Iterator[list[str] | Site]:
         for name in complete:
             position[name] += 1
         for site, names in called.items():
-            if len(names) == len(plan.classes):
+            if len(names) == callers[site]:
                 yield site
                 complete += names
                 for name in names:

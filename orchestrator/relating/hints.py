@@ -104,7 +104,7 @@ class Hints:
         function, instance = op.text("function"), op.integer("instance")
         inner = self.inside((function, instance))
         if inner is not None:
-            body = inner.plan.by_class[cls.name]
+            body = inner.plan.by_class[str(self.plan.role(function, cls.name))]
             value = list(body.program.outputs.values())[op.integer("output")]
             for missing in inner._unrelated(body, value):
                 yield replace(missing, inside=(*missing.inside, (function, op)))

@@ -123,7 +123,8 @@ class Signs:
             return set()
         if op.name == CALL:
             inner, output = op.text("function"), op.integer("output")
-            return {(inner, self._body(inner).outputs[owner][output])}
+            role = "s" if owner == "s" else str(self.plan.role(inner, owner))
+            return {(inner, self._body(inner).outputs[role][output])}
         if op.name in COLLECTIVES | MESSAGES:
             meet = body.plan.meets(op)
             return {(function, f"{cls}:{other.ins[0]}") for cls, other in meet.items()}

@@ -68,7 +68,9 @@ def solve(
 
 def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
     """Replace symbols that have one value only."""
-    single = {s: Affine(ranges[s][0]) for s in form.symbols if ranges[s][1] - ranges[s][0] == 1}
+    single = {
+        s: Affine(ranges[s][0]) for s in form.symbols if s in ranges and ranges[s][1] - ranges[s][0] == 1
+    }
     return form.substitute(single) if single else form
 
 

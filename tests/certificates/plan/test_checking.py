@@ -86,7 +86,7 @@ def nested(document: Document) -> None:
 
 MALFORMED: list[tuple[Callable[[Document], None], str]] = [
     (edit("format", "other"), "not a trainverify-plan document of version 1"),
-    (edit("version", 4), "not a trainverify-plan document of version 1"),
+    (edit("version", 5), "not a trainverify-plan document of version 1"),
     (drop("ranges"), "a plan must be an object with exactly the keys"),
     (edit("extra", 1), "a plan must be an object with exactly the keys"),
     (edit("name", 3), "name must be a string"),

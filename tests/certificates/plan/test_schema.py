@@ -70,7 +70,7 @@ def piece(key: str, value: object) -> Callable[[dict[str, Any]], None]:
 MALFORMED: list[Callable[[dict[str, Any]], object]] = [
     lambda d: d.pop("mesh"),
     lambda d: d.update(extra=1),
-    lambda d: d.update(version=4),
+    lambda d: d.update(version=5),
     lambda d: d.update(classes=[]),
     lambda d: d["mesh"].append(["pp", 0]),
     lambda d: d["groups"].update(g={"axes": [], "ranks": []}),

@@ -20,7 +20,7 @@ from samples import at, dump, op, piece, plan_of, plus, program, relation, row_p
 
 INTEGER = ["n", "i64[4]"]
 PLANS: list[tuple[str, Any, str]] = [
-    ("version", 4, "unknown version, or provenance"),
+    ("version", 5, "unknown version, or provenance"),
     ("provenance", [], "unknown version, or provenance"),
     ("mesh", [["tp", 2], ["tp", 1]], "mesh: bad axes"),
     ("mesh", [["tp", 0]], "mesh: bad axes"),

@@ -18,6 +18,7 @@ from orchestrator.outlining.outline import outline
 from orchestrator.proving.assembly import Part
 from orchestrator.proving.engine import Engine, beginning
 from orchestrator.proving.lemmas import Lemma, Transcript, available, facts_about, renamed
+from orchestrator.proving.slices import Slice
 from orchestrator.solving.cores import Cores
 from orchestrator.solving.premises import AllPremises
 
@@ -168,7 +169,7 @@ def test_a_fact_about_the_function_is_one_about_the_caller_for_every_name() -> N
 def test_what_is_known_of_operands_is_said_of_the_inputs_of_the_function(plan: Plan, related: Engine) -> None:
     site = sites(plan)[next(iter(related.called))]
     of = bodies(plan, site.function)
-    known = available(related.knowledge, site, of)
+    known = available(related.knowledge, site, of, Slice(plan.mesh.axes, {}, ()))
     assert known.keys() >= related.called[site.function, site.instance].assumed.keys()
     for fact, number in known.items():
         own = related.knowledge.facts[number]
