@@ -31,7 +31,7 @@ from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .meetings import unmet
-from .outputs import differences
+from .outputs import differences, kept
 from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .shims import SHIMS
@@ -91,13 +91,13 @@ def capture(
         raise gathered(problems)
     assert found[0].program is not None
     fitted = grid.classes()
-    problems = differences(
-        found[0].program, [(f"c{i}", f.program) for i, f in enumerate(fitted)], definition.buckets
-    )
+    single, *programs = kept(found[0].program, [f.program for f in fitted])
+    fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
+    problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], definition.buckets)
     if problems:
         raise gathered(problems).at(definition.frame)
-    sources = Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
-    spec = _program(found[0].program, sources)
+    sources = Sources(root or Path.cwd(), [single, *programs])
+    spec = _program(single, sources)
     numbering = _Numbering()
     classes = tuple(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering))
