@@ -30,6 +30,8 @@ from .lowering.table import communicator
 from .meetings import unmet
 from .messages import channel, matched
 from .outputs import differences
+from .outputs import differences, kept
+from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .relations import Relations
 from .shims import SHIMS
@@ -95,6 +97,15 @@ def capture(
     sources = Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
     spec = _program(found[0].program, sources)
     numbering = _Numbering(messages)
+    fitted = grid.classes()
+    single, *programs = kept(found[0].program, [f.program for f in fitted])
+    fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
+    problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], definition.buckets)
+    if problems:
+        raise gathered(problems).at(definition.frame)
+    sources = Sources(root or Path.cwd(), [single, *programs])
+    spec = _program(single, sources)
+    numbering = _Numbering()
     classes = tuple(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)

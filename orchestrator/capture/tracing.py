@@ -65,7 +65,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     if rank is not None:
         model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    with told():
+    with fake, told():  # some optimizers make their states at once
         optimizer = definition.optimizer(model.parameters())
     with fake:
         symbolic_hyperparameters(optimizer)
