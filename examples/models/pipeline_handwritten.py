@@ -2,11 +2,13 @@
 
 Each rank runs the program of its stage: it receives activations from the stage before it, and the gradient
 of what it handed on from the stage behind it. The first stage reads the batch, the last one has the labels,
-and alone returns the loss. Replicas over ``dp`` average gradients. Stages keep the names of the parameters.
+and alone returns the loss. Gradients of the microbatches add up, and replicas over ``dp`` average them. Stages
+keep the names of the parameters.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -70,36 +72,49 @@ def train_step(
 
 
 def stage_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor], *, microbatches: int
 ) -> dict[str, Tensor]:
+    """All forward passes, then all backward passes (GPipe)."""
     assert isinstance(model, Stage)
-    x = batch["x"]
-    if model.before is not None:
-        x = torch.empty_like(x)
-        dist.recv(x, model.before, group=model.pipe)
-        x.requires_grad_()
-    y = model(x)
-    results = {}
-    if model.behind is None:
-        results["loss"] = F.mse_loss(y, batch["y"])
-        results["loss"].backward()
-    else:
-        sent = dist.isend(y.detach(), model.behind, group=model.pipe)
-        gradient = torch.empty_like(y)
-        dist.recv(gradient, model.behind, group=model.pipe)
-        sent.wait()
-        y.backward(gradient)
-    if model.before is not None:
-        dist.send(x.grad, model.before, group=model.pipe)
+    rows, labels = batch["x"].chunk(microbatches), batch["y"].chunk(microbatches)
+    kept, sent, losses = [], [], []
+    for x, y in zip(rows, labels, strict=True):
+        if model.before is not None:
+            x = torch.empty_like(x)
+            dist.recv(x, model.before, group=model.pipe)
+            x.requires_grad_()
+        out = model(x)
+        if model.behind is None:
+            out = F.mse_loss(out, y) / microbatches
+            losses.append(out.detach())
+        else:
+            sent.append(dist.isend(out.detach(), model.behind, group=model.pipe))
+        kept.append((x, out))
+    for x, out in kept:
+        gradient = None
+        if model.behind is not None:
+            gradient = torch.empty_like(out)
+            dist.recv(gradient, model.behind, group=model.pipe)
+        out.backward(gradient)
+        if model.before is not None:
+            sent.append(dist.isend(x.grad, model.before, group=model.pipe))
+    for work in sent:
+        work.wait()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, group=model.replicas)
     optimizer.step()
     optimizer.zero_grad()
-    return results
+    return {"loss": torch.stack(losses).sum()} if losses else {}
 
 
 def definition(
-    stages: int = 2, dp: int = 2, blocks: int = 4, dim: int = 1024, hidden: int = 4096, rows: int = 512
+    stages: int = 2,
+    dp: int = 2,
+    microbatches: int = 8,
+    blocks: int = 4,
+    dim: int = 1024,
+    hidden: int = 4096,
+    rows: int = 512,
 ) -> Definition:
     batch = Batch(shape=(rows, dim), shard={"dp": 0})
     return Definition(
@@ -109,7 +124,7 @@ def definition(
         parallelize=Stage,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
         step=train_step,
-        parallel_step=stage_step,
+        parallel_step=functools.partial(stage_step, microbatches=microbatches),
         batch={"x": batch, "y": batch},
         mean_over={"loss": ("dp",)},
     )

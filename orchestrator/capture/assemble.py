@@ -28,7 +28,8 @@ from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .meetings import unmet
-from .messages import channel, matched
+from .messages import THROUGH, channel, matched
+from .microbatches import with_time_axis
 from .outputs import differences
 from .outputs import differences, kept
 from .placing import Placement, agree, compare, derive, pieces
@@ -39,8 +40,6 @@ from .sources import Sources
 
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
-#: Provenance: of each message its number, communicator, place among those of a channel, and tag.
-THROUGH = "messages"
 
 
 def capture(
@@ -140,7 +139,7 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    return outline(plan, accept)
+    return outline(with_time_axis(plan), accept)
 
 
 def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[CaptureError]:

@@ -29,12 +29,12 @@ from certificates.plan.reading import load
 from certificates.plan.writing import dumps
 
 from ..outlining.outline import in_order
-from .assemble import FOR_OTHERS, THROUGH, rank_program
+from .assemble import FOR_OTHERS, rank_program
 from .builder import Meeting
 from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, FingerprintError
-from .messages import channel
+from .messages import THROUGH, channel
 from .refusals import guarded, refused
 from .tracing import trace
 
@@ -84,6 +84,10 @@ def fingerprint(
     if torch.cuda.is_initialized():
         raise DefinitionError("the fingerprint is taken in a forked child: call it before CUDA is in use")
     plan = plan if isinstance(plan, Plan) else load(plan)
+    if plan.mesh.time:
+        raise DefinitionError(
+            f"the plan has a time axis ({', '.join(plan.mesh.time)}): launches are compared without one"
+        )
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if size != plan.mesh.ranks or dict(definition.mesh) != dict(plan.mesh.axes):
         raise FingerprintError(

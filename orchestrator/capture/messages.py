@@ -23,6 +23,8 @@ from .builder import Draft
 from .errors import CaptureError, GroupError, shown
 from .fitting import FittedClass, with_scalars
 
+#: Provenance: of each message its number, communicator, place among those of a channel, and tag.
+THROUGH = "messages"
 #: Source, destination, communicator (its name and members, if no axes name it), place in their order.
 _Key = tuple[int, int, str, tuple[int, ...], int]
 _EACH = (
