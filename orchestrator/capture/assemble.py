@@ -30,9 +30,7 @@ from .lowering.table import communicator
 from .meetings import unmet
 from .messages import THROUGH, channel, matched
 from .microbatches import with_time_axis
-from .outputs import differences
 from .outputs import differences, kept
-from .placing import Placement, agree, compare, derive, pieces
 from .processes import survey, trace_ranks
 from .relations import Relations
 from .shims import SHIMS
@@ -88,15 +86,6 @@ def capture(
     assert found[0].program is not None
     boxes = [f.box for f in grid.classes()]
     fitted, messages = matched(mesh, grid.classes())
-    problems = differences(
-        found[0].program, [(f"c{i}", f.program) for i, f in enumerate(fitted)], definition.buckets
-    )
-    if problems:
-        raise gathered(problems).at(definition.frame)
-    sources = Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
-    spec = _program(found[0].program, sources)
-    numbering = _Numbering(messages)
-    fitted = grid.classes()
     single, *programs = kept(found[0].program, [f.program for f in fitted])
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
     problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], definition.buckets)
@@ -104,7 +93,7 @@ def capture(
         raise gathered(problems).at(definition.frame)
     sources = Sources(root or Path.cwd(), [single, *programs])
     spec = _program(single, sources)
-    numbering = _Numbering()
+    numbering = _Numbering(messages)
     classes = tuple(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)
