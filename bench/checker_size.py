@@ -19,7 +19,7 @@ from pathlib import Path
 CHECKER = Path(__file__).resolve().parents[1] / "checker"
 #: What must be right for whom. A part that is named later rests on the parts before it.
 PARTS = {
-    "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli"),
+    "PROVED": ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli", "starting"),
     "REFUTED": ("refuting",),
     "SAFE": ("scheduling",),
     "report": ("report", "reporting"),

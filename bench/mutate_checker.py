@@ -74,17 +74,21 @@ def row(mutant: Mutant, why: str) -> str:
 
 
 def renumber(found: Sequence[Mutant]) -> int:
-    """Writes the rows of docs/mutation.md again, with the lines of the day; how many have no mutant now."""
+    """Writes the rows of docs/mutation.md again, with the lines of the day; drops those that have no mutant
+    now, and says how many.
+    """
     known, now, stale = explained(), {m.key: m for m in found}, 0
-    lines = EXPLAINED.read_text(encoding="utf-8").splitlines()
-    for i, line in enumerate(lines):
+    lines: list[str] = []
+    for line in EXPLAINED.read_text(encoding="utf-8").splitlines():
         if match := ROW.fullmatch(line):
             file, inside, kind, source, nth, _ = match.groups()
             name = key(file, inside, kind, source[1:-1], int(nth))
             if name in now:
-                lines[i] = row(now[name], known[name])
+                lines.append(row(now[name], known[name]))
             else:
                 stale += 1
+        else:
+            lines.append(line)
     EXPLAINED.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return stale
 
@@ -107,12 +111,14 @@ def main() -> None:
     )
     parser.add_argument("--recheck", action="store_true", help="try also what docs/mutation.md explains")
     parser.add_argument(
-        "--renumber", action="store_true", help="only put the lines of the day into docs/mutation.md"
+        "--renumber",
+        action="store_true",
+        help="only put the lines of the day into docs/mutation.md, without rows that explain nothing",
     )
     given = parser.parse_args()
     if given.renumber:
-        stale = renumber(mutants(CHECKER))
-        raise SystemExit(f"{stale} rows explain nothing" if stale else 0)
+        print(f"{renumber(mutants(CHECKER))} rows explained nothing and are gone")
+        raise SystemExit(0)
     found = [m for m in mutants(CHECKER, given.file or "") if given.kind in (None, m.kind)]
     if given.only:
         lines = [line.split(" ", 2) for line in given.only.read_text(encoding="utf-8").splitlines()]

@@ -3,9 +3,10 @@
 python bench/right_plans.py [--group G] [--seeds N] [--write]
 
 Groups: ``bugs`` that happened, repaired and as reported; ``counts`` and numbers of ranks; steps in PyTorch
-by hand, ``captured`` (wrong ones are in docs/breakages.md); ``rewritings`` of small training steps,
-``--seeds`` of each. What takes more than five minutes is not proved. ``--write`` puts the rows of these
-groups into docs/coverage.md. Exit code 1 if something wrong is proved or something right refuted.
+by hand, ``captured`` (wrong ones are in docs/breakages.md); whole programs by people who had not seen the
+prover, ``front``; ``rewritings`` of small training steps, ``--seeds`` of each. What takes more than five
+minutes is not proved. ``--write`` puts the rows of these groups into docs/coverage.md. Exit code 1 if
+something wrong is proved or something right refuted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -63,6 +65,19 @@ def captured(_seeds: int) -> Iterator[tuple[str, Make, Make | None]]:
         yield name, lambda define=define: capture(define(), jobs=1, root=PAGE.parent.parent), None
 
 
+def front(_seeds: int) -> Iterator[tuple[str, Make, Make | None]]:
+    """Where PyTorch is."""
+    from orchestrator.capture import Definition, capture
+    from tests.right_plans.front.programs import FRONT, UNPROVED
+
+    def make(define: Callable[[bool], Definition], right: bool) -> Plan:
+        return capture(define(right), jobs=1, root=PAGE.parent.parent)
+
+    REASONS.update(UNPROVED)
+    for name, define in FRONT.items():
+        yield name, partial(make, define, True), partial(make, define, False)
+
+
 def rewritings(seeds: int) -> Iterator[tuple[str, Make, Make | None]]:
     for name, step in STEPS.items():
         base = step()
@@ -74,7 +89,7 @@ def rewritings(seeds: int) -> Iterator[tuple[str, Make, Make | None]]:
             )
 
 
-GROUPS = {"bugs": bugs, "counts": counts, "captured": captured, "rewritings": rewritings}
+GROUPS = {"bugs": bugs, "counts": counts, "captured": captured, "front": front, "rewritings": rewritings}
 
 
 @dataclass

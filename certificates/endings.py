@@ -25,6 +25,8 @@ from .words import VERSION, one_line
 #: The option of every command.
 version = click.version_option(VERSION, message="%(prog)s, TrainVerify %(version)s")
 
+#: What Python says where the system gives it no memory for a thread.
+NO_THREAD = "can't start new thread"
 P = ParamSpec("P")
 FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED = 6, 130, 141, 143
 
@@ -118,6 +120,8 @@ def told(error: BaseException) -> tuple[int, str] | None:
             return FAILED, "out of memory"
         case OSError():
             return FAILED, one_line(error)
+        case RuntimeError() if str(error) == NO_THREAD:
+            return FAILED, "out of memory: no thread can be started"
     return None
 
 

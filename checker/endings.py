@@ -46,8 +46,11 @@ def ending(name: str) -> Iterator[None]:
     except (OSError, MemoryError) as error:
         code, line = FAILED, f"failed: {str(error) or 'out of memory'}"
     except Exception as error:
-        traceback.print_exc()
-        code, line = 3, f"unknown: internal error {type(error).__name__}"
+        if str(error) == "can't start new thread":
+            code, line = FAILED, "failed: out of memory"
+        else:
+            traceback.print_exc()
+            code, line = 3, f"unknown: internal error {type(error).__name__}"
     finally:
         signal.signal(signal.SIGTERM, before)
     if line:

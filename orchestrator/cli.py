@@ -204,6 +204,8 @@ def _guarded() -> Iterator[None]:
         code, why = told(error) or (FAILED, "")
         raise _Stop(code, f"FAILED: {why}") from error
     except Exception as error:
+        if stopped := told(error):
+            raise _Stop(stopped[0], f"FAILED: {stopped[1]}") from error
         traceback.print_exc()
         raise _Stop(3, f"UNKNOWN: internal error {type(error).__name__}: {one_line(error)}") from error
 

@@ -211,7 +211,7 @@ def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None)
     """Solvers are loaded here only: without solving none needs to be there."""
     try:
         from .solving.cores import SOLVERS, VERSIONS, Cores
-    except ImportError as error:
+    except Exception as error:  # z3 raises one of its own where its library cannot be loaded
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
     jobs = jobs or os.cpu_count() or 1
     if core_solver is None:

@@ -8,15 +8,9 @@ from pathlib import Path
 
 _CHECKER = Path(__file__).parents[1] / "checker"
 _MAIN = b"""\
-import sys
+from checker.starting import tv_check
 
-try:
-    import click
-except ImportError:
-    sys.exit("tv-check needs the Python package click: python3 -m pip install click")
-from checker.cli import main
-
-main(prog_name="tv-check.pyz")
+tv_check("tv-check.pyz")
 """
 
 

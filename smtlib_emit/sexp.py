@@ -73,11 +73,13 @@ def filled(term: Term, reads: Sequence[Sexp]) -> Sexp:
 
 def atoms(expression: Sexp) -> Iterator[str | Symbol]:
     """Leaves, left to right."""
-    if isinstance(expression, tuple):
-        for part in expression:
-            yield from atoms(part)
-    else:
-        yield expression
+    rest = [expression]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, tuple):
+            rest.extend(reversed(part))
+        else:
+            yield part
 
 
 def show(expression: Sexp, names: Mapping[Symbol, str]) -> str:
@@ -161,7 +163,9 @@ def script(
     integers = [s for s in symbols if s in words]
     declared = {symbol: declare(symbol) for symbol in names}
     reals = {symbol for symbol, (signature, _) in declared.items() if signature.endswith("Real")}
-    real = "Real" if any(computes(body, reals.__contains__) for _, body in assertions) else FREE_SORT
+    numeric = not _COMPUTES.isdisjoint(words) or any(word.endswith(".0") for word in words)
+    some = numeric and any(computes(body, reals.__contains__) for _, body in assertions)
+    real = "Real" if some else FREE_SORT
     tensors = [(names[s], signature.replace("Real", real), said) for s, (signature, said) in declared.items()]
     functions = {f: f"({' '.join([real] * n)}) {real}" for f, n in FUNCTIONS.items() if f in words}
     signatures = [*("() Int" for _ in integers), *(s for _, s, _ in tensors), *functions.values()]

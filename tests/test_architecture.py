@@ -34,11 +34,12 @@ ROWS = {
         "shapes": "errors",
         "plan": "canonical errors shapes",
         "proof": "canonical errors plan shapes",
-        "bundle": "canonical endings errors plan proof words",
+        "bundle": "canonical endings errors plan proof shapes words",
         "authoring": "errors plan",
         "showing": "plan proof words",
         "attesting": "bundle canonical errors",
         "cli": "bundle canonical endings errors plan proof showing words",
+        "starting": "cli",
     },
     "smtlib_emit": {
         "errors": "",
@@ -67,6 +68,7 @@ ROWS = {
         "emit": "certificates children emission errors progress proving refuting relating scheduling solving "
         "standalone",
         "cli": "certificates children emit errors progress",
+        "starting": "certificates",
         "attesting": "certificates children",
         # A front end asks a prover nothing itself: its command hands one in.
         "capture": "certificates smtlib_emit cells errors evaluating outlining",
@@ -86,6 +88,7 @@ ROWS = {
         "reporting": "endings errors kernel language reading refuting report",
         "run": "errors language reading rules",
         "cli": "endings errors kernel reading refuting report reporting run solvers",
+        "starting": "cli reporting",
     },
 }
 #: A folder counts as one.
@@ -286,7 +289,7 @@ CLOCKS = {
     "checker/cli.py": "progress on standard error",
     "checker/solvers.py": "a solver that hangs in spite of its limit in steps is UNKNOWN",
     "orchestrator/attesting.py": "the time of a verification, which is what it says",
-    "orchestrator/capture/counters.py": "numbers of dates in Python's own objects, no clock",
+    "orchestrator/capture/holding.py": "numbers of dates in Python's own objects, no clock",
     "orchestrator/capture/workers.py": "the patience of a process group, which ends the capture",
     "orchestrator/children.py": "patience with a child that ends anyway",
     "orchestrator/progress.py": "progress on standard error, seconds of --json",

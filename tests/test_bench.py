@@ -119,6 +119,30 @@ def test_the_table_of_solvers_counts_equal_files_once(tmp_path: Path) -> None:
     assert lines[9] == "Logics of the 2 texts: 2 of `QF_LRA`."
 
 
+def test_a_kept_answer_is_asked_once_and_only_unsat_is_kept(tmp_path: Path) -> None:
+    """What a solver did not refute, what changed, and another version of a solver are asked again."""
+    for i, value in enumerate(("1.0", "2.0"), 1):
+        place = tmp_path / "a/data/obligations" / f"{i:04}.smt2"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"; x\n(set-logic QF_LRA)\n(assert (= {value} 1.0))\n(check-sat)\n")
+    asked, solver = tmp_path / "asked", tmp_path / "solver"
+
+    def run(version: str) -> list[str]:
+        asked.write_text("")
+        told = f'case "$1" in --version) exec echo Mine {version};; esac\nbasename "$1" >> {asked}'
+        solver.write_text(f"#!/bin/sh\n{told}\ngrep -q 'assert (= 2.0' \"$1\" && echo unsat || echo sat\n")
+        solver.chmod(0o755)
+        words = [sys.executable, str(ROOT / "bench/solve_all.py"), str(tmp_path / "a"), "--limit", "5"]
+        words += ["--jobs", "1", "--solver", str(solver), "--answers", str(tmp_path / "kept")]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "1 of 2 unsat" in done.stdout, done.stdout + done.stderr
+        return asked.read_text().split()
+
+    assert run("1.0") == ["0001.smt2", "0002.smt2"]
+    assert run("1.0") == ["0001.smt2"]
+    assert run("1.1") == ["0001.smt2", "0002.smt2"]
+
+
 @pytest.mark.slow
 def test_every_file_of_the_8b_bundle_is_solved_by_every_solver(tmp_path: Path) -> None:
     from trainverify import emit, load

@@ -93,6 +93,19 @@ def test_steps_by_hand_in_pytorch_are_proved() -> None:
     assert [n for n in right if not provable(capture(CAPTURED[n](), jobs=1, root=ROOT))] == []
 
 
+@pytest.mark.slow
+def test_programs_that_were_written_without_a_look_at_the_prover_are_proved() -> None:
+    """Their wrong twins are refuted in ``bench/right_plans.py --group front``."""
+    pytest.importorskip("torch")
+    from orchestrator.capture import capture
+    from orchestrator.emit import provable
+    from tests.right_plans.front.programs import FRONT, UNPROVED
+
+    assert UNPROVED.keys() <= FRONT.keys()
+    right = [name for name in FRONT if name not in UNPROVED]
+    assert [n for n in right if not provable(capture(FRONT[n](True), jobs=1, root=ROOT))] == []
+
+
 def test_the_own_lines_of_a_bug_are_the_marked_one_or_what_its_fix_shows() -> None:
     """A line that only chooses makes no op: what reads the wrong thing is there instead."""
     assert lines(BUGS["raw_all_reduce"]) == {BUGS["raw_all_reduce"].line}

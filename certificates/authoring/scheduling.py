@@ -21,6 +21,7 @@ from ..plan.affine import Range
 from ..plan.checking import check_plan
 from ..plan.ops import COLLECTIVES
 from ..plan.plan import Plan
+from ..plan.program import Op
 from ..plan.schedule import Batch, Event, Item, Lane, Run, Schedule, Slot, Wait
 from .build import SourcedProgram, Value
 
@@ -101,8 +102,14 @@ def with_schedule(plan: Plan, schedule: Schedule) -> Plan:
     lanes = []
     for lane in schedule.lanes:
         builder = LaneBuilder(lane.name, _whole(plan, lane), list(lane.events), list(lane.slots))
-        for c, value in _unslotted(plan, lane):
-            builder.slot(c, value, plan.mesh.points // plan.mesh.ranks)
+        for c, op, over_time in _kept(plan, builder.box):
+            same = [s for s in builder.slots if (s.cls, s.value) == (c, op.out)]
+            if over_time and not same:  # one accumulator, whichever classes add to it
+                meets = plan.rendezvous(op.integer("seq"))
+                same = [s for s in builder.slots if s.cls in meets and s.value == meets[s.cls].out]
+                builder.slots += [replace(s, cls=c, value=op.out) for s in same[:1]]
+            if not same:
+                builder.slot(c, op.out, plan.mesh.points // plan.mesh.ranks)
         lanes.append(replace(lane, box=builder.box, slots=tuple(builder.slots)))
     made = replace(plan, version=2, schedule=replace(schedule, lanes=tuple(lanes)))
     check_plan(made)
@@ -116,12 +123,11 @@ def _whole(plan: Plan, lane: Lane) -> dict[str, Range]:
     return {a: lane.box.get(a, (0, n)) for a, n in plan.mesh.space.items()}
 
 
-def _unslotted(plan: Plan, lane: Lane) -> Iterable[tuple[str, str]]:
-    """Values of the lane's classes that need a slot."""
-    box, there = _whole(plan, lane), {(s.cls, s.value) for s in lane.slots}
+def _kept(plan: Plan, box: Mapping[str, Range]) -> Iterable[tuple[str, Op, bool]]:
+    """What is received or joins runs in the classes of a lane: these need slots."""
     for cls in plan.classes:
         if all(cls.box[a][0] <= lo and hi <= cls.box[a][1] for a, (lo, hi) in box.items()):
             for op in cls.program.ops:
-                over_time = op.name in COLLECTIVES and plan.groups[op.text("group")].steps
-                if (op.name == "recv" or over_time) and (cls.name, op.out) not in there:
-                    yield cls.name, op.out
+                over_time = op.name in COLLECTIVES and plan.groups[op.text("group")].steps > 0
+                if op.name == "recv" or over_time:
+                    yield cls.name, op, over_time

@@ -123,7 +123,7 @@ class Bundle:
         out = {MANIFEST: canonical_bytes(manifest.to_json()), "plan.json": dumps(self.plan)}
         out |= {"proof.json": self.proof, "README.md": self.readme(digest(out["plan.json"]))}
         out |= {_obligation(number): text.encode("ascii") for number, text in self.obligations.items()}
-        out["obligations.tsv"] = obligations_tsv(proof_from_json(parse_json(self.proof)), self.obligations)
+        out["obligations.tsv"] = obligations_tsv(parse_json(self.proof), self.obligations)
         for name, value in (("witness.json", self.witness), ("about.json", self.about)):
             if value is not None:
                 out[name] = canonical_bytes(dict(value))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import assert_never
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..canonical import digest
+from ..errors import FormatError
 from ..proof.facts import Fact
-from ..proof.stages import AlgebraStage, CallStage, LayoutStage, Proof
+from ..proof.reading import fact_from_json
+from ..shapes import as_list, as_object, as_text
 from ..words import clean
 
+#: Members of a case of an algebra stage.
+CASE = ("reps", "premises", "file")
 COLUMNS = ("id", "file", "sha256", "kind", "says")
 
 
-def obligations_tsv(proof: Proof, texts: Mapping[str, str]) -> bytes:
-    """A head and a line per file, in order. A file that several stages share says what its first one says."""
+def obligations_tsv(proof: object, texts: Mapping[str, str]) -> bytes:
+    """A head and a line per file, in order, of a parsed ``proof.json``.
+
+    A file that several stages share says what its first one says.
+    """
     said: dict[str, tuple[str, str]] = {}
     others: dict[str, int] = {}
     for file, kind, words in _said(proof):
@@ -29,21 +35,37 @@ def obligations_tsv(proof: Proof, texts: Mapping[str, str]) -> bytes:
     return "".join(f"{row}\n" for row in rows).encode("ascii")
 
 
-def _said(proof: Proof) -> Iterator[tuple[str, str, str]]:
-    """File, kind of stage and words, of every case in the order of use."""
-    parts = [(f"in function {lemma.function}: ", lemma.facts, lemma.stages) for lemma in proof.lemmas]
-    for where, facts, stages in [*parts, ("", proof.facts, proof.stages)]:
-        for stage in stages:
-            match stage:
-                case CallStage():
-                    pass
-                case LayoutStage():
-                    yield stage.file, "layout", _words(where, stage.title, facts[stage.goal])
-                case AlgebraStage():
-                    for case in stage.cases:
-                        yield case.file, "algebra", _words(where, stage.title, facts[stage.goal])
-                case _:
-                    assert_never(stage)
+def _said(proof: object) -> Iterator[tuple[str, str, str]]:
+    """File, kind of stage and words, of every case in the order of use. Premises are not read: there are
+    many, and a line does not tell them.
+    """
+    match proof:
+        case {"facts": list(), "stages": list(), **more}:
+            lemmas = as_list(more.get("lemmas", []), "lemmas")
+        case _:
+            raise FormatError("a proof has facts and stages")
+    for part in [*lemmas, proof]:
+        match part:
+            case {"facts": list(facts), "stages": list(stages), **rest}:
+                where = f"in function {rest['function']}: " if "function" in rest else ""
+                yield from _said_in(where, facts, stages)
+            case _:
+                raise FormatError("a lemma has facts and stages")
+
+
+def _said_in(where: str, facts: Sequence[object], stages: Sequence[object]) -> Iterator[tuple[str, str, str]]:
+    for stage in stages:
+        match stage:
+            case {"kind": "call"}:
+                pass
+            case {"kind": "layout", "file": str(file), "title": str(title), "goal": int(goal)}:
+                yield file, "layout", _words(where, title, fact_from_json(facts[goal]))
+            case {"kind": "algebra", "cases": list(cases), "title": str(title), "goal": int(goal)}:
+                words = _words(where, title, fact_from_json(facts[goal]))
+                for case in cases:
+                    yield as_text(as_object(case, "a case", CASE)["file"], "file of a case"), "algebra", words
+            case _:
+                raise FormatError("a stage is a call, layout or algebra")
 
 
 def _words(where: str, title: str, fact: Fact) -> str:

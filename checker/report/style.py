@@ -15,7 +15,8 @@ STYLE = """
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--back);color:var(--ink);font:17px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,
-"Helvetica Neue",Arial,sans-serif}
+"Helvetica Neue",Arial,sans-serif;
+overflow-wrap:break-word}
 main,header,footer{max-width:56rem;margin:0 auto;padding:0 1.5rem}
 header{padding-top:3.5rem}
 svg,pre{max-width:100%}

@@ -21,7 +21,7 @@ from .domains import Domains
 
 FREE = re.compile(f"^\\(declare-fun ({'|'.join(FUNCTIONS)}) ".encode(), re.MULTILINE)
 #: What a PROVED rests on; refuting is for witnesses, report for words.
-PROVING = ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli")
+PROVING = ("errors", "language", "reading", "rules", "kernel", "solvers", "endings", "cli", "starting")
 FEW = 12
 MANY = 200  # more lines than this are folded
 CONDITIONS = (

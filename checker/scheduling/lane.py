@@ -185,8 +185,11 @@ class Walk:
     def _slots(self) -> None:
         """Of two values of a slot, the first is read for the last time before the second is written."""
         held: dict[int, dict[tuple[str, str, int], list[Place]]] = {}
+        home: dict[tuple[str, str, int], int] = {}
         for slot in self.lane.slots:
             for identity, number, span in self._held(slot):
+                if home.setdefault(identity, number) != number:
+                    raise wrong(f"{identity[1][:40]}, run {identity[2]} has two slots", self.where)
                 old = held.setdefault(number, {}).setdefault(identity, list(span))
                 old[:] = min(old[0], span[0]), max(old[1], span[1])
         for c, part in self.parts.items():

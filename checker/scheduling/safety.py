@@ -53,7 +53,7 @@ def safety(plan: Plan, when: When | None) -> Safety | None:
 def _tile(plan: Plan, schedule: Schedule) -> None:
     """Every rank is in one lane."""
     boxes, whole = [lane.box for lane in schedule.lanes], [n for a, n in plan.mesh if a not in plan.time]
-    inside = all(hi <= n for box in boxes for (_, hi), n in zip(box, whole, strict=True))
+    inside = all(lo >= 0 and hi <= n for box in boxes for (lo, hi), n in zip(box, whole, strict=True))
     disjoint = all(apart(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
     ranks = sum(math.prod(hi - lo for lo, hi in box) for box in boxes)
     if not inside or not disjoint or ranks != math.prod(whole):

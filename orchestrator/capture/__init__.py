@@ -12,11 +12,19 @@ from .errors import CaptureError, FingerprintError, UnsupportedOpError
 
 if TYPE_CHECKING:
     from .assemble import capture
-    from .definition import Batch, Definition
+    from .definition import Batch, Bucket, Definition
 
-__all__ = ["Batch", "CaptureError", "Definition", "FingerprintError", "UnsupportedOpError", "capture"]
+__all__ = [
+    "Batch",
+    "Bucket",
+    "CaptureError",
+    "Definition",
+    "FingerprintError",
+    "UnsupportedOpError",
+    "capture",
+]
 
-_HOMES = {"capture": ".assemble", "Batch": ".definition", "Definition": ".definition"}
+_HOMES = {"capture": ".assemble"} | dict.fromkeys(("Batch", "Bucket", "Definition"), ".definition")
 
 
 def __getattr__(name: str) -> object:

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import torch
 
 from certificates.errors import FormatError
-from certificates.plan import placements as placed
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine
 from certificates.plan.checking import check_plan
-from certificates.plan.ops import COLLECTIVES
-from certificates.plan.plan import Group, Mesh, Plan, RankClass, Relation
+from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.plan import Group, Mesh, Plan, RankClass
 from certificates.plan.program import Attr, Op, Program
+from certificates.plan.timing import needed_version
 from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
-from .buckets import relations, split_classes
-from .builder import Meeting
+from .buckets import split_classes
+from .builder import Draft, Meeting
 from .checks import check, check_names
 from .definition import Definition
-from .errors import CaptureError, DefinitionError, LayoutError, gathered
+from .errors import CaptureError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
-from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .meetings import unmet
-from .outputs import differences
-from .placing import Placement, agree, compare, derive, pieces
+from .messages import THROUGH, channel, matched
+from .microbatches import with_time_axis
+from .outputs import differences, kept
 from .processes import survey, trace_ranks
+from .relations import Relations
 from .shims import SHIMS
 from .sources import Sources
 
-_ON_EACH_RANK = (
-    "the state on every rank: all of it, or this rank's shard of each (fully_shard, DTensor), or a "
-    "chunk of a flat "
-    "tensor of all (Definition.buckets, examples/models/ddp_zero1.py)"
-)
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
 
@@ -90,23 +84,23 @@ def capture(
     if problems:
         raise gathered(problems)
     assert found[0].program is not None
-    fitted = grid.classes()
-    problems = differences(
-        found[0].program, [(f"c{i}", f.program) for i, f in enumerate(fitted)], definition.buckets
-    )
+    boxes = [f.box for f in grid.classes()]
+    fitted, messages = matched(mesh, grid.classes())
+    single, *programs = kept(found[0].program, [f.program for f in fitted])
+    fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
+    problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], definition.buckets)
     if problems:
         raise gathered(problems).at(definition.frame)
-    sources = Sources(root or Path.cwd(), [found[0].program, *(f.program for f in fitted)])
-    spec = _program(found[0].program, sources)
-    numbering = _Numbering()
+    sources = Sources(root or Path.cwd(), [single, *programs])
+    spec = _program(single, sources)
+    numbering = _Numbering(messages)
     classes = tuple(
-        RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering))
+        RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)
     )
     classes = tuple(split_classes(classes, mesh, definition.buckets))
     used = sorted({key for f in fitted for key in f.program.groups})
-    boxes = [f.box for f in fitted]
-    related = _Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
+    related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
@@ -121,18 +115,20 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, found[0].shims),
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, found[0].shims)
+        | _channels(fitted, messages),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
     problems = unmet(plan, sources.frame)
     if problems:
         raise gathered(problems)
+    plan = replace(plan, version=needed_version(plan))
     try:
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    return outline(plan, accept)
+    return outline(with_time_axis(plan), accept)
 
 
 def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[CaptureError]:
@@ -173,29 +169,29 @@ def _cores() -> int:
     return min(4, os.cpu_count() or 1)
 
 
-def _each(makers: Iterable[Callable[[], Relation]]) -> list[Relation]:
-    """All relations; what stands against any of them is raised at once."""
-    made: list[Relation] = []
-    problems: list[CaptureError] = []
-    for make in makers:
-        try:
-            made.append(make())
-        except CaptureError as error:
-            problems.append(error)
-    if problems:
-        raise gathered(problems)
-    return made
-
-
 class _Numbering:
-    """Rendezvous numbers: equal collectives at equal positions of a communicator's order meet."""
+    """Rendezvous numbers: equal collectives at equal positions of a communicator's order meet.
 
-    def __init__(self) -> None:
+    Messages have the first numbers; ``messages`` are those by class and result.
+    """
+
+    def __init__(self, messages: Mapping[tuple[int, str], int]) -> None:
+        self._messages, self._first = messages, len(set(messages.values()))
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._class = 0
 
-    def number(self, name: str, attrs: Mapping[str, Attr], operand: TensorType) -> int:
-        key = (name, tuple(sorted(attrs.items())), operand)
-        return self._numbers.setdefault(key, len(self._numbers))
+    def of(self, number: int) -> _Numbering:
+        """For this class."""
+        self._class = number
+        return self
+
+    def attrs(self, draft: Draft, attrs: Mapping[str, Attr], operand: TensorType | None) -> dict[str, Attr]:
+        """The attributes that a collective or a message has in a plan."""
+        if draft.name in MESSAGES:
+            end = "to" if draft.name == "send" else "from"
+            return {"seq": self._messages[self._class, draft.out], end: attrs[end]}
+        key = (draft.name, tuple(sorted(attrs.items())), operand)
+        return {**attrs, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
 
 
 def _program(
@@ -216,10 +212,10 @@ def _program(
             fitted, used = with_scalars(draft, forms[at:])
             attrs, at = dict(fitted), at + used
         ins = tuple(names.get(v, v) for v in draft.ins)
-        if draft.name in COLLECTIVES and numbering is not None:
-            attrs = {**attrs, "seq": numbering.number(draft.name, attrs, types[ins[0]])}
+        if draft.name in COLLECTIVES | MESSAGES and numbering is not None:
+            attrs = numbering.attrs(draft, attrs, types[ins[0]] if ins else None)
         out = f"%{len(ops)}"
-        if draft.name not in COLLECTIVES:
+        if draft.name not in COLLECTIVES | MESSAGES:
             out = seen.setdefault((draft.name, ins, draft.type, tuple(sorted(attrs.items()))), out)
         names[draft.out] = out
         if out in types:
@@ -234,162 +230,15 @@ def rank_program(program: RankProgram) -> Program:
     return _program(program, Sources(Path.cwd()))
 
 
-class _Relations:
-    """Input and output relations from layouts, batch declarations and declared means."""
-
-    def __init__(
-        self,
-        definition: Definition,
-        mesh: Mesh,
-        spec: Program,
-        classes: Sequence[RankClass],
-        traces: Sequence[Sample],
-        boxes: Sequence[Mapping[str, Range]],
-    ) -> None:
-        self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
-        self._traces, self._boxes = traces, boxes
-
-    def inputs(self) -> tuple[Relation, ...]:
-        makers = [
-            functools.partial(self._state, n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)
-        ]
-        states = _each(makers)
-        types = {b: [c.program.inputs[b] for c in self._classes] for b in self._definition.buckets}
-        return (*states, *self._buckets(types))
-
-    def outputs(self) -> tuple[Relation, ...]:
-        types = self._spec.types()
-        makers = [
-            functools.partial(self._state, name, types[value].shape)
-            if name in self._spec.inputs
-            else functools.partial(self._result, name)
-            for name, value in self._spec.outputs.items()
-            if self._same(name)
-        ]
-        states = _each(makers)
-        programs = [c.program for c in self._classes]
-        held = {b: [p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets}
-        return (*states, *self._buckets(held))
-
-    def _same(self, name: str) -> bool:
-        """Has the plan a tensor of this name, or must it have one?"""
-        bucketed = {t for bucket in self._definition.buckets.values() for t in bucket.tensors}
-        return name not in bucketed or any(name in c.program.inputs for c in self._classes)
-
-    def _buckets(self, types: Mapping[str, Sequence[TensorType]]) -> tuple[Relation, ...]:
-        shapes = {name: type_.shape for name, type_ in self._spec.inputs.items()}
-        found: list[Relation] = []
-        for name, bucket in self._definition.buckets.items():
-            found += relations(name, bucket, shapes, self._mesh, self._classes, types[name])
-        return tuple(found)
-
-    def _state(self, name: str, shape: tuple[int, ...]) -> Relation:
-        missing = [c.name for c in self._classes if name not in c.program.inputs]
-        if missing:
-            raise LayoutError(
-                f"the parallel model has no such tensor on class {missing[0]}",
-                tensor=name,
-                instead=_ON_EACH_RANK,
-            )
-        kind, _, rest = name.partition(".")
-        if kind == "batch":
-            shards = self._definition.batch[rest].shard
-            return self._relate(name, shape, shards, tuple(shards))
-        layouts = {t.rank: t.layouts[name] for t in self._traces if t.rank is not None and name in t.layouts}
-        if not layouts:
-            return self._relate(name, shape, {}, ())
-        first = next(iter(layouts.values()))
-        if any((x.shards, x.order) != (first.shards, first.order) for x in layouts.values()):
-            raise LayoutError("ranks lay it out differently", tensor=name)
-        source = first.source(name)
-        cuts = {rank: layout.cut for rank, layout in layouts.items() if layout.cut is not None}
-        agree(name, cuts)
-        if first.shards is not None:
-            placement = Placement(first.shards, first.order)
-            self._check_local(name, shape, placement)
-            if source == name:
-                compare(name, shape, placement, self._mesh, cuts)
-        else:
-            self._need_cuts(name, layouts)
-            derived = derive(source, shape, self._mesh, cuts)
-            if derived is None:
-                return replace(
-                    pieces(source, self._mesh, self._classes, cuts, self._boxes), spec=name, plan=name
-                )
-            placement = derived
-        return self._relate(name, shape, placement.shards, placement.order)
-
-    def _need_cuts(self, name: str, layouts: Mapping[int, Layout]) -> None:
-        problems: list[CaptureError] = []
-        for rank, layout in layouts.items():
-            if not layout.traced:
-                cut = layout.cut
-                why = "" if cut is None else f": it {cut.why}"
-                problems.append(
-                    LayoutError(
-                        f"a plain tensor without a declared layout; see Definition.layouts{why}",
-                        tensor=name,
-                        rank=rank,
-                        frame=None if cut is None else cut.frame,
-                        instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds '
-                        "all of it; or cut it out of the model's own tensor",
-                    )
-                )
-        if problems:
-            raise gathered(problems)
-
-    def untraced(self) -> list[str]:
-        """Parameters and buffers whose relation rests on a declaration, at any rank."""
-        return [
-            name
-            for name in (*self._spec.inputs, *self._definition.buckets)
-            if name.startswith(("params.", "buffers."))
-            and self._same(name)
-            and (
-                name in self._definition.buckets  # chunks are not compared with what they list
-                or not all(name in t.layouts and t.layouts[name].traced for t in self._traces)
-            )
-        ]
-
-    def _relate(
-        self, name: str, shape: tuple[int, ...], shards: Mapping[str, int], order: tuple[str, ...]
-    ) -> Relation:
-        placements = {axis: placed.Shard(dim) for axis, dim in shards.items()}
-        full = [*order, *(a for a in self._mesh.axes if a not in order)]
-        try:
-            return placed.relate(name, shape, placements, self._mesh, self._classes, order=full)
-        except FormatError as error:
-            raise LayoutError(str(error), tensor=name) from error
-
-    def _check_local(self, name: str, shape: tuple[int, ...], placement: Placement) -> None:
-        """The shape of every traced shard is the one its layout implies."""
-        for traced in self._traces:
-            assert traced.rank is not None
-            local = [size for _, size in placement.box(shape, self._mesh, traced.rank)]
-            if tuple(local) != traced.layouts[name].local:
-                raise LayoutError(
-                    f"holds shape {list(traced.layouts[name].local)} where its layout implies {local}",
-                    tensor=name,
-                    rank=traced.rank,
-                    instead="a layout that says how parallelize cuts it: {axis: dimension}, major axis first",
-                )
-
-    def _result(self, name: str) -> Relation:
-        missing = [c.name for c in self._classes if name not in c.program.outputs]
-        if missing:
-            raise DefinitionError(
-                f"the step of class {missing[0]} does not return it, the single-device step does",
-                tensor=name,
-                instead="the same names from step and parallel_step",
-            )
-        axes = self._definition.mean_over.get(name, ())
-        ranks = Fraction(1)
-        for axis in axes:
-            ranks *= self._mesh.axes[axis]
-        value = self._spec.outputs[name]
-        placements = {axis: placed.Partial("add") for axis in axes}
-        shape = self._spec.types()[value].shape
-        return placed.relate(name, shape, placements, self._mesh, self._classes, coef=ranks)
+def _channels(fitted: Sequence[FittedClass], numbers: Mapping[tuple[int, str], int]) -> dict[str, list[str]]:
+    """Where each message goes through; a launch is compared with it."""
+    found = {
+        numbers[i, draft.out]: channel(draft)
+        for i, f in enumerate(fitted)
+        for draft in f.program.drafts
+        if draft.name in MESSAGES
+    }
+    return {THROUGH: [f"{seq} {place}" for seq, place in sorted(found.items())]} if found else {}
 
 
 def _provenance(

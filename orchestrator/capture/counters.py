@@ -10,49 +10,34 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import operator
 import os
 import random
 import sys
-import threading
-from argparse import Namespace
-from array import array
-from collections import UserDict, UserList, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import date, timedelta
-from enum import Enum
-from numbers import Number
-from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    FrameType,
+    FunctionType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules import module as of_modules
+from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
 from .errors import Frame, StateError
+from .holding import CODE, PLAIN, followed, kind, part, parts, position_of, users
 from .names import parameters
 from .recorder import is_installed, is_users, user_frame
 
-#: Containers and objects inside one another are followed so far.
-_DEPTH = 12
-#: Larger containers are tables, not counters; of arrays so many bytes are.
-_LARGE, _BYTES = 1000, 1 << 24
-#: Arrays of so many elements are told in full.
-_SHOWN = 8
-#: What has no parts and cannot be changed: a name is bound to another one.
-_PLAIN = (bool, int, float, str, bytes, Number, np.generic, Enum, date, timedelta)
-#: Classes of Python's own that hold what the user's code puts into them.
-_BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
-_CACHES = type(functools.lru_cache(len))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-#: What PyTorch itself keeps on a module and on an optimizer; other private attributes are their class's.
-_OF_MODULES = frozenset(vars(nn.Module())) - {*_HOOKS, "training"}
-_OF_TENSORS = frozenset(("fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"))
-_OF_OPTIMIZERS = frozenset((*vars(torch.optim.SGD([torch.zeros(())])), "_opt_called"))
-_OPAQUE = (torch.Tensor, ModuleType)
+#: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
+_DEPTH, _FOREIGN = 12, 1
+_OWN = __name__.split(".")[0]
 Numbers = Mapping[str, object]
 Held = tuple[object, Callable[[], object]]
 _RANDOM: Mapping[str, Callable[[], object]] = {
@@ -109,9 +94,11 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         walk.note(path, read(), random, read)
     for key, text in os.environ.items():
         walk.note(f"the environment variable {key}", text, os.environ, functools.partial(os.environ.get, key))
+    for scope in (vars(of_modules), vars(of_optimizers)):
+        walk.into("the hooks of all modules", [v for k, v in scope.items() if k.startswith("_global_")])
     walk.into("step", step)
     files = {kind.__module__ for item in (*model.modules(), optimizer) for kind in type(item).__mro__}
-    scopes = [vars(sys.modules[name]) for name in sorted(files) if _users(name)]
+    scopes = [vars(sys.modules[name]) for name in sorted(files) if users(name)]
     # A Definition wraps the user's step, so a closure leads to it: its variables are those of its own file.
     scopes += [function.__globals__ for function in walk.functions]
     looked: set[int] = set()
@@ -132,10 +119,6 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     return walk
 
 
-def _users(module: str) -> bool:
-    return is_users(getattr(sys.modules.get(module), "__file__", None) or "<")
-
-
 class _Walk:
     """Follows containers, closures and objects of the user's classes."""
 
@@ -144,7 +127,8 @@ class _Walk:
         #: Where the number of the ``wanted`` name is kept.
         self.place: Place | None = None
         self._wanted = wanted
-        self._seen: dict[int, object] = {}  # alive, so that nothing else takes their identities
+        #: What was met, by identity (alive, so that nothing else takes it): under which name, and how deep.
+        self._seen: dict[int, tuple[object, str, int]] = {}
         self._met: dict[str, int] = {}
         #: Functions of the user's that were met.
         self.functions: list[FunctionType] = []
@@ -160,128 +144,36 @@ class _Walk:
 
     def into(self, path: str, value: object, depth: int = _DEPTH, held: Held | None = None) -> None:
         """``held`` is what holds the value, and how to read it anew."""
-        if value is None or isinstance(value, _PLAIN):
+        if value is None or isinstance(value, PLAIN):
             self.note(path, value, *(held or (None, lambda: value)))
         elif isinstance(value, ModuleType):
             file = getattr(value, "__file__", None) or "<"
             self.modules += [value] if is_users(file) and not is_installed(file) else []
-        elif depth and id(value) not in self._seen and not isinstance(value, _OPAQUE):
-            self._seen[id(value)] = value
-            if isinstance(value, nn.Module):
-                self._seen.update((id(module), module) for module in value.modules())
-            if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
-                self.functions.append(value)
-            position = _position(value)
-            if position is not None:
-                self.note(f"the position of {path}", position, value, functools.partial(_position, value))
-            for inner, item in _parts(path, value):
-                self.into(inner, item, depth - 1, (value, functools.partial(_part, path, value, inner)))
+        elif not isinstance(value, torch.Tensor) and type(value).__module__.split(".")[0] != _OWN:
+            self._follow(path, value, depth, held)
 
-
-def _part(path: str, value: object, inner: str) -> object:
-    """The part of this name as it is now."""
-    return next((item for name, item in _parts(path, value) if name == inner), None)
-
-
-def _position(value: object) -> object:
-    """What a container, an array, a cache, an iterator or a source of random numbers can count with."""
-    if isinstance(value, dict):
-        return dict.__len__(value)
-    if isinstance(value, list | set | deque | UserDict | UserList):
-        return len(value)
-    if isinstance(value, np.ndarray | bytearray | array):
-        held = np.asarray(value)
-        if held.dtype.hasobject or held.nbytes > _BYTES:
-            return held.shape
-        return held.tolist() if held.size <= _SHOWN else hash(held.tobytes())
-    if isinstance(value, _CACHES):
-        return value.cache_info()[1:]  # what it was asked for again is no news
-    if isinstance(value, GeneratorType):
-        return -1 if value.gi_frame is None else value.gi_frame.f_lasti
-    if isinstance(value, random.Random):
-        return hash(value.getstate())
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, Iterator):
-        return repr(value) if isinstance(value, itertools.count) else operator.length_hint(value, -1)
-    return None
-
-
-def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """What an object holds: its contents, and the attributes of one of the user's classes."""
-    if isinstance(value, dict):
-        # What it holds: a lazy dictionary would import or compute all that it can give.
-        if dict.__len__(value) <= _LARGE:
-            yield from ((f"{path}[{key!r}]", item) for key, item in dict.items(value))
-    elif isinstance(value, Mapping):
-        if len(value) <= _LARGE:
-            yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, list | tuple | deque | UserList):
-        if len(value) <= _LARGE:
-            yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
-    elif isinstance(value, nn.Module):
-        yield from _parts_of_module(path, value)
-        return
-    elif isinstance(value, torch.optim.Optimizer):
-        yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
-        return
-    elif isinstance(value, itertools.cycle | enumerate | zip | map | filter | itertools.islice):
-        # They do not say how far they are, but hold the iterators that do.
-        yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
-    elif isinstance(value, ContextVar):
-        with contextlib.suppress(LookupError):
-            yield path, value.get()
-    elif isinstance(value, functools.partial):
-        yield path, value.func
-        yield f"{path}.args", value.args
-        yield f"{path}.keywords", value.keywords
-    elif isinstance(value, MethodType):
-        yield path, value.__self__
-        yield path, value.__func__
-    elif isinstance(value, staticmethod | classmethod | _CACHES):
-        yield path, value.__wrapped__
-    elif isinstance(value, property):
-        yield path, (value.fget, value.fset)
-    elif isinstance(value, FunctionType):
-        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # not bound yet
-                yield key, cell.cell_contents
-        yield f"the defaults of {path}", value.__defaults__
-        yield f"the defaults of {path}", value.__kwdefaults__
-        yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
-    elif isinstance(value, GeneratorType):
-        if value.gi_frame is not None:
-            yield from value.gi_frame.f_locals.items()
-        yield f"what {path} yields from", value.gi_yieldfrom
-    elif isinstance(value, type):
-        if _users(value.__module__):
-            yield from (
-                (f"{path}.{key}", item) for key, item in vars(value).items() if not key.startswith("__")
-            )
-        return
-    yield from _attributes(path, value)
-
-
-def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]]:
-    for name, module in value.named_modules(prefix=path):
-        if not type(module).__module__.startswith("torch.nn.parallel"):  # DDP counts for itself
-            yield from ((f"{name}.{k}", item) for k, item in vars(module).items() if k not in _OF_MODULES)
-    for name, tensor in (*value.named_parameters(prefix=path), *value.named_buffers(prefix=path)):
-        own = ((k, item) for k, item in vars(tensor).items() if k[0] != "_" and k not in _OF_TENSORS)
-        yield from ((f"{name}.{k}", item) for k, item in own if isinstance(item, _PLAIN))
-
-
-def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Attributes and slots of an object of the user's classes."""
-    if not isinstance(value, (LRScheduler, *_BAGS)) and not _users(type(value).__module__):
-        return
-    yield from ((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ()) if _users(kind.__module__) else ()
-        for key in (slots,) if isinstance(slots, str) else slots:
-            name = f"_{kind.__name__.lstrip('_')}{key}" if key.startswith("__") else key
-            if hasattr(value, name) and name != "__dict__":
-                yield f"{path}.{name}", getattr(value, name)
+    def _follow(self, path: str, value: Any, depth: int, held: Held | None) -> None:
+        """What a name is bound to counts too: one that was met under another name is told by that."""
+        first, looked = self._seen.get(id(value), (value, path, -1))[1:]
+        if isinstance(value, (*CODE, nn.Module)) or (
+            hasattr(value, "__dict__") and users(type(value).__module__)
+        ):
+            holder, read = held or (None, lambda: value)
+            self.note(f"what {path} is", first if first != path else kind(value), holder, lambda: id(read()))
+        if depth <= max(looked, 0) or looked > _FOREIGN:
+            return
+        self._seen[id(value)] = value, first, depth
+        if isinstance(value, nn.Module):
+            for name, module in value.named_modules(prefix=path):
+                self._seen.setdefault(id(module), (module, name, depth))
+        if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
+            self.functions.append(value)
+        position = position_of(value)
+        if position is not None:
+            self.note(f"the position of {path}", position, value, functools.partial(position_of, value))
+        below = depth - 1 if followed(value) else min(depth - 1, _FOREIGN)
+        for inner, item in parts(path, value):
+            self.into(inner, item, below, (value, functools.partial(part, path, value, inner)))
 
 
 def counted(

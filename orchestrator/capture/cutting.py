@@ -69,7 +69,8 @@ def parallelized(
     tied = _tied(model)
     with recording(recorder), _by_meaning(recorder):
         model = parallelize(model, mesh)
-    untied = sorted(tied - _tied(model))
+    held = {name for name, _ in parameters(model, tied=True)}
+    untied = sorted((one, other) for one, other in tied - _tied(model) if {one, other} <= held)
     if untied:
         raise LayoutError(
             f"is one parameter with {untied[0][0]} on a single device, and another one here",

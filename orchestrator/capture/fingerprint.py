@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 from certificates.canonical import canonical_bytes, digest
 from certificates.plan.affine import Affine
 from certificates.plan.functions import inline
-from certificates.plan.ops import COLLECTIVES
+from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.reading import load
@@ -34,6 +34,7 @@ from .builder import Meeting
 from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, FingerprintError
+from .messages import THROUGH, channel
 from .refusals import guarded, refused
 from .tracing import trace
 
@@ -83,6 +84,10 @@ def fingerprint(
     if torch.cuda.is_initialized():
         raise DefinitionError("the fingerprint is taken in a forked child: call it before CUDA is in use")
     plan = plan if isinstance(plan, Plan) else load(plan)
+    if plan.mesh.time:
+        raise DefinitionError(
+            f"the plan has a time axis ({', '.join(plan.mesh.time)}): launches are compared without one"
+        )
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if size != plan.mesh.ranks or dict(definition.mesh) != dict(plan.mesh.axes):
         raise FingerprintError(
@@ -112,7 +117,7 @@ def fingerprint(
 def expected_lines(plan: Plan, rank: int) -> list[_Line]:
     """The plan's program at one rank, canonically."""
     at = plan.mesh.coordinates(rank)
-    return _canonical(inline(plan).class_of(at).program, at, plan.sources)
+    return _canonical(inline(plan).class_of(at).program, at, plan.sources, _channels(plan))
 
 
 def traced_lines(definition: Definition, plan: Plan, rank: int) -> list[_Line]:
@@ -146,10 +151,16 @@ def _first_difference(wanted: list[_Line], traced: list[_Line]) -> int:
     return _SAME if len(wanted) == len(traced) else min(len(wanted), len(traced))
 
 
-def _canonical(program: Program, at: Mapping[str, int], sources: tuple[str, ...] = ()) -> list[_Line]:
+def _canonical(
+    program: Program,
+    at: Mapping[str, int],
+    sources: tuple[str, ...] = (),
+    channels: Mapping[object, str] | None = None,
+) -> list[_Line]:
     """A program at one rank: integers for affine forms, equal pure ops merged, meetings counted per group.
 
-    Ops stand in the order of a plan with functions, which hands no data movement over from call to call.
+    ``channels`` says of a plan's messages where a rank finds them. Ops stand in the order of a plan with
+    functions, which hands no data movement over from call to call.
     """
     program = in_order(program)
     lines = [_Line(f"{name}: {type_}", f"input {name}") for name, type_ in program.inputs.items()]
@@ -160,10 +171,14 @@ def _canonical(program: Program, at: Mapping[str, int], sources: tuple[str, ...]
         attrs = {key: _at_rank(value, at) for key, value in op.attrs.items()}
         if op.name in COLLECTIVES:
             attrs["seq"] = meetings[attrs["group"]] = meetings.get(attrs["group"], -1) + 1
+        if op.name in MESSAGES:
+            end = "to" if op.name == "send" else "from"
+            place = channel(op) if channels is None else channels.get(attrs["seq"], "")
+            attrs = {end: attrs[end], "channel": place}
         operands = " ".join(names.get(v, v) for v in op.ins)
         items = " ".join(f"{key}={value}" for key, value in sorted(attrs.items()))
         text = f"{op.name} {operands} {op.type} {items}"
-        if op.name not in COLLECTIVES and text in known:
+        if op.name not in COLLECTIVES | MESSAGES and text in known:
             names[op.out] = known[text]
             continue
         names[op.out] = known[text] = f"%{len(known)}"
@@ -197,6 +212,13 @@ def _needed(plan: Plan) -> frozenset[Meeting]:
     named = plan.provenance.get(FOR_OTHERS, [])
     pairs = (str(name).rpartition(" ") for name in (named if isinstance(named, list) else []))
     return frozenset((group, int(at)) for group, _, at in pairs if at.isdigit())
+
+
+def _channels(plan: Plan) -> dict[object, str]:
+    """The channel of each message, and its place there, by number."""
+    named = plan.provenance.get(THROUGH, [])
+    pairs = (str(name).partition(" ") for name in (named if isinstance(named, list) else []))
+    return {int(seq): place for seq, _, place in pairs if seq.isdigit()}
 
 
 def _traced_in_child(definition: Definition, rank: int, needed: frozenset[Meeting]) -> Program:

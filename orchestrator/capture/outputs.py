@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from .builder import Frame
 from .errors import CaptureError, DefinitionError, LayoutError
 from .lowering import RankProgram
 
 _STATES = ("params", "buffers", "opt")
+
+
+def kept(single: RankProgram, classes: Sequence[RankProgram]) -> list[RankProgram]:
+    """The single device and the classes, with the buffers that some of them write as outputs of them all.
+
+    ``DistributedDataParallel`` broadcasts every buffer. A program that leaves a buffer alone has it
+    afterwards as before, so it is an output like any other: the input of its name.
+    """
+    programs = [single, *classes]
+    written = {n: None for p in programs for n in p.outputs if n.startswith("buffers.")}
+    shared = [n for n in written if n in single.inputs]
+    return [
+        replace(p, outputs={**p.outputs, **{n: n for n in shared if n in p.inputs and n not in p.outputs}})
+        for p in programs
+    ]
 
 
 def differences(

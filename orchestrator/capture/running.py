@@ -100,14 +100,15 @@ def compare(
 ) -> Comparison:
     """Run ``what`` (as the workers load it) and compare it with a plan without calls."""
     names = list(range(plan.mesh.ranks))
+    times = plan.mesh.points // plan.mesh.ranks  # a rank has one tensor of a name for all its runs
     rng = np.random.default_rng(seed)
     workers.open(what, wide, seed)
     fresh = _given(plan, rng)
     states = workers.ask("warm_up", {None: fresh})[None]
     inputs = _initial(plan, states, rng) | fresh
-    per_rank = scatter_inputs(plan, inputs, rng)
+    per_rank = scatter_inputs(plan, inputs, rng)[: len(names)]
     held = workers.ask("warm_up", {r: _without_states(per_rank[r]) for r in names})
-    per_rank = scatter_inputs(plan, inputs, rng, [held[r] for r in names])
+    per_rank = scatter_inputs(plan, inputs, rng, [held[r] for r in names] * times)[: len(names)]
     everywhere: dict[int | None, Inputs] = {None: inputs, **dict(zip(names, per_rank, strict=True))}
     workers.ask("set", everywhere)
     judge = _Judge(plan, _precision(plan, wide))
@@ -115,7 +116,7 @@ def compare(
         if step:
             fresh = _given(plan, rng)
             inputs = inputs | fresh
-            scattered = scatter_inputs(plan, inputs, rng)
+            scattered = scatter_inputs(plan, inputs, rng)[: len(names)]
             chosen = {r.plan for r in plan.inputs if r.spec in fresh}
             per_rank = [
                 old | {n: v for n, v in new.items() if n in chosen}
@@ -124,17 +125,17 @@ def compare(
             everywhere = {None: inputs, **dict(zip(names, per_rank, strict=True))}
         real = workers.ask("step", {r: _without_states(i) for r, i in everywhere.items()})
         try:
-            outputs = [run_specification(plan, inputs), *run_plan(plan, per_rank)]
+            outputs = [run_specification(plan, inputs), *run_plan(plan, per_rank * times)]
         except EvaluationError as error:
             raise RunError(f"the interpreter cannot run the plan: {error}") from error
-        for rank, output in zip((None, *names), outputs, strict=True):
+        for rank, output in zip((None, *names * times), outputs, strict=True):
             try:
                 judge.check(step, rank, everywhere[rank] | output, real[rank], set(output))
             except CaptureError as error:
                 raise (error.at_single() if rank is None else error) from None
         inputs, *per_rank = [
             i | {n: v for n, v in o.items() if n in i}
-            for i, o in zip((inputs, *per_rank), outputs, strict=True)
+            for i, o in zip((inputs, *per_rank), outputs[: 1 + len(names)], strict=True)
         ]
     return Comparison(steps, len(names), seed, judge.numbers, judge.label, judge.largest)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from certificates.plan.ops import COLLECTIVES
+from certificates.plan.ops import COLLECTIVES, MESSAGES
 
 from .bookkeeping import BOOK
 from .builder import Draft, Frame, renamed
@@ -224,7 +224,7 @@ def _by_use(program: RankProgram) -> object:
     made = {draft.out: draft for draft in program.drafts}
     names: dict[str, str] = {}
     ops: list[tuple[object, ...]] = []
-    roots = [d.out for d in program.drafts if d.name in COLLECTIVES]
+    roots = [d.out for d in program.drafts if d.name in COLLECTIVES | MESSAGES]
     waiting = [*roots, *(program.outputs[name] for name in sorted(program.outputs))][::-1]
     while waiting:
         draft = made.get(waiting[-1])

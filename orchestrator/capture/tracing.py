@@ -65,7 +65,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     if rank is not None:
         model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    with told():
+    with fake, told():  # some optimizers make their states at once
         optimizer = definition.optimizer(model.parameters())
     with fake:
         symbolic_hyperparameters(optimizer)
@@ -120,7 +120,12 @@ def _lower(
 ) -> RankProgram:
     """The program of a recorded step: inputs read as bound before it, outputs as bound after it."""
     mesh = Mesh(definition.mesh)
-    lowering = Lowering(lambda group: _axes_of(mesh, rank, group), rank, specification=rank is None)
+    lowering = Lowering(
+        lambda group: _axes_of(mesh, rank, group),
+        rank,
+        specification=rank is None,
+        coordinates=lambda other: tuple(mesh.coordinates(other).values()),
+    )
     states = step.before.states
     for name in (n for n in states if kind(n) not in (GRADIENTS, HYPER)):
         lowering.add_input(name, states[name].ref)

@@ -21,6 +21,7 @@ _COPYING = (
     "_c10d_functional.all_reduce_coalesced.",
     "_c10d_functional.broadcast.",
 )
+_MESSAGES = ("dist.send", "dist.recv")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,17 @@ class Waits:
                 yield WaitError(
                     f"{pending.op} writes it and nobody waited for that",
                     tensor=name,
+                    frame=pending.frame,
+                    instead="call wait() on the handle before the step ends",
+                )
+
+    def left(self) -> Iterator[WaitError]:
+        """Messages that nobody waited for when the step is over: the next step may be in their buffers."""
+        for pending in self._pending.values():
+            if pending.op in _MESSAGES:
+                yield WaitError(
+                    f"nobody waits for a {pending.op.removeprefix('dist.')}",
+                    op=pending.op,
                     frame=pending.frame,
                     instead="call wait() on the handle before the step ends",
                 )

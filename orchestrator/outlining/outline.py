@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from certificates.plan.checking import check_plan
 from certificates.plan.functions import inline
-from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.ops import CALL, COLLECTIVES, MESSAGES
 from certificates.plan.plan import Function, Plan
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
@@ -218,7 +218,7 @@ def in_order(program: Program) -> Program:
     meetings = [
         op.out
         for op in program.ops
-        if op.name in COLLECTIVES and (op.name != "all_gather" or op.out not in read)
+        if op.name in MESSAGES or (op.name in COLLECTIVES and (op.name != "all_gather" or op.out not in read))
     ]
     order = executed(((op.out, op.ins) for op in program.ops), (*meetings, *program.outputs.values()))
     ops = tuple(producer[value] for value in order if value in producer)

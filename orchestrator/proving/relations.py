@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from certificates.plan.calls import Site
@@ -21,6 +21,8 @@ from ..relating.nested_sums import Nested
 from ..relating.positions import Positions
 from ..relating.roots import Roots
 from ..relating.signs import Shown
+from ..relating.windows import Windows
+from ..spanning.patchworks import Patchworks
 from ..spanning.spans import Spans
 from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
@@ -55,11 +57,12 @@ class Relations:
         self.nested = Nested(self.knowledge)
         self.masked = DeepMatcher(self.knowledge, proves)
         self.matcher = Matcher(self.knowledge, self.masked.propose)
-        self.positions = Positions(self.knowledge)
+        self.positions = Positions(self.knowledge, Windows(self.knowledge, proves))
         self.folder = Folder(self.knowledge, self.positions.bounds)
         self.roots = Roots(self.knowledge, shown.nonnegative)
         self.landmarks = Landmarks(self.knowledge)
         self.spans = Spans(self.knowledge)
+        self.patchworks = Patchworks(self.knowledge, self.spans)
         self.lemmas: list[Lemma] = []
         #: The lemma that was used at each call.
         self.called: dict[Site, Lemma] = {}
@@ -80,17 +83,21 @@ class Relations:
                 continue
             waiting = self._settle(segment)
             for ref in waiting:
-                if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
-                    continue
-                if (
-                    self.positions.decide(ref)
-                    or self.masked.relate(ref)
-                    or self.matcher.relate_in_part(ref)
-                    or self.spans.relate_below(self.model.operands(ref))
-                ):
-                    waiting = self._settle(waiting)
-                if ref not in self.knowledge.by_lhs and self.spans.relate(ref):
-                    waiting = self._settle(waiting)
+                for way in self._ways(ref):
+                    if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
+                        break
+                    if way():
+                        waiting = self._settle(waiting)
+
+    def _ways(self, ref: str) -> Iterator[Callable[[], bool]]:
+        """What may relate an op that the specification's ops do not explain one by one, or what it reads."""
+        yield lambda: self.patchworks.restate(ref)
+        yield lambda: self.positions.decide(ref)
+        yield lambda: bool(self.masked.relate(ref))
+        yield lambda: self.matcher.relate_in_part(ref)
+        yield lambda: self.spans.relate_below(self.model.operands(ref))
+        yield lambda: self.patchworks.restate(ref)
+        yield lambda: self.spans.relate(ref)
 
     def relate_results(self, refs: Sequence[Ref]) -> None:
         """Relate sums over ranks that no op reads: they are results, or move to results."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from certificates.plan.affine import Affine
+from certificates.plan.affine import ZERO, Affine
 from certificates.proof.facts import Fact
 from smtlib_emit.model import Model
 
@@ -25,7 +25,7 @@ def join(model: Model, pieces: Sequence[Fact]) -> list[Fact]:
     """Facts that say the same as ``pieces``, fewer if some of them join."""
     facts = merge([_normal(model, f) for f in pieces]) if len(pieces) > 1 else list(pieces)
     while len(facts) > 1:
-        following = _strides(model, _edges(model, facts))
+        following = _strides(model, _points(model, _edges(model, facts)))
         following = merge([_normal(model, f) for f in following])
         if len(following) >= len(facts):
             break
@@ -116,6 +116,48 @@ def _edges(model: Model, facts: Sequence[Fact]) -> list[Fact]:
             del left[fact]
             left[grown] = None
     return list(left)
+
+
+def _points(model: Model, facts: Sequence[Fact]) -> list[Fact]:
+    """Make a range of two single positions that follow each other on both sides, or are one literal."""
+    left = dict.fromkeys(facts)
+    for fact in facts:
+        for i, form in enumerate(fact.lhs_index):
+            if fact not in left or not form.is_const:
+                continue
+            following = (f for f in left if f.lhs_index[i] == form + 1)
+            joined = next(((f, p) for f in following if (p := _pair(model, fact, f, i)) is not None), None)
+            if joined is not None:
+                del left[fact], left[joined[0]]
+                left[joined[1]] = None
+    return list(left)
+
+
+def _pair(model: Model, fact: Fact, after: Fact, i: int) -> Fact | None:
+    """One fact of two that differ in a left coordinate by one, and in some right ones by one."""
+    rest = [(f, g) for j, (f, g) in enumerate(zip(fact.lhs_index, after.lhs_index, strict=True)) if j != i]
+    if (fact.lhs, fact.rhs, fact.coef, fact.symbols) != (after.lhs, after.rhs, after.coef, after.symbols):
+        return None
+    steps = [g - f for f, g in zip(fact.rhs_index, after.rhs_index, strict=True)]
+    if any(f != g for f, g in rest) or any(d not in (ZERO, ZERO + 1) for d in steps):
+        return None
+    if steps and not any(d == ZERO + 1 for d in steps):  # one element twice
+        return None
+    name = f"z{len(fact.symbols)}"
+    while name in fact.ranges:
+        name += "0"
+    digit = Affine.symbol(name)
+    return _normal(
+        model,
+        replace(
+            fact,
+            symbols=(*fact.symbols, (name, 0, 2)),
+            lhs_index=tuple(f + digit if j == i else f for j, f in enumerate(fact.lhs_index)),
+            rhs_index=tuple(
+                f + digit if d != ZERO else f for f, d in zip(fact.rhs_index, steps, strict=True)
+            ),
+        ),
+    )
 
 
 def _strides(model: Model, facts: Sequence[Fact]) -> list[Fact]:

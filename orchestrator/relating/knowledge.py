@@ -6,6 +6,7 @@ movement itself (an *atom*) or to a literal. Facts guessed here are proved by la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -67,6 +68,20 @@ class Knowledge(Readings):
     def forget_failures(self) -> None:
         """What had no relation may have one now."""
         self._movement = {ref: found for ref, found in self._movement.items() if found}
+
+    def forget_movement(self) -> None:
+        """What moved tensors are is found anew where it is known in part only."""
+        self._movement = {}
+        moved = (r for r in self.by_lhs if isinstance(r, str) and self.moves(r) and r not in self.restated)
+        for ref in [r for r in moved if not self.covers(r)]:
+            for number in self.by_lhs.pop(ref):
+                self.drop(number)
+
+    def covers(self, ref: Ref) -> bool:
+        """Whether facts say of every element of a tensor what it is; they speak of disjoint parts of it."""
+        whole = math.prod(hi - lo for lo, hi in self.model.tensors.ranges(ref))
+        facts = (self.facts[n] for n in self.facts_for(ref))
+        return sum(math.prod(hi - lo for _, lo, hi in f.symbols) for f in facts) >= whole
 
     def restate(self, facts: Sequence[Fact]) -> None:
         """Let facts stand for all that is known of their left side, which proves them."""

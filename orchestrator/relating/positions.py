@@ -21,6 +21,7 @@ from .joining import join
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .solving_facts import literal_ref, make_fact
+from .windows import Windows, overlap
 
 #: Boxes that a comparison is taken apart into: ranks times ranks, not rows times columns.
 MAX_BOXES = 64
@@ -30,8 +31,8 @@ ARITHMETIC = frozenset(("add", "subtract", "multiply"))
 class Positions:
     """Relates tensors of positions to the specification's iotas."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.k, self.model = knowledge, knowledge.model
+    def __init__(self, knowledge: Knowledge, windows: Windows) -> None:
+        self.k, self.model, self.windows = knowledge, knowledge.model, windows
         #: The specification's first iota of each sort and size.
         self._first: dict[tuple[str, int], str] = {}
 
@@ -120,7 +121,10 @@ class Positions:
         return True
 
     def _looked_up(self, ref: str) -> bool:
-        """A look-up at positions is data movement: ``table[arange(n)]`` is the table, or a part of it."""
+        """A look-up at positions is data movement: ``table[arange(n)]`` is the table, or a part of it.
+
+        One at positions that overlap is a window.
+        """
         op, (table, indices) = self.model.ops[ref], self.model.operands(ref)
         axis, batch = op.integer("axis"), op.integer("batch_dims")
         after = axis + len(self.model.tensors.type(indices).shape) - batch
@@ -139,6 +143,13 @@ class Positions:
             found = explore(self.k.full_index(ref), place)
         except (Unrelated, Unfollowable, NoDefinition):
             return False
+        if any(overlap(there[mesh + axis], cell.ranges) for cell, there in found):
+            if not ref.startswith("s:"):
+                if self.windows.relate(ref, place, frozenset(opened)):
+                    return True
+            else:
+                self.windows.note(ref, place, frozenset(opened))
+                return True  # it stands for itself
         facts = [
             make_fact(self.model, cell, ref, tuple(cell.at.values()), table, there, Fraction(1))
             for cell, there in found

@@ -59,7 +59,7 @@ class Spans:
         while work:
             ref = work.pop()
             op = self.model.op(ref)
-            if ref in seen or op is None or not self.k.moves(ref) or self.k.facts_for(ref):
+            if ref in seen or op is None or not self.k.moves(ref) or self.k.covers(ref):
                 continue
             seen.add(ref)
             if op.name in ("all_reduce", "reduce_scatter"):
@@ -69,17 +69,20 @@ class Spans:
 
     def relate(self, ref: Ref) -> bool:
         """Try once to relate an arithmetic op or a sum over ranks of the plan."""
-        if ref in self._tried or self.k.facts_for(ref):
+        if ref in self._tried or self.k.covers(ref):
             return False
         self._tried.add(ref)
         whole = self.k.full_index(ref)
         attempt = Attempt(Expansion(self.k, self._kind(ref)))
         try:
             found = explore(whole, lambda cell: self._span(ref, cell, attempt))
-            pieces = [self._stated(ref, whole, cell, span) for cell, span in found]
+            pieces = [self.stated(ref, whole, cell, span) for cell, span in found]
         except (Unrelated, Unfollowable, NoDefinition):
             return False
-        return self._record(pieces)
+        if not self.record(pieces):
+            return False
+        self.k.forget_movement()  # of what was known in part
+        return True
 
     def _kind(self, ref: Ref) -> str:
         """What a tensor is of its terms: their sum, or the largest or smallest of them."""
@@ -89,7 +92,7 @@ class Spans:
         pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
         return kind_of(op, pattern.kind if pattern else "add")
 
-    def _stated(self, ref: Ref, whole: Cell, cell: Cell, span: Span) -> tuple[Fact, AlgebraRecipe]:
+    def stated(self, ref: Ref, whole: Cell, cell: Cell, span: Span) -> tuple[Fact, AlgebraRecipe]:
         """The fact and its recipe."""
         left = tuple(cell.at[s] for s in whole.ranges)
         fact = make_fact(self.model, cell, ref, left, span.rhs, span.at, span.coef)
@@ -109,7 +112,7 @@ class Spans:
         )
         return fact, recipe
 
-    def _record(self, pieces: Sequence[tuple[Fact, AlgebraRecipe]]) -> bool:
+    def record(self, pieces: Sequence[tuple[Fact, AlgebraRecipe]]) -> bool:
         """Keep facts whose stages can be built; pieces that join make one fact, proved from theirs."""
         known = len(self.k.facts)
         # Until its stage is known to exist, a fact is a claim without a way: without a recipe it is given.

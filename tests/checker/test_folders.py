@@ -24,6 +24,7 @@ MAY = {
     "reporting": ("endings", "errors", "language", "reading", "kernel", "refuting", "report"),
     "run": ("errors", "language", "reading", "rules"),
     "cli": ("endings", "errors", "reading", "kernel", "solvers", "refuting", "report", "reporting", "run"),
+    "starting": ("cli", "reporting"),
 }
 
 

@@ -141,7 +141,8 @@ def test_answers_of_two_solvers_reach_the_verdict_without_one(alone: Path) -> No
 def test_without_click_one_line_says_so(alone: Path) -> None:
     line = "python3 -c \"import sys; sys.modules['click'] = None; import runpy; "
     done = shell(line + "runpy.run_path('data/tv-check.pyz')\"", alone / "bundle")
-    assert done.returncode == 1 and done.stderr.startswith("tv-check needs the Python package click")
+    assert done.returncode == 6 and done.stderr.startswith("tv-check.pyz: cannot start: ")
+    assert done.stderr.endswith("; python3 -m pip install click\n")
 
 
 def test_the_archive_holds_what_the_folder_holds(alone: Path, mlp: Plan, tmp_path: Path) -> None:

@@ -25,11 +25,10 @@ _REDUCTIONS = (
     "the product of its pieces"
 )
 _PACKED = "tensor.contiguous() before the call, and a copy back into the view after it"
-_EQUAL = "pieces of one shape on all ranks, padded (torch.nn.functional.pad) where they differ"
-_POINT_TO_POINT = (
-    "a collective that all members of the group call: broadcast from the one that has it, all_gather and the "
-    "piece that is wanted, or all_to_all_single"
+_FROM_WHOM = (
+    "dist.recv(tensor, src=rank): the rank that sends; from whom the first one comes differs from run to run"
 )
+_EQUAL = "pieces of one shape on all ranks, padded (torch.nn.functional.pad) where they differ"
 
 
 def _kind(c: Context, reduction: ReduceRef | str) -> tuple[str, bool]:
@@ -175,14 +174,24 @@ def _new_group(driver: Any, node: Node) -> None:
     )
 
 
-@effects("dist.send", "dist.recv")
-def _point_to_point(driver: Any, node: Node) -> None:
-    name = node.op.removeprefix("dist.")
-    raise GroupError(
-        f"a {name} between two ranks has no place in a plan file; only collectives have",
-        op=node.op,
-        instead=_POINT_TO_POINT,
-    )
+@effects("dist.send")
+def _send(driver: Any, node: Node) -> None:
+    """The values of this moment; :mod:`..waits` tells who overwrites them too early."""
+    _, sources, group, to, tag = node.args
+    for source in sources:
+        x = driver.read(_packed(source))
+        driver.context.message("send", (x,), x.type, group, group.ranks[to], tag)
+
+
+@effects("dist.recv")
+def _recv(driver: Any, node: Node) -> None:
+    """A value of another rank's trace; which one is settled once all are traced (:mod:`..messages`)."""
+    outs, _, group, source, tag = node.args
+    if source is None:
+        raise GroupError("a recv from any rank", op=node.op, instead=_FROM_WHOM)
+    for out in outs:
+        type_ = TensorType(out.dtype, out.geometry.size)
+        driver.write(_packed(out), driver.context.message("recv", (), type_, group, group.ranks[source], tag))
 
 
 @effects("dist.all_reduce")

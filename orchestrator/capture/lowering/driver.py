@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch.utils._pytree import tree_leaves, tree_map
 
+from certificates.plan.ops import MESSAGES
 from certificates.plan.types import TensorType
 
 from ..builder import REFUSED, Builder, Draft, Meeting, Value, renamed
@@ -64,11 +65,15 @@ class Lowering:
         rank: int | None = None,
         *,
         specification: bool = False,
+        coordinates: Callable[[int], Sequence[int]] = lambda rank: (rank,),
     ) -> None:
-        """``specification``: uninitialised memory that reaches an output is an error, not an input."""
+        """``specification``: uninitialised memory that reaches an output is an error, not an input.
+
+        ``coordinates`` are those of a rank on the mesh.
+        """
         self.builder = Builder()
         self.memory = Memory(self.builder, self._missing)
-        self.context = Context(self.builder, group_axes, rank=rank)
+        self.context = Context(self.builder, group_axes, rank=rank, coordinates=coordinates)
         self._problems: list[CaptureError] = []
         self._fatal: list[CaptureError] = []
         self._waits = Waits()
@@ -256,12 +261,15 @@ class Lowering:
 
         Inputs that are no longer read stay (they are state or batch) unless they are uninitialised memory.
         What is ``carried`` from step to step is an output if the input of its name is read, else neither.
-        Rendezvous that another rank has ``needed`` are kept, whether or not this one reads their results.
+        Rendezvous that another rank has ``needed`` are kept, whether or not this one reads their results, and
+        so are all messages: the other end waits for them.
         """
         self.builder.frame = self.builder.caller = None
         results: dict[str, Value] = {}
         met = {d.meeting: d.out for d in self.builder.drafts.values() if d.meeting is not None}
-        live = self._reached([out for meeting, out in met.items() if meeting in needed])
+        messages = [d.out for d in self.builder.drafts.values() if d.name in MESSAGES]
+        live = self._reached([*messages, *(out for meeting, out in met.items() if meeting in needed)])
+        self._fatal += self._waits.left()
         carried = carried or {}
         waiting = dict(outputs)
         while waiting:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from certificates.plan.affine import Affine
 from certificates.plan.types import TensorType
 
 from ..builder import Builder, Literal, Value
@@ -90,6 +91,10 @@ class Context:
     groups: dict[tuple[tuple[str, ...], int], int] = field(default_factory=dict)
     #: The rank that is traced; ``None`` for the single device.
     rank: int | None = None
+    #: Coordinates of a rank on the mesh.
+    coordinates: Callable[[int], Sequence[int]] = lambda rank: (rank,)
+    #: How many messages went through each channel of this rank: send or recv, the other end, communicator.
+    messages: dict[tuple[str, int, GroupRef], int] = field(default_factory=dict)
 
     def value(self, x: Operand, dtype: str) -> Value:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""
@@ -148,6 +153,26 @@ class Context:
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
         return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
+
+    def message(
+        self, name: str, ins: Sequence[Value], type_: TensorType, group: GroupRef, peer: int, tag: int
+    ) -> Value:
+        """One end of a message between this rank and rank ``peer``, and what the other end is found by.
+
+        Messages of one channel, from a rank to another on one communicator, arrive in the order in which they
+        are sent: ``number`` counts them.
+        """
+        if peer == self.rank:
+            raise GroupError("a rank sends to itself", op=self.op, instead="tensor.clone()")
+        key = name, peer, group
+        number = self.messages[key] = self.messages.get(key, -1) + 1
+        axes = self.group_axes(group)
+        # Which group that is no fibre of axes it is say its members, which may differ from rank to rank.
+        members = () if axes else tuple(map(Affine, group.ranks))
+        channel = communicator(axes or (f"of_{len(members)}",), group.ordinal)
+        there = tuple(map(Affine, self.coordinates(peer)))
+        end = {"to" if name == "send" else "from": there, "members": members}
+        return self.b.emit(name, ins, type_, shared=False, channel=channel, number=number, tag=tag, **end)
 
 
 def communicator(axes: Sequence[str], ordinal: int) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 
 from certificates.bundle.listing import obligations_tsv
+from certificates.canonical import parse_json
 from certificates.plan.affine import Affine
 from certificates.proof.facts import Fact
 from certificates.proof.stages import AlgebraStage, CallStage, Case, LayoutStage, Lemma, Proof
+from certificates.proof.writing import proof_bytes
 
 I = Affine.symbol("i")  # noqa: E741
 FACT = Fact("c0:%1", "s:%2", (("i", 0, 4),), (I,), (I,))
@@ -20,7 +22,7 @@ def test_every_obligation_has_a_line() -> None:
     lemma = Lemma("f0", [FACT], [inside], [0])
     proof = Proof([FACT], [CallStage(0, 0), product, same], (lemma,))
     texts = {"0001": "a\n", "0002": "b\n", "0003": "c\n", "0004": "d\n"}
-    lines = obligations_tsv(proof, texts).decode().splitlines()
+    lines = obligations_tsv(parse_json(proof_bytes(proof)), texts).decode().splitlines()
     assert lines[0] == "id\tfile\tsha256\tkind\tsays"
     rows = [line.split("\t") for line in lines[1:]]
     assert [(r[0], r[1], r[3]) for r in rows] == [
@@ -37,5 +39,5 @@ def test_every_obligation_has_a_line() -> None:
 
 def test_a_title_cannot_break_the_table() -> None:
     proof = Proof([FACT], [LayoutStage(0, "a\tb\nc", (), (), "0001")])
-    lines = obligations_tsv(proof, {"0001": ""}).decode().splitlines()
+    lines = obligations_tsv(parse_json(proof_bytes(proof)), {"0001": ""}).decode().splitlines()
     assert len(lines) == 2 and lines[1].count("\t") == 4

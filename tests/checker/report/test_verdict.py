@@ -94,7 +94,7 @@ def test_the_report_of_a_valid_bundle(tmp_path: Path) -> None:
         "trusted: op semantics: all_reduce, dot_general", "trusted: opaque kernels: none",
         "trusted: solvers: one, two",
         "trusted: the Python interpreter and its standard library, click",
-        "trusted: of this checker: errors, language, reading, rules, kernel, solvers, endings, cli",
+        "trusted: of this checker: errors, language, reading, rules, kernel, solvers, endings, cli, starting",
         'trusted: tool: "by hand"', lines[0]]  # fmt: skip
 
 
@@ -332,7 +332,7 @@ def test_laws_are_counted_as_the_records_use_them() -> None:
     files = [b"(declare-fun fexp (Real) Real)\n(declare-fun e0 () Real)", b"(declare-fun fexp (Real) Real)"]
     plan, proof = read_plan(dump(row_parallel().plan)), Proof((), {}, (stage,), (lemma,))
     lines = trusted_base(plan, proof, files, ["z3"], True)
-    assert lines[-2].endswith("solvers, endings, cli, refuting (for the witness)")
+    assert lines[-2].endswith("solvers, endings, cli, starting, refuting (for the witness)")
     assert lines[0] == "trusted: the reduction theorem (DESIGN section 3), for 2 algebra stages"
     said = [line.split(":")[1] for line in lines[1:3]]
     assert said == [" law ring, used 8 times", " law root, used 4 times"]

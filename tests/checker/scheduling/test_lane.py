@@ -224,7 +224,7 @@ def two_programs(slots: list[Slot]) -> Plan:
     lane = s.lane("rank", {})
     lane.run("part", 0)
     lane.run("part", 1)
-    lane.slots += [Slot("a", "%2", 9), Slot("b", "%2", 9), *slots]
+    lane.slots += slots
     return with_schedule(plan, s.build())
 
 
@@ -238,3 +238,31 @@ def test_programs_of_one_rank_share_its_inputs() -> None:
     whole = two_programs([*half, Slot("b", "w", 0)])
     assert "from which w, run 0 is still to be read" in reason(whole)
     assert "finds" in trouble(whole, 1)
+
+
+@pytest.mark.parametrize(
+    ("slots", "words"),
+    [
+        ([Slot("a", "w", 0), Slot("b", "w", 1), Slot("a", "%1", 0)], "w, run 0 has two slots"),
+        ([Slot("a", "%2", 0), Slot("b", "%2", 1)], "all_reduce 0, run 0 has two slots"),
+        ([Slot("a", "%1", 0), Slot("a", "%1", 1)], "%1, run 0 has two slots"),
+    ],
+)
+def test_what_is_one_tensor_lies_in_one_slot(slots: list[Slot], words: str) -> None:
+    """An input that is said to lie elsewhere for the second program would be written over in between, and an
+    accumulator would get half of its operands."""
+    plan = two_programs(slots)
+    with refuses(23, words):
+        judged(plan)
+    assert trouble(plan, 1) != "" or slots[0].value == "%1", "a value twice is only ambiguous"
+
+
+def test_an_accumulator_without_a_slot_gets_one_for_all_its_programs() -> None:
+    plan = two_programs([])
+    assert plan.schedule is not None
+    one, other = plan.schedule.lanes[0].slots
+    assert (one.cls, other.cls) == ("a", "b") and one == replace(other, cls="a")
+    assert two_programs([Slot("b", "%2", 5, 2)]).schedule.lanes[0].slots == (
+        Slot("b", "%2", 5, 2),
+        Slot("a", "%2", 5, 2),
+    )

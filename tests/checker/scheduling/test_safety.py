@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.authoring.scheduling import ScheduleBuilder, with_schedule
 from certificates.errors import FormatError
+from certificates.plan.plan import Plan
 from certificates.plan.reading import loads
 from certificates.plan.writing import dumps
 from checker.errors import Malformed, Rejected
@@ -72,6 +75,35 @@ def test_every_rank_is_in_one_lane() -> None:
     for lanes in ((first,), (first, last, replace(last, name="again")), (first, first)):
         with pytest.raises((Rejected, Malformed), match=r"not a partition of the ranks|occurs twice"):
             judged(replace(plan, schedule=replace(plan.schedule, lanes=lanes)))
+
+
+def test_a_lane_has_ranks_of_the_mesh() -> None:
+    """A box below 0 counts as many ranks as one that is left out: their events would be missing."""
+    document = json.loads(dumps(by_itself()))
+    lanes = document["schedule"]["lanes"]
+    times = {n["name"]: list(range(len(n["events"]))) for n in lanes}
+    found = safety(read_plan(dump(document)), read_when({"times": times}))
+    assert found is not None and found.safe
+    lanes[1] |= {"box": {"pp": [-1, 0]}, "events": []}
+    with refuses(23, "the lanes are not a partition of the ranks"):
+        safety(read_plan(dump(document)), read_when({"times": times | {lanes[1]["name"]: []}}))
+
+
+def by_itself() -> Plan:
+    """Two ranks that have nothing to do with each other."""
+    spec, b = ProgramBuilder(), ProgramBuilder({"pp": 2}, time={"mb": 1})
+    spec.output("y", spec.input("x", "f32[2]") * 2)
+    with b.segment("all"):
+        b.output("y", b.input("x", "f32[2]") * 2)
+    programs = {"c0": b.build()}
+    plan = build_plan(
+        name="alone", mesh={"pp": 2}, time={"mb": 1}, specification=spec.build(),
+        classes={"c0": ({}, programs["c0"])}, inputs={"x": {}}, outputs={"y": {}}, given=["x"],
+    )  # fmt: skip
+    s = ScheduleBuilder(programs)
+    for r in range(2):
+        s.lane(f"rank{r}", {"pp": (r, r + 1)}).run("all")
+    return with_schedule(plan, s.build())
 
 
 def agrees(seed: int) -> str:

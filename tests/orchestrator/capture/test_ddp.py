@@ -14,14 +14,16 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
 
 from certificates.plan.plan import Plan
 from orchestrator.capture import Batch, Definition, capture
-from orchestrator.capture.errors import CaptureError, GroupError, WaitError
+from orchestrator.capture.checks import checked
+from orchestrator.capture.errors import CaptureError, GroupError, StateError, WaitError
 from orchestrator.capture.group import process_group
+from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 
 SMALL = 0.0003
@@ -204,3 +206,16 @@ def test_mixed_precision_of_ddp_is_refused_by_name() -> None:
         DistributedDataParallel(nn.Linear(2, 2), mixed_precision=None)
         with pytest.raises(GroupError, match=r"DistributedDataParallel\(mixed_precision=…\) cannot be"):
             DistributedDataParallel(nn.Linear(2, 2), mixed_precision=_MixedPrecision())
+
+
+def test_a_compression_that_begins_later_is_refused() -> None:
+    """PowerSGD reduces as usual until its thousandth step: two traced steps show no more than that."""
+
+    def later(ddp: Any) -> None:
+        state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=1000)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    with pytest.raises(
+        StateError, match=r"the step changes \S*_comm_hooks\S*\.iter, which is no tensor, from"
+    ):
+        trace(checked(definition(hook=later)), 0)

@@ -8,7 +8,7 @@ from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import CaptureError, DefinitionError, LayoutError
 from orchestrator.capture.lowering import RankProgram
-from orchestrator.capture.outputs import differences
+from orchestrator.capture.outputs import differences, kept
 
 REAL = TensorType("f32", (2,))
 
@@ -61,3 +61,15 @@ def test_a_state_that_ranks_read_and_do_not_change_is_named_with_the_line_of_the
 def test_each_class_is_compared() -> None:
     single, bad = leaving({"params.w": 1}), leaving({"params.w": 1, "grads.w": 5})
     assert len(differences(single, [("c0", single), ("c1", bad), ("c2", bad)], ())) == 2
+
+
+def test_a_buffer_that_some_program_writes_is_an_output_of_all() -> None:
+    """``DistributedDataParallel`` broadcasts buffers that nobody changes."""
+    given = {"params.w": REAL, "buffers.mask": REAL}
+    draft = Draft("%0", "negate", ("params.w",), REAL, (), None)
+    still = RankProgram(given, (draft,), {"params.w": "%0"}, ())
+    sent = RankProgram(given, (draft,), {"params.w": "%0", "buffers.mask": "%0", "buffers.own": "%0"}, ())
+    single, first, second = kept(still, [sent, still])
+    assert single.outputs == second.outputs == {"params.w": "%0", "buffers.mask": "buffers.mask"}
+    assert first.outputs == sent.outputs
+    assert [e.tensor for e in differences(single, [("c0", first)], ())] == ["buffers.own"]

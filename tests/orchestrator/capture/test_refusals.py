@@ -369,13 +369,8 @@ def multiplies(model):
     dist.all_reduce(model.weight.grad, op=dist.ReduceOp.PRODUCT)
 
 
-def passes_on(model):
-    received = torch.empty_like(model.weight.grad)
-    here = dist.get_rank()
-    works = [dist.isend(model.weight.grad, 1 - here), dist.irecv(received, 1 - here)]
-    for work in works:
-        work.wait()
-    model.weight.grad.add_(received)
+def takes_from_anybody(model):
+    dist.irecv(model.weight.grad).wait()
 
 
 def makes_a_group(model):
@@ -400,8 +395,7 @@ def unequal(model):
     ("changes", "message", "code", "instead"),
     [
         (talking(multiplies), "a reduction by PRODUCT", "ReduceOp.PRODUCT", "ReduceOp.SUM, AVG, MAX or MIN"),
-        (talking(passes_on), "a send between two ranks", "dist.isend(", "a collective that all members"),
-        (talking(passes_on), "a recv between two ranks", "dist.irecv(", "all_gather and the piece"),
+        (talking(takes_from_anybody), "a recv from any rank", "dist.irecv(", "dist.recv(tensor, src=rank)"),
         (talking(makes_a_group), "the step makes a process group", "dist.new_group(", "once, in parallelize"),
         (talking(reads_what_the_root_has), "left undefined on this rank", "dist.reduce(", "all_reduce"),
         (talking(takes_every_second), "a tensor with gaps", "[:, ::2]", "tensor.contiguous()"),

@@ -10,7 +10,6 @@ from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.placements import Shard
 from orchestrator.proving.engine import Engine
 from orchestrator.relating.ledger import Reading
-from orchestrator.relating.positions import Positions
 from orchestrator.solving.cores import Cores
 
 from ..plans import CORES, pair, unproved
@@ -79,7 +78,7 @@ def test_a_position_lies_between_its_ends() -> None:
 
     engine = Engine(pair({}, write, write, {"x": {}}, {}), Cores())
     whole = engine.knowledge.full_index("s:%0")
-    positions, at = Positions(engine.knowledge), tuple(whole.at.values())
+    positions, at = engine.relations.positions, tuple(whole.at.values())
     assert positions.bounds(Reading(Fraction(1), "s:%0", at), whole.ranges) == (0, 7)
     assert positions.bounds(Reading(Fraction(-2), "s:%0", at), whole.ranges) == (-14, 0)
     assert positions.bounds(Reading(Fraction(1), "s:x", at), whole.ranges) is None

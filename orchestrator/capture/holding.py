@@ -1,0 +1,230 @@
+"""What a value in Python holds: its parts by name, and what it can count with besides.
+
+Containers, closures, hooks, objects and classes of the user's hold what the user's code puts into them. Of
+objects of Python's library and of PyTorch (a queue, a model averager, the state of a communication hook) only
+what they hold themselves is looked at: further in are caches and locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import io
+import itertools
+import operator
+import random
+import sys
+import threading
+from argparse import Namespace
+from array import array
+from collections import UserDict, UserList, deque
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from datetime import date, timedelta
+from enum import Enum
+from multiprocessing import sharedctypes
+from numbers import Number
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+    SimpleNamespace,
+)
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from .recorder import is_users
+
+#: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
+_LARGE, _BYTES = 1000, 1 << 24
+#: Arrays of so many elements are told in full.
+_SHOWN = 8
+#: What has no parts and cannot be changed: a name is bound to another one.
+_VALUES = (bool, int, float, str, bytes, Number, np.generic, Enum, date, timedelta)
+PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
+#: Classes of Python's own that hold what the user's code puts into them.
+_BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
+_FOLLOWED = (
+    nn.Module,
+    torch.optim.Optimizer,
+    LRScheduler,
+    Mapping,
+    Iterator,
+    sharedctypes.SynchronizedBase,
+    *_BAGS,
+)
+#: What classes of these modules hold is the user's.
+_CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
+_CACHES = type(functools.lru_cache(len))
+#: What PyTorch itself keeps on a module and on an optimizer; hooks and others are the user's.
+_OF_MODULES = frozenset(k for k in vars(nn.Module()) if "hook" not in k) - {"training"}
+_OF_TENSORS = frozenset(("fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"))
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_OF_OPTIMIZERS = frozenset(
+    (*(k for k in vars(torch.optim.SGD([torch.zeros(())])) if "hook" not in k), "_opt_called")
+)
+_OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
+CODE = (FunctionType, BuiltinFunctionType, type)
+
+
+def users(module: str) -> bool:
+    """Is this the name of a module outside Python's library, PyTorch and this package?"""
+    return is_users(getattr(sys.modules.get(module), "__file__", None) or "<")
+
+
+def part(path: str, value: object, inner: str) -> object:
+    """The part of this name as it is now."""
+    return next((item for name, item in parts(path, value) if name == inner), None)
+
+
+def kind(value: Any) -> str:
+    """The name of a function or class, or the class of an object."""
+    named = value if isinstance(value, CODE) else type(value)
+    line = f" of line {value.__code__.co_firstlineno}" if isinstance(value, FunctionType) else ""
+    return f"{named.__qualname__}{line}"
+
+
+def _size(entries: Any, length: int) -> object:
+    """The length of a container; of a large one its plain values too, which are not looked at one by one."""
+    if length <= _LARGE:
+        return length
+    return length, hash(tuple(x for x in entries if isinstance(x, bool | int | float | str | bytes)))
+
+
+def position_of(value: object) -> object:
+    """What a container, an array, a cache, an iterator or a source of random numbers can count with."""
+    if isinstance(value, dict):
+        return _size(dict.values(value), dict.__len__(value))
+    if isinstance(value, set | frozenset):
+        plain = sorted(repr(x) for x in value if isinstance(x, PLAIN))
+        return len(value), plain if len(plain) <= _SHOWN else hash(tuple(plain))
+    if isinstance(value, UserDict):
+        return len(value)
+    if isinstance(value, list | deque | UserList) or (isinstance(value, tuple) and len(value) > _LARGE):
+        return _size(value, len(value))
+    if isinstance(value, _OF_C):
+        return bytes(value)
+    if isinstance(value, io.StringIO | io.BytesIO):
+        return None if value.closed else value.tell()
+    if isinstance(value, np.ndarray | bytearray | array | memoryview):
+        held = np.asarray(value)
+        if held.dtype.hasobject or held.nbytes > _BYTES:
+            return held.shape
+        return held.tolist() if held.size <= _SHOWN else hash(held.tobytes())
+    if isinstance(value, _CACHES):
+        return value.cache_info()[1:]  # what it was asked for again is no news
+    if isinstance(value, GeneratorType):
+        return -1 if value.gi_frame is None else value.gi_frame.f_lasti
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return value.get_state(legacy=False)["state"]["pos"]
+    if isinstance(value, Iterator):
+        return repr(value) if isinstance(value, itertools.count) else operator.length_hint(value, -1)
+    return None
+
+
+def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """What an object holds: its contents, and the attributes of one of the user's classes."""
+    if isinstance(value, dict):
+        # What it holds: a lazy dictionary would import or compute all that it can give.
+        if dict.__len__(value) <= _LARGE:
+            yield from ((f"{path}[{key!r}]", item) for key, item in dict.items(value))
+    elif isinstance(value, Mapping):
+        if len(value) <= _LARGE:
+            yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, list | tuple | deque | UserList):
+        if len(value) <= _LARGE:
+            yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, nn.Module):
+        yield from _parts_of_module(path, value)
+        return
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
+        yield type(value).__name__, type(value)
+        return
+    elif isinstance(value, GeneratorType):
+        if value.gi_frame is not None:
+            yield from value.gi_frame.f_locals.items()
+        yield f"what {path} yields from", value.gi_yieldfrom
+    elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        # Many do not say how far they are, but hold the iterators that do.
+        yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
+    elif isinstance(value, ContextVar):
+        with contextlib.suppress(LookupError):
+            yield path, value.get()
+    elif isinstance(value, functools.partial):
+        yield path, value.func
+        yield f"{path}.args", value.args
+        yield f"{path}.keywords", value.keywords
+    elif isinstance(value, MethodType):
+        yield path, value.__self__
+        yield path, value.__func__
+    elif isinstance(value, staticmethod | classmethod | _CACHES):
+        yield path, value.__wrapped__
+    elif isinstance(value, property):
+        yield path, (value.fget, value.fset)
+    elif isinstance(value, functools.cached_property | functools.partialmethod):
+        yield path, value.func
+    elif isinstance(value, BuiltinFunctionType | MethodWrapperType):  # list().append, count().__next__
+        yield path, value.__self__
+    elif isinstance(value, sharedctypes.SynchronizedBase):
+        yield path, value.get_obj()
+    elif isinstance(value, FunctionType):
+        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # not bound yet
+                yield key, cell.cell_contents
+        yield f"the defaults of {path}", value.__defaults__
+        yield f"the defaults of {path}", value.__kwdefaults__
+        yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
+    elif isinstance(value, type):
+        if users(value.__module__):
+            for key, item in vars(value).items():
+                if not key.startswith("__") or isinstance(item, FunctionType):
+                    yield f"{path}.{key}", item
+            yield from ((kind.__name__, kind) for kind in value.__mro__[1:])
+        return
+    yield from _attributes(path, value)
+
+
+def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]]:
+    for name, module in value.named_modules(prefix=path):
+        wraps = type(module).__module__.startswith("torch.nn.parallel")  # DDP counts for itself
+        for key, item in vars(module).items():
+            if key == "_comm_hooks" if wraps else key not in _OF_MODULES:
+                yield f"{name}.{key}", item
+        yield type(module).__name__, type(module)
+    for name, tensor in (*value.named_parameters(prefix=path), *value.named_buffers(prefix=path)):
+        for key, item in vars(tensor).items():
+            if key[0] != "_" and key not in _OF_TENSORS:
+                yield f"{name}.{key}", item
+        yield from ((f"{name}.{key}", getattr(tensor, key)) for key in _HOOKS_OF_TENSORS)
+
+
+def followed(value: object) -> bool:
+    """Is it the user's, or a container? Of other objects only what they hold themselves is looked at."""
+    module = type(value).__module__
+    return module in _CONTAINERS or isinstance(value, _FOLLOWED) or users(module)
+
+
+def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Attributes and slots of an object, and the class of one of the user's, which may be local."""
+    yield from ((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+    if users(type(value).__module__):
+        yield type(value).__name__, type(value)
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for key in (slots,) if isinstance(slots, str) else slots:
+            name = f"_{kind.__name__.lstrip('_')}{key}" if key.startswith("__") else key
+            if hasattr(value, name) and name != "__dict__":
+                yield f"{path}.{name}", getattr(value, name)

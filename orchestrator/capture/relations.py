@@ -1,0 +1,226 @@
+"""Which tensor of the specification a rank's tensor is: from layouts, batch declarations and declared means.
+
+A tensor that only some ranks hold, and an output that only some leave, are related on those.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from certificates.errors import FormatError
+from certificates.plan import placements as placed
+from certificates.plan.affine import Range
+from certificates.plan.plan import Mesh, RankClass, Relation
+from certificates.plan.program import Program
+from certificates.plan.types import TensorType
+
+from .buckets import relations
+from .definition import Definition
+from .errors import CaptureError, DefinitionError, LayoutError, gathered
+from .fitting import Sample
+from .layouts import Layout
+from .placing import Placement, agree, compare, derive, pieces
+
+_ON_SOME_RANK = (
+    "the state on a rank: all of it, or this rank's shard of each (fully_shard, DTensor), or a "
+    "chunk of a flat "
+    "tensor of all (Definition.buckets, examples/models/ddp_zero1.py)"
+)
+
+
+class Relations:
+    """Input and output relations from layouts, batch declarations and declared means."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        mesh: Mesh,
+        spec: Program,
+        classes: Sequence[RankClass],
+        traces: Sequence[Sample],
+        boxes: Sequence[Mapping[str, Range]],
+    ) -> None:
+        self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
+        self._traces, self._boxes = traces, boxes
+
+    def inputs(self) -> tuple[Relation, ...]:
+        makers = [
+            functools.partial(self._state, n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)
+        ]
+        states = _each(makers)
+        types = {b: [c.program.inputs[b] for c in self._classes] for b in self._definition.buckets}
+        return (*states, *self._buckets(types))
+
+    def outputs(self) -> tuple[Relation, ...]:
+        types = self._spec.types()
+        makers = [
+            functools.partial(self._state, name, types[value].shape)
+            if name in self._spec.inputs
+            else functools.partial(self._result, name)
+            for name, value in self._spec.outputs.items()
+            if self._same(name)
+        ]
+        states = _each(makers)
+        programs = [c.program for c in self._classes]
+        held = {b: [p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets}
+        return (*states, *self._buckets(held))
+
+    def _same(self, name: str) -> bool:
+        """Has the plan a tensor of this name, or must it have one?"""
+        bucketed = {t for bucket in self._definition.buckets.values() for t in bucket.tensors}
+        return name not in bucketed or any(name in c.program.inputs for c in self._classes)
+
+    def _buckets(self, types: Mapping[str, Sequence[TensorType]]) -> tuple[Relation, ...]:
+        shapes = {name: type_.shape for name, type_ in self._spec.inputs.items()}
+        found: list[Relation] = []
+        for name, bucket in self._definition.buckets.items():
+            found += relations(name, bucket, shapes, self._mesh, self._classes, types[name])
+        return tuple(found)
+
+    def _state(self, name: str, shape: tuple[int, ...]) -> Relation:
+        holders = [c for c in self._classes if name in c.program.inputs]
+        if not holders:
+            raise LayoutError(
+                "the parallel model has no such tensor on any rank", tensor=name, instead=_ON_SOME_RANK
+            )
+        kind, _, rest = name.partition(".")
+        if kind == "batch":
+            shards = self._definition.batch[rest].shard
+            return self._relate(name, shape, shards, tuple(shards), holders)
+        layouts = {t.rank: t.layouts[name] for t in self._traces if t.rank is not None and name in t.layouts}
+        if not layouts:
+            return self._relate(name, shape, {}, (), holders)
+        first = next(iter(layouts.values()))
+        if any((x.shards, x.order) != (first.shards, first.order) for x in layouts.values()):
+            raise LayoutError("ranks lay it out differently", tensor=name)
+        source = first.source(name)
+        cuts = {rank: layout.cut for rank, layout in layouts.items() if layout.cut is not None}
+        agree(name, cuts)
+        if first.shards is not None:
+            placement = Placement(first.shards, first.order)
+            self._check_local(name, shape, placement)
+            if source == name:
+                compare(name, shape, placement, self._mesh, cuts)
+        else:
+            self._need_cuts(name, layouts)
+            derived = derive(source, shape, self._mesh, cuts)
+            if derived is None:
+                return replace(pieces(source, self._mesh, holders, cuts, self._boxes), spec=name, plan=name)
+            placement = derived
+        return self._relate(name, shape, placement.shards, placement.order, holders)
+
+    def _need_cuts(self, name: str, layouts: Mapping[int, Layout]) -> None:
+        problems: list[CaptureError] = []
+        for rank, layout in layouts.items():
+            if not layout.traced:
+                cut = layout.cut
+                why = "" if cut is None else f": it {cut.why}"
+                problems.append(
+                    LayoutError(
+                        f"a plain tensor without a declared layout; see Definition.layouts{why}",
+                        tensor=name,
+                        rank=rank,
+                        frame=None if cut is None else cut.frame,
+                        instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds '
+                        "all of it; or cut it out of the model's own tensor",
+                    )
+                )
+        if problems:
+            raise gathered(problems)
+
+    def untraced(self) -> list[str]:
+        """Parameters and buffers whose relation rests on a declaration, at any rank."""
+        return [
+            name
+            for name in (*self._spec.inputs, *self._definition.buckets)
+            if name.startswith(("params.", "buffers."))
+            and self._same(name)
+            and (
+                name in self._definition.buckets  # chunks are not compared with what they list
+                or not any(name in t.layouts for t in self._traces)
+                or not all(t.layouts[name].traced for t in self._traces if name in t.layouts)
+            )
+        ]
+
+    def _relate(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        shards: Mapping[str, int],
+        order: tuple[str, ...],
+        holders: Sequence[RankClass],
+    ) -> Relation:
+        placements = {axis: placed.Shard(dim) for axis, dim in shards.items()}
+        full = [*order, *(a for a in self._mesh.axes if a not in order)]
+        try:
+            return placed.relate(name, shape, placements, self._mesh, holders, order=full)
+        except FormatError as error:
+            raise LayoutError(str(error), tensor=name) from error
+
+    def _check_local(self, name: str, shape: tuple[int, ...], placement: Placement) -> None:
+        """The shape of every traced shard is the one its layout implies."""
+        for traced in self._traces:
+            assert traced.rank is not None
+            if name not in traced.layouts:
+                continue
+            local = [size for _, size in placement.box(shape, self._mesh, traced.rank)]
+            if tuple(local) != traced.layouts[name].local:
+                raise LayoutError(
+                    f"holds shape {list(traced.layouts[name].local)} where its layout implies {local}",
+                    tensor=name,
+                    rank=traced.rank,
+                    instead="a layout that says how parallelize cuts it: {axis: dimension}, major axis first",
+                )
+
+    def _result(self, name: str) -> Relation:
+        axes = self._definition.mean_over.get(name, ())
+        holders = [c for c in self._classes if name in c.program.outputs]
+        missing = self._absent(holders, axes)
+        if missing:
+            raise DefinitionError(
+                f"the step of class {missing[0]} does not return it, the single-device step does"
+                + (f", and it is a mean over {', '.join(axes)}" if holders else ""),
+                tensor=name,
+                instead="the same names from step and parallel_step",
+            )
+        ranks = Fraction(1)
+        for axis in axes:
+            ranks *= self._mesh.axes[axis]
+        value = self._spec.outputs[name]
+        placements = {axis: placed.Partial("add") for axis in axes}
+        shape = self._spec.types()[value].shape
+        return placed.relate(name, shape, placements, self._mesh, holders, coef=ranks)
+
+    def _absent(self, holders: Sequence[RankClass], axes: Sequence[str]) -> list[str]:
+        """Classes that must return an output: some must, and all along ``axes`` if one there does."""
+        along = [a for a in self._mesh.axes if a not in axes]
+        return [
+            cls.name
+            for cls in self._classes
+            if cls not in holders
+            and (
+                not holders
+                or any(
+                    all(h.box[a][0] < cls.box[a][1] and cls.box[a][0] < h.box[a][1] for a in along)
+                    for h in holders
+                    if axes
+                )
+            )
+        ]
+
+
+def _each(makers: Iterable[Callable[[], Relation]]) -> list[Relation]:
+    """All relations; what stands against any of them is raised at once."""
+    made: list[Relation] = []
+    problems: list[CaptureError] = []
+    for make in makers:
+        try:
+            made.append(make())
+        except CaptureError as error:
+            problems.append(error)
+    if problems:
+        raise gathered(problems)
+    return made

@@ -1,0 +1,145 @@
+"""Is a folded plan the plan that was captured? Its runs are written out and compared, value by value.
+
+Two values are equal if they are made in one way of the same inputs. Sums are compared as bags of summands, as
+the order of additions is what folding changes, and zeros in them are none. Views of memory are compared in
+the form that folding gives them; what that form means is tested by numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+from certificates.plan.affine import Affine
+from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Attr, Op, Program
+
+from .fold import AXIS, RUNS
+from .views import composed
+
+#: A rendezvous of the folded plan, and in which run it is; ``None`` if it is met once.
+Place = tuple[int, int | None]
+#: Outputs of a run, and what it hands to each rendezvous.
+_Result = tuple[dict[str, int], dict[object, object]]
+_Run = Generator[tuple[Op, int], int, _Result]
+_SPREADS = ("broadcast_in_dim", "reshape", "convert")
+
+
+def same(plan: Plan, folded: Plan, seqs: Mapping[int, Place]) -> bool:
+    """Do all runs of ``folded`` compute what ``plan`` does? ``seqs`` says where its rendezvous are."""
+    count = folded.mesh.axes[AXIS]
+    often = {seq for seq, run in seqs.values() if run is not None}
+    table = _Table()
+    for one, other in zip(plan.classes, folded.classes, strict=True):
+        whole = _finished(table.run(composed(one.program), lambda seq: seqs[seq]))
+        runs = [
+            table.run(composed(_at(other.program, k)), lambda seq, k=k: (seq, k if seq in often else None))
+            for k in range(count)
+        ]
+        results = _together(runs, table)
+        met = {place: what for _, meetings in results for place, what in meetings.items()}
+        if any(outputs != whole[0] for outputs, _ in results) or met != whole[1]:
+            return False
+        if any(met[place] != what for _, meetings in results for place, what in meetings.items()):
+            return False
+    return True
+
+
+class _Table:
+    """Numbers of expressions: equal ones have one number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        #: Of a sum its summands, of zero none.
+        self._summands: dict[int, tuple[int, ...]] = {}
+
+    def number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def total(self, kind: object, terms: Sequence[int]) -> int:
+        """The sum of expressions of one type."""
+        leaves = tuple(sorted(leaf for term in terms for leaf in self._summands.get(term, (term,))))
+        if len(leaves) == 1:
+            return leaves[0]
+        number = self.number(("sum", kind, leaves))
+        self._summands[number] = leaves
+        return number
+
+    def stack(self, op: Op, terms: Sequence[int]) -> int:
+        return self.number(("concatenate", op.integer("dim"), str(op.type), tuple(terms)))
+
+    def run(self, program: Program, place: object) -> _Run:
+        """Yields what joins runs with its operand, and is sent the result; gives outputs and rendezvous."""
+        assert callable(place)
+        values = {name: self.number(("input", name)) for name in program.inputs}
+        meetings: dict[object, object] = {}
+        for op in program.ops:
+            ins = [values[v] for v in op.ins]
+            attrs = tuple(sorted((k, str(v)) for k, v in op.attrs.items() if k != "seq"))
+            if op.attrs.get("group") == RUNS:
+                values[op.out] = yield op, ins[0]
+            elif op.name in COLLECTIVES | MESSAGES:
+                at = place(op.integer("seq"))
+                meetings[op.name, at] = attrs, str(op.type), tuple(ins)
+                values[op.out] = self.number((op.name, attrs, str(op.type), at, tuple(ins)))
+            elif op.name == "add":
+                values[op.out] = self.total(str(op.type), ins)
+            elif op.name == "concatenate":
+                values[op.out] = self.stack(op, ins)
+            elif self._is_zero(op, ins):
+                values[op.out] = self.total(str(op.type), ())
+            else:
+                values[op.out] = self.number((op.name, attrs, str(op.type), tuple(ins)))
+        return {n: values[v] for n, v in program.outputs.items()}, meetings
+
+    def _is_zero(self, op: Op, ins: Sequence[int]) -> bool:
+        if op.name == "constant":
+            return op.attrs["value"] in ("0", Affine(0))
+        return op.name in _SPREADS and self._summands.get(ins[0]) == ()
+
+
+def _finished(run: _Run) -> _Result:
+    try:
+        next(run)
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+    raise AssertionError("a plan without time axes joins no runs")
+
+
+def _together(runs: Sequence[_Run], table: _Table) -> list[_Result]:
+    """All runs of a rank, joined where they join."""
+    sent: int | None = None
+    while True:
+        results, waiting = [], []
+        for run in runs:
+            try:
+                waiting.append(next(run) if sent is None else run.send(sent))
+            except StopIteration as end:
+                results.append(end.value)
+        if not waiting:
+            return results
+        assert not results and len({op.integer("seq") for op, _ in waiting}) == 1, "runs join alike"
+        op, terms = waiting[0][0], [operand for _, operand in waiting]
+        sent = table.total(str(op.type), terms) if op.name == "all_reduce" else table.stack(op, terms)
+
+
+def _at(program: Program, run: int) -> Program:
+    """The program of one run."""
+    here = {AXIS: Affine(run)}
+
+    def at(value: Attr) -> Attr:
+        if isinstance(value, Affine):
+            return value.substitute(here)
+        if isinstance(value, tuple):
+            return tuple(v.substitute(here) if isinstance(v, Affine) else v for v in value)  # type: ignore[return-value]
+        return value
+
+    def of(op: Op) -> dict[str, Attr]:
+        attrs = {k: at(v) for k, v in op.attrs.items()}
+        if op.name in MESSAGES:  # without its time, which is the run's
+            attrs |= {k: v[1:] for k, v in attrs.items() if isinstance(v, tuple)}
+        return attrs
+
+    ops = tuple(Op(op.out, op.name, op.ins, op.type, of(op), op.loc) for op in program.ops)
+    return Program(program.inputs, ops, program.outputs)

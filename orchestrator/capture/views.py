@@ -1,0 +1,120 @@
+"""Views of memory in one form, and slices that tile an entry of the batch: microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from certificates.plan.affine import Affine
+from certificates.plan.ops import OPS
+from certificates.plan.program import Attr, Op, Program
+from certificates.plan.types import TensorType
+
+#: What hands elements on: a microbatch may be cut out of what these make of an entry of the batch.
+_MOVES = frozenset(("slice", "reshape", "transpose", "broadcast_in_dim"))
+
+
+def tilings(program: Program) -> Iterator[list[list[Op]]]:
+    """Slices of one size that tile a dimension of what is made of entries of the batch: those of each place,
+    in order."""
+    moved = _of_the_batch(program)
+    slices: dict[tuple[str, TensorType], list[Op]] = {}
+    for op in program.ops:
+        if op.name == "slice" and op.ins[0] in moved and set(_numbers(op, "stride")) == {1}:
+            slices.setdefault((op.ins[0], op.type), []).append(op)
+    for (operand, part), ops in slices.items():
+        shape = program.type_of(operand).shape
+        cut = [d for d, (size, whole) in enumerate(zip(part.shape, shape, strict=True)) if size != whole]
+        if len(cut) == 1:
+            (dim,) = cut
+            size, whole = part.shape[dim], shape[dim]
+            places = [Affine(at) for at in range(0, whole, size)]
+            found = [[op for op in ops if op.affines("start")[dim] == at] for at in places]
+            if whole % size == 0 and all(found):
+                yield found
+
+
+def _numbers(op: Op, key: str) -> tuple[int, ...]:
+    value = op.attrs[key]
+    return tuple(v.const if isinstance(v, Affine) else int(v) for v in value)  # type: ignore[union-attr]
+
+
+def composed(program: Program) -> Program:
+    """The program in which a view of contiguous memory has one form, whichever way the step went there.
+
+    It is a slice of the flat value that it is a view of. Views of entries of the batch stay as they are.
+    """
+    batch = _of_the_batch(program)
+    types = dict(program.inputs)
+    #: Of a view: what it is a view of, and its first element there.
+    views: dict[str, tuple[str, Affine]] = {}
+    known: dict[object, str] = {}
+    names: dict[str, str] = {}
+    ops: list[Op] = []
+
+    def add(op: Op, shared: bool) -> str:
+        key = (op.name, op.ins, op.type, tuple(sorted(op.attrs.items()))) if shared else len(ops)
+        if key not in known:
+            known[key] = f"%{len(ops)}"
+            ops.append(replace(op, out=known[key]))
+            types[known[key]] = op.type
+        return known[key]
+
+    for op in program.ops:
+        ins = tuple(names.get(v, v) for v in op.ins)
+        view = _view(op, ins[0], types[ins[0]].shape, views) if ins and op.out not in batch else None
+        if view is None:
+            names[op.out] = add(replace(op, ins=ins), shared=False)
+            continue
+        root, offset = view
+        whole, part = types[root], op.type
+        names[op.out] = root
+        if whole.size != part.size:
+            flat = add(
+                replace(
+                    op, name="reshape", ins=(root,), type=TensorType(whole.dtype, (whole.size,)), attrs={}
+                ),
+                True,
+            )
+            attrs: dict[str, Attr] = {"start": (offset,), "stride": (1,)}
+            of = TensorType(part.dtype, (part.size,))
+            names[op.out] = add(replace(op, name="slice", ins=(flat,), type=of, attrs=attrs), True)
+        if types[names[op.out]].shape != part.shape:
+            names[op.out] = add(replace(op, name="reshape", ins=(names[op.out],), attrs={}), True)
+        views[names[op.out]] = view
+    return Program(program.inputs, tuple(ops), {n: names.get(v, v) for n, v in program.outputs.items()})
+
+
+def _view(
+    op: Op, operand: str, shape: Sequence[int], views: Mapping[str, tuple[str, Affine]]
+) -> tuple[str, Affine] | None:
+    """What a reshape or a slice of contiguous memory is a view of, and its first element there."""
+    root, offset = views.get(operand, (operand, Affine(0)))
+    if op.name == "reshape":
+        return root, offset
+    if op.name != "slice" or set(_numbers(op, "stride")) != {1}:
+        return None
+    row = 1
+    cut = False
+    for size, whole, start in zip(
+        reversed(op.type.shape), reversed(shape), reversed(op.affines("start")), strict=True
+    ):
+        if cut and size != 1:
+            return None
+        cut = cut or size != whole
+        offset, row = offset + start.scale(row), row * whole
+    return root, offset
+
+
+def _of_the_batch(program: Program) -> set[str]:
+    """What is made of entries of the batch alone, element by element or by moving them."""
+    found = {name for name in program.inputs if name.startswith("batch.")}
+    literals: set[str] = set()
+    for op in program.ops:
+        if not op.ins or all(v in literals for v in op.ins):
+            literals.add(op.out)
+        elif all(v in found or v in literals for v in op.ins) and (
+            op.name in _MOVES or OPS[op.name].elementwise
+        ):
+            found.add(op.out)
+    return found

@@ -1,0 +1,42 @@
+"""The checker that cannot be loaded has not found a bundle invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from checker.starting import CANNOT_START, start
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "cannot start: out of memory"),
+        (
+            ModuleNotFoundError("no click", name="click"),
+            "cannot start: no click; python3 -m pip install click",
+        ),
+        (SystemExit(1), "cannot start: 1"),
+    ],
+)
+def test_what_cannot_be_loaded_is_6_and_one_line(
+    capsys: pytest.CaptureFixture[str], error: BaseException, line: str
+) -> None:
+    def load() -> NoReturn:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        start("tv-check", load)
+    assert ended.value.code == CANNOT_START == 6
+    assert capsys.readouterr() == ("", f"tv-check: {line}\n")
+
+
+def test_a_command_is_told_its_name_and_its_code_is_passed_on() -> None:
+    def load() -> Callable[..., object]:
+        return lambda prog_name: {"tv-check.pyz": 3}[prog_name]
+
+    with pytest.raises(SystemExit) as ended:
+        start("tv-check.pyz", load)
+    assert ended.value.code == 3

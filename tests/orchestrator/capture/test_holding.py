@@ -1,0 +1,302 @@
+"""Places in which a count hides from a step's function: each decides long after what a trace shows."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import itertools
+import multiprocessing
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.modules.module import register_module_forward_hook
+
+from orchestrator.capture.counters import counted, numbers
+from orchestrator.capture.holding import followed, kind, parts, position_of
+
+Tick = Callable[[], object]
+Made = tuple[nn.Module, torch.optim.Optimizer]
+
+
+def plain() -> Made:
+    model = nn.Linear(2, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def run(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def seen(made: Made, step: Any) -> str:
+    """What is told of a step that is done twice before, as a trace's is."""
+    before = dict(numbers(step, *made))
+    step()
+    step()
+    first = dict(numbers(step, *made))
+    step()
+    error = counted(first, numbers(step, *made))
+    assert before and error is not None, "nothing is noticed"
+    return error.message
+
+
+def counter() -> tuple[list[int], Callable[..., Any]]:
+    """What a hook counts with, and the hook, which halves a gradient or result after fifty calls."""
+    calls = [0]
+
+    def hook(*given: Any) -> Any:
+        calls[0] += 1
+        last = given[-1] if given else None
+        return last * 0.5 if calls[0] > 50 and isinstance(last, Tensor) else None
+
+    return calls, hook
+
+
+def of_gradient(model: Any, _: Any, hook: Any) -> Any:
+    return model.weight.register_hook(hook)
+
+
+def after_accumulation(model: Any, _: Any, hook: Any) -> Any:
+    return model.weight.register_post_accumulate_grad_hook(hook)
+
+
+def before_backward(model: Any, _: Any, hook: Any) -> Any:
+    return model.register_full_backward_pre_hook(lambda module, grad: hook(module, grad))
+
+
+def before_step(_: Any, optimizer: Any, hook: Any) -> Any:
+    return optimizer.register_step_pre_hook(lambda *given: hook())
+
+
+def after_step(_: Any, optimizer: Any, hook: Any) -> Any:
+    return optimizer.register_step_post_hook(lambda *given: hook())
+
+
+def of_all_modules(_: Any, __: Any, hook: Any) -> Any:
+    return register_module_forward_hook(hook)
+
+
+HOOKS = (of_gradient, after_accumulation, before_backward, before_step, after_step, of_all_modules)
+
+
+@pytest.mark.parametrize("register", HOOKS)
+def test_a_hook_may_count_wherever_it_hangs(register: Any) -> None:
+    made = plain()
+    handle = register(*made, counter()[1])
+    try:
+        assert "the step changes calls[0], which is no tensor, from 2 to 3" in seen(made, lambda: run(*made))
+    finally:
+        handle.remove()
+
+
+def attribute_of_a_class() -> nn.Module:
+    class Net(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            type(self).calls += 1
+            return super().forward(x)
+
+    return Net(2, 2)
+
+
+def closure_of_a_method() -> nn.Module:
+    calls = [0]
+
+    class Net(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            calls[0] += 1
+            return super().forward(x)
+
+    return Net(2, 2)
+
+
+def function_of_autograd() -> nn.Module:
+    class Halved(torch.autograd.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            Halved.calls += 1
+            return grad
+
+    class Net(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return Halved.apply(super().forward(x))  # type: ignore[no-any-return]
+
+    return Net(2, 2)
+
+
+@pytest.mark.parametrize("build", [attribute_of_a_class, closure_of_a_method, function_of_autograd])
+def test_a_class_that_is_local_to_build_may_count(build: Callable[[], nn.Module]) -> None:
+    model = build()
+    made = model, torch.optim.SGD(model.parameters(), lr=0.1)
+    assert "calls" in seen(made, lambda: run(*made))
+
+
+def called(tick: Tick) -> Any:
+    """A step that reaches a count through its closure."""
+    return lambda: tick()
+
+
+def shared() -> Tick:
+    calls = multiprocessing.Value("i", 0)
+
+    def tick() -> None:
+        calls.value += 1
+
+    return tick
+
+
+def of_c() -> Tick:
+    calls = threading.local()
+    calls.n = ctypes.c_int(0)
+
+    def tick() -> None:
+        calls.n.value += 1
+
+    return tick
+
+
+def queued() -> Tick:
+    waiting: queue.Queue[int] = queue.Queue()
+    return lambda: waiting.put(1)
+
+
+def of_a_set() -> Tick:
+    held = {0}
+    return lambda: held.add(held.pop() + 1)
+
+
+def of_a_frozen_set() -> Tick:
+    held = frozenset({0})
+
+    def tick() -> None:
+        nonlocal held
+        (n,) = held
+        held = frozenset({n + 1})
+
+    return tick
+
+
+def of_a_range() -> Tick:
+    held = range(100)
+
+    def tick() -> None:
+        nonlocal held
+        held = held[1:]
+
+    return tick
+
+
+def averager() -> Tick:
+    """PyTorch's own: it averages the models after a hundred steps."""
+    found: Any = object.__new__(PeriodicModelAverager)
+    found.step, found.warmup_steps, found.period = 0, 100, 4
+
+    def tick() -> None:
+        found.step += 1
+
+    return tick
+
+
+def turning() -> Tick:
+    acts = deque([F.relu] * 9 + [F.gelu])
+    return lambda: acts.rotate(-1)
+
+
+def of_modules() -> Tick:
+    """The last of them is met first by another name."""
+    blocks, other = nn.ModuleList([nn.Linear(2, 2) for _ in range(9)]), nn.Linear(2, 2)
+    turns = deque([blocks[0]] * 9 + [other])
+    return lambda: (turns.rotate(-1), blocks)
+
+
+def method_of_an_iterator() -> Tick:
+    return itertools.count().__next__
+
+
+def of_an_iterator_in_an_iterator() -> Tick:
+    numbered = iter(itertools.count().__next__, -1)
+    chained = itertools.chain(numbered)
+    return lambda: next(chained)
+
+
+def text() -> Tick:
+    log = io.StringIO()
+    return lambda: log.write("x")
+
+
+def of_a_large_list() -> Tick:
+    held = [0] * 5000
+
+    def tick() -> None:
+        held[4321] += 1
+
+    return tick
+
+
+def object_of_a_local_class() -> Tick:
+    calls = [0]
+
+    class Ticking:
+        def __call__(self) -> None:
+            calls[0] += 1
+
+    return Ticking()
+
+
+TICKS = (
+    shared, of_c, queued, of_a_set, of_a_frozen_set, of_a_range, averager, turning, of_modules,
+    method_of_an_iterator, of_an_iterator_in_an_iterator, text, of_a_large_list, object_of_a_local_class,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", TICKS)
+def test_whatever_holds_a_count_is_looked_into(make: Callable[[], Tick]) -> None:
+    assert "which is no tensor, from" in seen(plain(), called(make()))
+
+
+def test_what_is_asked_again_or_made_anew_counts_nothing() -> None:
+    held: list[Any] = [None]
+    known = functools.lru_cache(lambda n: n)
+
+    class Told:
+        n = 0
+
+    def step() -> None:
+        held[0] = Told()
+        known(1)
+
+    made = plain()
+    step()
+    before = dict(numbers(step, *made))
+    step()
+    assert counted(before, numbers(step, *made)) is None
+
+
+def test_parts_of_an_object_and_what_they_are() -> None:
+    class Holder:
+        __slots__ = ("n",)
+
+        def __init__(self) -> None:
+            self.n = 1
+
+    assert dict(parts("it", Holder()))["it.n"] == 1
+    assert (kind(Holder()), kind(len)) == ("test_parts_of_an_object_and_what_they_are.<locals>.Holder", "len")
+    assert followed([]) and followed(nn.Linear(1, 1)) and not followed(queue.Queue())
+    assert position_of({1, 2}) == (2, ["1", "2"]) and position_of(1) is None
