@@ -98,6 +98,25 @@ def test_both_sides_read_what_acts_on_each_row() -> None:
     assert names.count("select") == 1, "what is no product by key is made 0 where its key is another rank's"
 
 
+def test_ops_that_are_added_have_numbers_of_their_own() -> None:
+    """Also in a program whose own numbers have one digit."""
+    s, b = ProgramBuilder(), ProgramBuilder({"ep": 2})
+    s.input("keys", "i64[8]")
+    s.output("y", s.input("x", "f32[8,3]"))
+    x, keys, w = b.input("x", "f32[4,3]"), b.input("keys", "i64[4]"), b.input("w", "f32[2,3,5]")
+    order = Rows.sorted(b, keys, 2)
+    b.output("z", order.unpack(order.dot(order.pack(x), w)))
+    b.output("y", x)
+    produced = build_plan(
+        name="few", mesh={"ep": 2}, specification=s.build(), classes=b.build(),
+        inputs=dict.fromkeys(("x", "keys"), SHARDED), outputs={"y": SHARDED}, ranges={"keys": (0, 2)},
+        given=["x", "keys"],
+    )  # fmt: skip
+    lowered(produced)
+    ops = read(dumps(produced)).program(produced.classes[0].name).ops
+    assert len(ops) > 8 and len({op.result for op in ops}) == len(ops)
+
+
 def test_keys_are_a_vector_and_no_product_is_over_them() -> None:
     def edit(plan: dict[str, Any]) -> None:
         ops = plan["classes"][0]["program"]["ops"]
