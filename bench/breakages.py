@@ -2,8 +2,9 @@
 
 python bench/breakages.py [--part P] [--write]
 
-Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do. ``--write`` replaces the
-rows of these parts in docs/breakages.md.
+Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do; of plans made by hand
+(parts 13 to 15) the right ones are, and a wrong one's witness is looked for and replayed. ``--write``
+replaces the rows of these parts in docs/breakages.md, and the table of what is refused before.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.schedules import put
+from tests.breakages.by_hand import BY_HAND, refusals
 from tests.breakages.corpus import PARTS
-from tests.breakages.outcome import Outcome, judged
+from tests.breakages.outcome import Outcome, judged, witnessed
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "breakages.md"
 BEGIN, END = "<!-- breakages -->", "<!-- end -->"
+EVERY = PARTS | BY_HAND
 
 
 def row(title: str, name: str, outcome: Outcome) -> str:
-    proved = f"{outcome.proved} of {outcome.total}"
+    proved = "" if outcome.proved is None else f"{outcome.proved} of {outcome.total}"
     return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {proved} |"
 
 
@@ -31,18 +35,25 @@ def write(rows: list[str]) -> None:
     """Put the rows into the page, in place of those of the same parts."""
     before, rest = PAGE.read_text("utf-8").split(BEGIN)
     table, after = rest.split(END, 1)
-    by_title = {part.title: [r for r in rows if r.startswith(f"| {part.title} |")] for part in PARTS.values()}
+    by_title = {part.title: [r for r in rows if r.startswith(f"| {part.title} |")] for part in EVERY.values()}
     for title, found in by_title.items():
         found.extend([] if found else [r for r in table.splitlines() if r.startswith(f"| {title} |")])
     head = ["| part | plan or mistake | verdict | refuted output | proved outputs |"]
     head.append("| --- | --- | --- | --- | --- |")
     every = [r for found in by_title.values() for r in found]
-    PAGE.write_text(before + "\n".join([BEGIN, *head, *every, END]) + after, "utf-8")
+    text = before + "\n".join([BEGIN, *head, *every, END]) + after
+    PAGE.write_text(put(text, "refused", refused()), "utf-8")
+
+
+def refused() -> list[str]:
+    """The table of mistakes that are refused before anything is proved."""
+    head = ["| part | mistake | verdict | reason |", "| --- | --- | --- | --- |"]
+    return head + [f"| {' | '.join(found)} |" for found in refusals()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=[*PARTS], action="append")
+    parser.add_argument("--part", choices=[*EVERY], action="append")
     parser.add_argument("--mistake", help="only plans whose name contains this")
     parser.add_argument("--write", action="store_true", help="put the table into docs/breakages.md")
     options = parser.parse_args()
@@ -50,8 +61,8 @@ def main() -> None:
         parser.error("--write needs all mistakes of a part")
     rows: list[str] = []
     surprises = 0
-    for number in options.part or PARTS:
-        found = PARTS[number]
+    for number in options.part or EVERY:
+        found = EVERY[number]
         for name, plan, mistake in [
             *((f"*right: {p}*", p, "") for p in found.plans),
             *((m, found.mistakes[m].plan, m) for m in found.mistakes),
@@ -59,7 +70,7 @@ def main() -> None:
             if options.mistake and options.mistake not in name:
                 continue
             start = time.monotonic()
-            outcome = judged(found, plan, mistake)
+            outcome = (witnessed if mistake and number in BY_HAND else judged)(found, plan, mistake)
             rows.append(row(found.title, name, outcome))
             surprises += bool(outcome.surprises)
             seconds = f"{outcome.captured:.1f} + {time.monotonic() - start - outcome.captured:.1f} s"

@@ -261,6 +261,25 @@ FORGED: dict[str, tuple[Edit, str]] = {
         ),
         "add %90 joins rows of two orders",
     ),
+    "rows laid along columns": (
+        lambda plan: _insert(
+            plan,
+            "ragged_dot",
+            ["%91", "reduce", [_op(plan, "regroup")[0]], "f32[8]", {"dims": [1], "kind": "add"}],
+            ["%90", "broadcast_in_dim", ["%91"], "f32[8,8]", {"dims": [1]}],
+        ),
+        "broadcast_in_dim %90 does not act on each row by itself",
+    ),
+    "weights contracted over the rows": (
+        _on_rows(
+            "dot_general",
+            "f32[3,5]",
+            {"lhs_batch": [], "rhs_batch": [], "lhs_contract": [0], "rhs_contract": [0]},
+            ["%91", "all_gather", ["dy"], "f32[8,5]", {"group": "ep", "dim": 0, "seq": 77}],
+            ins=["rows", "%91"],
+        ),
+        "dot_general %90 does not act on each row by itself",
+    ),
     "rows contracted with rows": (
         _on_rows(
             "dot_general",

@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from bench.breakages import EVERY, PAGE, refused, row
+from tests.breakages.by_hand import BY_HAND
 from tests.breakages.corpus import PARTS
 from tests.breakages.lines import LINES, recorded
-from tests.breakages.outcome import judged, refuted
+from tests.breakages.outcome import judged, refuted, witnessed
 
 #: From capture to the checker's verdict; other mistakes go as far as the replay of a witness.
 QUICK = [
@@ -75,3 +77,36 @@ def test_every_mistake_has_its_lines() -> None:
         n: set(p.mistakes) for n, p in PARTS.items()
     }
     assert all(recorded(number, mistake) for number, mistake in WRONG)
+
+
+# --- plans by hand ----------------------------------------------------------------------------------------
+
+
+def test_the_page_has_every_plan() -> None:
+    text = PAGE.read_text("utf-8")
+    assert [*EVERY] == [str(n) for n in range(1, 16)]
+    missing = [
+        (part.title, name)
+        for part in EVERY.values()
+        for name in (*(f"*right: {p}*" for p in part.plans), *part.mistakes)
+        if f"| {part.title} | {name} |" not in text
+    ]
+    assert missing == []
+    assert sum(len(part.mistakes) for part in BY_HAND.values()) > 60
+
+
+@pytest.mark.slow
+def test_the_page_has_what_is_refused_before() -> None:
+    text = PAGE.read_text("utf-8")
+    assert len(refused()) > 50 and all(line in text for line in refused())
+
+
+@pytest.mark.parametrize(
+    ("number", "mistake"),
+    [("13", "messages swapped"), ("14", "weights applied twice"), ("15", "results of another choice")],
+)
+def test_a_mistake_by_hand_is_refuted(number: str, mistake: str) -> None:
+    part = BY_HAND[number]
+    outcome = witnessed(part, part.mistakes[mistake].plan, mistake)
+    assert outcome.verdict == "REFUTED" and outcome.proved is None
+    assert row(part.title, mistake, outcome) in PAGE.read_text("utf-8")

@@ -149,7 +149,7 @@ class _Walk:
         elif isinstance(value, ModuleType):
             file = getattr(value, "__file__", None) or "<"
             self.modules += [value] if is_users(file) and not is_installed(file) else []
-        elif not isinstance(value, torch.Tensor) and type(value).__module__.split(".")[0] != _OWN:
+        elif type(value).__module__.split(".")[0] != _OWN:
             self._follow(path, value, depth, held)
 
     def _follow(self, path: str, value: Any, depth: int, held: Held | None) -> None:

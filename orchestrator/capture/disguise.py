@@ -61,8 +61,11 @@ class _Asked(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is not _Type:
             return super().__call__(*args, **kwargs)
-        if len(args) != 1 or kwargs:
-            return builtins.type(*args, **kwargs)
+        if len(args) != 1 or kwargs:  # a class is made, in the module that makes it
+            made = builtins.type(*args, **kwargs)
+            if "__module__" not in args[-1]:
+                made.__module__ = sys._getframe(1).f_globals.get("__name__", made.__module__)
+            return made
         found = builtins.type(args[0])
         if found is FakeTensor:
             return class_of(args[0])

@@ -54,6 +54,7 @@ PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
 _BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
 _FOLLOWED = (
     nn.Module,
+    torch.Tensor,
     torch.optim.Optimizer,
     LRScheduler,
     Mapping,
@@ -149,6 +150,9 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, nn.Module):
         yield from _parts_of_module(path, value)
         return
+    elif isinstance(value, torch.Tensor):
+        yield from _parts_of_tensor(path, value)
+        return
     elif isinstance(value, torch.optim.Optimizer):
         yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
         yield type(value).__name__, type(value)
@@ -204,11 +208,14 @@ def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]
             if key == "_comm_hooks" if wraps else key not in _OF_MODULES:
                 yield f"{name}.{key}", item
         yield type(module).__name__, type(module)
-    for name, tensor in (*value.named_parameters(prefix=path), *value.named_buffers(prefix=path)):
-        for key, item in vars(tensor).items():
-            if key[0] != "_" and key not in _OF_TENSORS:
-                yield f"{name}.{key}", item
-        yield from ((f"{name}.{key}", getattr(tensor, key)) for key in _HOOKS_OF_TENSORS)
+    yield from (*value.named_parameters(prefix=path), *value.named_buffers(prefix=path))
+
+
+def _parts_of_tensor(path: str, value: torch.Tensor) -> Iterator[tuple[str, object]]:
+    for key, item in vars(value).items():
+        if key[0] != "_" and key not in _OF_TENSORS:
+            yield f"{path}.{key}", item
+    yield from ((f"{path}.{key}", getattr(value, key)) for key in _HOOKS_OF_TENSORS)
 
 
 def followed(value: object) -> bool:

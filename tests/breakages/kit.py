@@ -23,6 +23,8 @@ from orchestrator.emit import provable
 
 ROOT = Path(__file__).resolve().parents[2]
 Define = Callable[[str], Definition]
+#: A plan from what a part's plans are written as.
+Make = Callable[[Any], Plan]
 Batches = Mapping[str, Tensor]
 
 
@@ -38,19 +40,24 @@ class Mistake:
     hides: str = ""
 
 
+def captured(definition: Definition) -> Plan:
+    return capture(definition, jobs=2, root=ROOT, accept=provable)
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of the training step: right plans by name, and mistakes by what was done wrong."""
 
     title: str
-    plans: Mapping[str, Define]
+    plans: Mapping[str, Callable[[str], Any]]
     mistakes: Mapping[str, Mistake]
+    make: Make = captured
 
     def right(self, plan: str) -> Plan:
-        return capture(self.plans[plan](""), jobs=2, root=ROOT, accept=provable)
+        return self.make(self.plans[plan](""))
 
     def wrong(self, mistake: str) -> Plan:
-        return capture(self.plans[self.mistakes[mistake].plan](mistake), jobs=2, root=ROOT, accept=provable)
+        return self.make(self.plans[self.mistakes[mistake].plan](mistake))
 
 
 def part(

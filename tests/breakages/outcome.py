@@ -23,11 +23,11 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """The checker's verdict; ``surprises`` say what should be otherwise."""
+    """The checker's verdict; ``surprises`` say what should be otherwise; ``proved`` is None if not tried."""
 
     verdict: str
     refuted: str
-    proved: int
+    proved: int | None
     total: int
     surprises: tuple[str, ...]
     captured: float
@@ -98,3 +98,12 @@ def judged(part: Part, plan_name: str, mistake: str = "") -> Outcome:
         surprises.append(f"right and not proved: {sorted(set(said) - proved - wrong)}")
     first = name(refuted[0]) if refuted else ""
     return Outcome(verdict.kind.value, first, len(proved), len(said), tuple(surprises), captured)
+
+
+def witnessed(part: Part, plan_name: str, mistake: str) -> Outcome:
+    """A wrong plan is REFUTED at an output that is wrong; what is right of it is not looked at."""
+    start = time.monotonic()
+    plan = part.wrong(mistake)
+    captured = time.monotonic() - start
+    assert plan_name == part.mistakes[mistake].plan
+    return Outcome("REFUTED", refuted(part, mistake), None, len(plan.outputs), (), captured)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder, build_plan
+from certificates.authoring.packing import Rows
 from certificates.errors import FormatError
 from certificates.plan.plan import Plan as Produced
 from certificates.plan.reading import loads
@@ -19,7 +21,7 @@ from checker.rules.acyclic import check_acyclic
 from checker.rules.relations import check_once
 from checker.rules.rows import check_rows
 from tests.expert_plans import Sizes, experts
-from tests.packed_plans import FORGED, dispatch, document, two_classes
+from tests.packed_plans import FORGED, SHARDED, dispatch, document, two_classes
 
 
 def read(data: bytes) -> Plan:
@@ -61,6 +63,72 @@ def test_both_sides_read_the_same_plain_ops(sizes: tuple[int, int, int]) -> None
 def test_both_sides_read_the_same_layer_of_experts(specification: str) -> None:
     lowered(experts(Sizes(), packed=True, alone=specification == "packed"))
     lowered(experts(Sizes(tokens=4, experts=16, groups=4), packed=True))
+
+
+def row_by_row() -> Produced:
+    """Columns, sums and plain weights of rows, products by key that are cut and joined."""
+    s, b = ProgramBuilder(), ProgramBuilder({"ep": 2})
+    s.input("keys", "i64[8]")
+    s.output("y", s.input("x", "f32[8,3]"))
+    x, keys = b.input("x", "f32[4,3]"), b.input("keys", "i64[4]")
+    w, v = b.input("w", "f32[2,3,5]"), b.input("v", "f32[2,4]")
+    order = Rows.sorted(b, keys, 4)
+    arrived = order.shipped("ep")
+    grouped = arrived.regrouped()
+    rows = grouped.regroup(arrived.ship(order.pack(x)))
+    cut = grouped.dot(rows, w)
+    joined = b.concatenate([b.slice(cut, (0, 3), (8, 2)), b.slice(cut, (0, 0), (8, 3))], 1)
+    plain = b.slice(rows, (0, 1), (8, 2)) @ v
+    summed = b.broadcast(rows.sum(1), (8, 4), (0,))
+    for name, given in (("cut", joined), ("plain", plain * summed)):
+        b.output(name, order.unpack(arrived.ship_back(grouped.ungroup(given))))
+    b.output("y", x)
+    program = b.build()
+    return build_plan(
+        name="rows", mesh={"ep": 2}, specification=s.build(), classes=program,
+        inputs=dict.fromkeys(("x", "keys"), SHARDED), outputs={"y": SHARDED},
+        ranges={"keys": (0, 4)}, given=["x", "keys"],
+    )  # fmt: skip
+
+
+def test_both_sides_read_what_acts_on_each_row() -> None:
+    produced = row_by_row()
+    lowered(produced)
+    names = [o.name for o in read(dumps(produced)).program(produced.classes[0].name).ops]
+    assert names.count("select") == 1, "what is no product by key is made 0 where its key is another rank's"
+
+
+def test_ops_that_are_added_have_numbers_of_their_own() -> None:
+    """Also in a program whose own numbers have one digit."""
+    s, b = ProgramBuilder(), ProgramBuilder({"ep": 2})
+    s.input("keys", "i64[8]")
+    s.output("y", s.input("x", "f32[8,3]"))
+    x, keys, w = b.input("x", "f32[4,3]"), b.input("keys", "i64[4]"), b.input("w", "f32[2,3,5]")
+    order = Rows.sorted(b, keys, 2)
+    b.output("z", order.unpack(order.dot(order.pack(x), w)))
+    b.output("y", x)
+    produced = build_plan(
+        name="few", mesh={"ep": 2}, specification=s.build(), classes=b.build(),
+        inputs=dict.fromkeys(("x", "keys"), SHARDED), outputs={"y": SHARDED}, ranges={"keys": (0, 2)},
+        given=["x", "keys"],
+    )  # fmt: skip
+    lowered(produced)
+    ops = read(dumps(produced)).program(produced.classes[0].name).ops
+    assert len(ops) > 8 and len({op.result for op in ops}) == len(ops)
+
+
+def test_keys_are_a_vector_and_no_product_is_over_them() -> None:
+    def edit(plan: dict[str, Any]) -> None:
+        ops = plan["classes"][0]["program"]["ops"]
+        ops += [["%90", "reshape", ["keys"], "i64[2,2]", {}, None]]
+        ops += [["%91", "sort_rows", ["%90"], "i64[2,2]", {"count": 4}, None]]
+
+    with pytest.raises(Malformed, match="bad keys"):
+        read(document(edit))
+    square = json.loads(dumps(dispatch(2, 4, 3)))
+    spoil(square, "ragged_dot", 4, {"contract": 0})
+    with pytest.raises(Malformed, match="operands do not fit"):
+        read(json.dumps(square).encode())
 
 
 @pytest.mark.parametrize("name", FORGED)

@@ -266,3 +266,69 @@ def test_an_accumulator_without_a_slot_gets_one_for_all_its_programs() -> None:
         Slot("b", "%2", 5, 2),
         Slot("a", "%2", 5, 2),
     )
+
+
+def one_rank(
+    time: dict[str, int], write: Callable[[ProgramBuilder], None], order: list[Event], *sharing: str
+) -> Plan:
+    """One rank that does these events, with values that share a slot; what it computes does not matter."""
+    spec, b = ProgramBuilder(), ProgramBuilder({"pp": 1}, time=time)
+    spec.output("y", spec.input("x", "f32[2]") * 2)
+    write(b)
+    program = b.build()
+    plan = build_plan(
+        name="one", mesh={"pp": 1}, time=time, specification=spec.build(), classes=program,
+        inputs={"x": {}}, outputs={"y": {}}, given=["x"],
+    )  # fmt: skip
+    cls = plan.classes[0].name
+    s = ScheduleBuilder({cls: program})
+    lane = s.lane("rank", {})
+    lane.events += order
+    lane.slots += [Slot(cls, name, 0) for name in sharing]
+    return with_schedule(plan, s.build())
+
+
+def views(b: ProgramBuilder) -> None:
+    x = b.input("x", "f32[2]")
+    with b.segment("make"):
+        shown = b.tanh(x).reshape(2, 1).reshape(1, 2).reshape(2)
+    with b.segment("other"):
+        b.tanh(x)
+    with b.segment("read"):
+        b.output("y", shown + shown)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_view_of_a_view_is_a_reader(late: bool) -> None:
+    """The slot of what it shows is free once it was read; two values that follow one another share it."""
+    order = ["make", "other", "read"] if late else ["make", "read", "other"]
+    plan = one_rank({"mb": 1}, views, [Run(s, 0) for s in order], "%0", "%4")
+    if late:
+        assert "%4, run 0 is written to slot 0, from which %0, run 0 is still to be read" in reason(plan)
+        assert trouble(plan, 1) != ""
+    else:
+        found = judged(plan)
+        assert found is not None and found.safe and trouble(plan, 1) == ""
+
+
+def sums_of_one_axis(b: ProgramBuilder) -> None:
+    x = b.input("x", "f32[2]")
+    with b.segment("make"):
+        made = b.tanh(x)
+    total = b.all_reduce(made, "inner", seq=0)
+    with b.segment("read"):
+        b.output("y", total + total)
+
+
+def test_a_sum_over_one_time_axis_is_whole_without_the_runs_of_the_other() -> None:
+    """Runs 0 and 1 have one value of the outer axis: their sum may be read before run 2 begins."""
+    order: list[Event] = []
+    for outer in range(2):
+        order += [Run("make", 2 * outer + k) for k in range(2)] + [
+            Run("read", 2 * outer + k) for k in range(2)
+        ]
+    found = judged(one_rank({"outer": 2, "inner": 2}, sums_of_one_axis, order))
+    assert found is not None and found.safe
+    order[1], order[2] = order[2], order[1]
+    early = one_rank({"outer": 2, "inner": 2}, sums_of_one_axis, order)
+    assert "(read, run 0): it reads %1 before that is whole (event 2, make, run 1)" in reason(early)

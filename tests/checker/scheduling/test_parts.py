@@ -45,6 +45,7 @@ def segments(plan: dict[str, Any]) -> Any:
         (lambda p: segments(p).update(f=[[0, 1]]), "%1 add stands in no segment"),
         (lambda p: segments(p).update(f=[[0, 3]]), "%2 send is a part of its own, not of segment f"),
         (lambda p: segments(p).update(f=[[0, 9]]), "has ops 0 to 9, of 3"),
+        (lambda p: segments(p).update(f=[[0, 1], [1, 1]]), "has ops 1 to 1, of 3"),
         (lambda p: segments(p).update(f=[[0, 1], [0, 2]]), "has ops 0 to 2, of 3"),
         (lambda p: segments(p).update(g=[[1, 2]]), "op 1 stands in the segments f and g"),
         (lambda p: p["schedule"]["segments"].update(c1={"g": [[1, 2]]}), "%1 all_gather is a part of its"),

@@ -9,9 +9,14 @@ import pytest
 from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.authoring.scheduling import ScheduleBuilder, meet, recv, send, with_schedule
 from certificates.plan.affine import Affine
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Piece, Plan, Relation
 from certificates.plan.schedule import Batch, Event, Run
+from certificates.plan.writing import dumps
 from certificates.proof.when import When
+from checker.reading.plan import read_plan
+from checker.scheduling.lane import Unsafe, Walk
+from checker.scheduling.parts import parts
+from checker.scheduling.transport import Transport
 from orchestrator.scheduling import when
 from tests.checker.samples import refuses
 from tests.schedule_plans import built, by_torch, edited, finish, judged, once, placed, reason
@@ -301,3 +306,62 @@ def test_forged_circles() -> None:
     assert found is not None and found.circle
     with refuses(23, "may happen at the same time"):
         judged(deadlock, When({}, (("rank0", 0), ("rank1", 1))))
+
+
+def test_the_lane_that_is_absent_is_named() -> None:
+    """Of four ranks in two groups, the last one does not take part."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[2]") * 2)
+    b = ProgramBuilder({"pp": 2, "dp": 2}, time={"mb": 1})
+    b.output("y", b.all_reduce(b.input("x", "f32[2]"), "dp", seq=0))
+    plan = build_plan(
+        name="absent", mesh={"pp": 2, "dp": 2}, time={"mb": 1}, specification=spec.build(), classes=b.build(),
+        inputs={"x": {}}, outputs={"y": {}}, given=["x"],
+    )  # fmt: skip
+    cls = plan.classes[0].name
+    s = ScheduleBuilder({cls: b.build()})
+    for r in range(4):
+        s.lane(f"rank{r}", {"pp": (r // 2, r // 2 + 1), "dp": (r % 2, r % 2 + 1)}).now("dp", meet(0))
+    read = read_plan(dumps(with_schedule(plan, s.build())))
+    assert read.schedule is not None
+    ordered = {c: parts(read, read.schedule, c) for c in read.classes}
+    walks = {lane.name: Walk(read, lane, ordered) for lane in read.schedule.lanes}
+    walks["rank3"] = Walk(read, read.schedule.lanes[3]._replace(events=()), ordered)
+    with pytest.raises(Unsafe, match="collective 0, run 0: lane rank3 does not take part"):
+        Transport(read, walks)
+
+
+def tied(name: str, *classes: str) -> Relation:
+    """The same vector of two in these classes."""
+    z = (Affine.symbol("z0"),)
+    return Relation(name, name, tuple(Piece(c, (2,), z, z) for c in classes))
+
+
+def test_the_form_of_an_end_may_name_a_time() -> None:
+    """In the second run the target is written as `mb`, which is 1 there and nothing else."""
+    spec = ProgramBuilder()
+    spec.output("y", spec.input("x", "f32[2]") * 2)
+    programs, classes = {}, {}
+    for k in range(2):
+        box = {"mb": (k, k + 1)}
+        first = ProgramBuilder({"pp": 2}, box={"pp": (0, 1), **box}, time={"mb": 2})
+        first.send(first.input("x", "f32[2]"), 0, pp=Affine.symbol("mb") if k else 1)
+        last = ProgramBuilder({"pp": 2}, box={"pp": (1, 2), **box}, time={"mb": 2})
+        got = last.recv("f32[2]", 0, pp=0)
+        with last.segment("end"):
+            last.output("y", got + got)
+        programs |= {f"s{k}": first.build(), f"r{k}": last.build()}
+        classes |= {f"s{k}": ({"pp": (0, 1), **box}, programs[f"s{k}"])}
+        classes |= {f"r{k}": ({"pp": (1, 2), **box}, programs[f"r{k}"])}
+    plan = build_plan(
+        name="named", mesh={"pp": 2}, time={"mb": 2}, specification=spec.build(), classes=classes,
+        inputs=[tied("x", "s0", "s1")], outputs=[tied("y", "r0", "r1")], given=["x"],
+    )  # fmt: skip
+    s = ScheduleBuilder(programs)
+    one, other = s.lane("rank0", {"pp": (0, 1)}), s.lane("rank1", {"pp": (1, 2)})
+    for k in range(2):
+        one.now("pp", send(0, k))
+        other.now("pp", recv(0, k))
+        other.run("end", k)
+    found = judged(with_schedule(plan, s.build()))
+    assert found is not None and found.safe

@@ -84,6 +84,8 @@ def test_what_type_is_otherwise_stays() -> None:
 
         assert type(Made) is Meta and type(Made()) is Made and int is int
         assert type("Named", (Made,), {"x": 1}).x == 1  # type: ignore[attr-defined]
+        assert type("Named", (), {}).__module__ == __name__, "a class of the user's is followed to its counts"
+        assert type("Named", (), {"__module__": "there"}).__module__ == "there"
         assert isinstance(int, type) and not isinstance(3, type) and issubclass(Meta, type)
         assert type(int) is type and type(type) is type
         with FakeTensorMode():

@@ -236,6 +236,16 @@ def of_an_iterator_in_an_iterator() -> Tick:
     return lambda: next(chained)
 
 
+def of_a_tensor() -> Tick:
+    held: Any = torch.zeros(1)
+    held.calls = 0
+
+    def tick() -> None:
+        held.calls += 1
+
+    return tick
+
+
 def text() -> Tick:
     log = io.StringIO()
     return lambda: log.write("x")
@@ -262,7 +272,8 @@ def object_of_a_local_class() -> Tick:
 
 TICKS = (
     shared, of_c, queued, of_a_set, of_a_frozen_set, of_a_range, averager, turning, of_modules,
-    method_of_an_iterator, of_an_iterator_in_an_iterator, text, of_a_large_list, object_of_a_local_class,
+    method_of_an_iterator, of_an_iterator_in_an_iterator, text, of_a_tensor, of_a_large_list,
+    object_of_a_local_class,
 )  # fmt: skip
 
 
