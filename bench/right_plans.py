@@ -4,8 +4,9 @@ python bench/right_plans.py [--group G] [--seeds N] [--write]
 
 Groups: ``bugs`` that happened, repaired and as reported; ``counts`` and numbers of ranks; steps in PyTorch
 by hand, ``captured`` (wrong ones are in docs/breakages.md); whole programs by people who had not seen the
-prover, ``front``; ``rewritings`` of small training steps, ``--seeds`` of each. What takes more than five minutes is not proved. ``--write`` puts the rows of these groups
-into docs/coverage.md. Exit code 1 if something wrong is proved or something right refuted.
+prover, ``front``; ``rewritings`` of small training steps, ``--seeds`` of each. What takes more than five
+minutes is not proved. ``--write`` puts the rows of these groups into docs/coverage.md. Exit code 1 if
+something wrong is proved or something right refuted.
 """
 
 from __future__ import annotations
