@@ -83,21 +83,32 @@ class Relations:
                 continue
             waiting = self._settle(segment)
             for ref in waiting:
+                if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
+                    continue
                 for way in self._ways(ref):
-                    if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
-                        break
                     if way():
                         waiting = self._settle(waiting)
+                        if ref in self.knowledge.by_lhs:
+                            break
 
     def _ways(self, ref: str) -> Iterator[Callable[[], bool]]:
-        """What may relate an op that the specification's ops do not explain one by one, or what it reads."""
+        """What may relate an op that the specification's ops do not explain one by one, or what it reads.
+
+        One that says no may still have found a part of what the next one needs.
+        """
         yield lambda: self.patchworks.restate(ref)
         yield lambda: self.positions.decide(ref)
         yield lambda: bool(self.masked.relate(ref))
+        yield lambda: self.spans.relate_below(self._known_in_part(ref))
         yield lambda: self.matcher.relate_in_part(ref)
         yield lambda: self.spans.relate_below(self.model.operands(ref))
-        yield lambda: self.patchworks.restate(ref)
-        yield lambda: self.spans.relate(ref)
+        yield lambda: ref not in self.knowledge.by_lhs and self.patchworks.restate(ref)
+        yield lambda: ref not in self.knowledge.by_lhs and self.spans.relate(ref)
+
+    def _known_in_part(self, ref: str) -> list[str]:
+        """Operands of which some elements have a relation, and others none yet."""
+        known = self.knowledge
+        return [v for v in self.model.operands(ref) if known.facts_for(v) and not known.covers(v)]
 
     def relate_results(self, refs: Sequence[Ref]) -> None:
         """Relate sums over ranks that no op reads: they are results, or move to results."""

@@ -177,6 +177,10 @@ class Candidates:
                 if found is not None:
                     out.append(found)
                     break
+        if op.name in ("maximum", "minimum") or (op.name == "reduce" and op.text("kind") != "add"):
+            # Of the specification's own, one that is a multiple of another is better read as itself.
+            out = [c for c in out if c.coef == 1 or not ref.startswith("s:")]
+            out.sort(key=lambda c: c.coef != 1)
         return out
 
     def match(

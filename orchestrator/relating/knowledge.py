@@ -6,14 +6,13 @@ movement itself (an *atom*) or to a literal. Facts guessed here are proved by la
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from certificates.proof.facts import Fact, Reduced, Ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Unfollowable
+from ..cells import Cell, Unfollowable, explore
 from .carried import links, moved_facts, reduced_facts, repeated
 from .ledger import LayoutRecipe, Unrelated
 from .readings import Readings
@@ -78,10 +77,18 @@ class Knowledge(Readings):
                 self.drop(number)
 
     def covers(self, ref: Ref) -> bool:
-        """Whether facts say of every element of a tensor what it is; they speak of disjoint parts of it."""
-        whole = math.prod(hi - lo for lo, hi in self.model.tensors.ranges(ref))
-        facts = (self.facts[n] for n in self.facts_for(ref))
-        return sum(math.prod(hi - lo for _, lo, hi in f.symbols) for f in facts) >= whole
+        """Whether facts say of every element of a tensor what it is."""
+        numbers = self.facts_for(ref)
+
+        def said(cell: Cell) -> None:
+            if self.through(numbers, tuple(cell.at.values()), cell.ranges) is None:
+                raise Unrelated(ref)
+
+        try:
+            explore(self.full_index(ref), said)
+        except (Unrelated, Unfollowable):
+            return False
+        return True
 
     def restate(self, facts: Sequence[Fact]) -> None:
         """Let facts stand for all that is known of their left side, which proves them."""

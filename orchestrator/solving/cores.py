@@ -16,6 +16,8 @@ Answer = Literal["unsat", "sat", "unknown"]
 #: Deterministic limits: solver steps, not seconds, decide what is given up.
 Z3_RLIMIT = 60_000_000
 CVC5_RLIMIT = 4_000_000
+#: Steps of a check after which a core is minimised within a limit: what that costs, in such checks.
+HARD, CHECKS = 500_000, 4
 #: What the solvers say of themselves.
 SOLVERS = {"z3": z3.get_version_string(), "cvc5": cvc5.__version__}
 #: Everything but the text that an answer depends on.
@@ -63,8 +65,16 @@ def minimal_core(text: str) -> tuple[int, ...] | None:
     if solver.check(*markers) != z3.unsat:
         return None
     position = {m.get_id(): i for i, m in enumerate(markers)}
+    first = _steps(solver)
+    if first > HARD:
+        solver.set("core.minimize", False)  # z3's own minimisation knows no limit
     core = sorted(position[m.get_id()] for m in solver.unsat_core())
-    return tuple(_delete(markers, solver, core))
+    return tuple(_bounded(markers, solver, core, first) if first > HARD else _delete(markers, solver, core))
+
+
+def _steps(solver: z3.Solver) -> int:
+    """Solver steps so far: a count, not a time."""
+    return int(solver.statistics().get_key_value("rlimit count"))
 
 
 def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int]) -> list[int]:
@@ -74,6 +84,20 @@ def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int]) -
         if len(kept) > 60:
             break
         rest = [k for k in kept if k != i]
+        if solver.check(*(markers[k] for k in rest)) == z3.unsat:
+            kept = rest
+    return kept
+
+
+def _bounded(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int], first: int) -> list[int]:
+    """What is left of a core after deletions that cost as much as some checks of all premises did."""
+    kept, end = list(core), _steps(solver) + CHECKS * first
+    for i in core:
+        left = end - _steps(solver)
+        if left <= 0:
+            break
+        rest = [k for k in kept if k != i]
+        solver.set("rlimit", min(2 * first, left))
         if solver.check(*(markers[k] for k in rest)) == z3.unsat:
             kept = rest
     return kept

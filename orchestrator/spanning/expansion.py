@@ -44,8 +44,9 @@ class Expansion:
     minimum, the terms are its members: ``kind`` says which, and what is added below it is one product.
     """
 
-    def __init__(self, knowledge: Knowledge, kind: str = "add") -> None:
+    def __init__(self, knowledge: Knowledge, kind: str = "add", limit: int | None = None) -> None:
         self.k, self.model, self.kind = knowledge, knowledge.model, kind
+        self.limit = MAX_STEPS if limit is None else limit
         self.mesh = list(self.model.plan.mesh.axes)
         self.steps = 0
         self._names = itertools.count()
@@ -60,8 +61,8 @@ class Expansion:
     ) -> Sum:
         """An element by the definition of its tensor, whatever is known of it."""
         self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise Unfollowable(f"more than {MAX_STEPS} elements are opened")
+        if self.steps > self.limit:
+            raise Unfollowable(f"more than {self.limit} elements are opened")
         at = tuple(at)
         here = Trace((ref,), (Use(ref, at),))
         terms = self._members(ref, at, ranges, stops) if isinstance(ref, Reduced) else self._op(

@@ -32,6 +32,9 @@ from .terms import Call, Forms, Sum, Term
 MAX_LEVELS = 3
 #: The same for laws of exponentials.
 MAX_FIELD_LEVELS = 4
+#: Elements opened in vain for tensors of one plan (at least, and for each op), after which few are opened for
+#: each tensor: the plan is built otherwise than the specification, and all of it would be opened each time.
+MAX_IN_VAIN, IN_VAIN_PER_OP, FEW_STEPS = 10_000, 4, 8
 
 
 class Spans:
@@ -40,6 +43,7 @@ class Spans:
     def __init__(self, knowledge: Knowledge) -> None:
         self.k, self.model, self.partners = knowledge, knowledge.model, Partners(knowledge)
         self._tried: set[Ref] = set()
+        self._in_vain, self._most = 0, max(MAX_IN_VAIN, IN_VAIN_PER_OP * len(self.model.ops))
 
     # --- what is related -----------------------------------------------------------------------------------
 
@@ -73,16 +77,25 @@ class Spans:
             return False
         self._tried.add(ref)
         whole = self.k.full_index(ref)
-        attempt = Attempt(Expansion(self.k, self._kind(ref)))
+        limit = None if self._in_vain < self._most else FEW_STEPS
+        attempt = Attempt(Expansion(self.k, self._kind(ref), limit))
         try:
-            found = explore(whole, lambda cell: self._span(ref, cell, attempt))
-            pieces = [self.stated(ref, whole, cell, span) for cell, span in found]
+            found = explore(whole, lambda cell: self._unknown(ref, cell, attempt))
+            pieces = [self.stated(ref, whole, cell, span) for cell, span in found if span is not None]
         except (Unrelated, Unfollowable, NoDefinition):
+            self._in_vain += attempt.expansion.steps
             return False
         if not self.record(pieces):
             return False
         self.k.forget_movement()  # of what was known in part
         return True
+
+    def _unknown(self, ref: Ref, cell: Cell, attempt: Attempt) -> Span | None:
+        """What the tensor is on a box of which nothing is known yet."""
+        known = self.k.facts_for(ref)
+        if known and self.k.through(known, tuple(cell.at.values()), cell.ranges) is not None:
+            return None
+        return self._span(ref, cell, attempt)
 
     def _kind(self, ref: Ref) -> str:
         """What a tensor is of its terms: their sum, or the largest or smallest of them."""

@@ -22,6 +22,8 @@ from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.origins import Part
 from orchestrator.capture.tracing import RankTrace
 
+from ..plans import unproved
+
 F = TensorType("f32", (4, 4))
 STATES = {"params.w": F, "params.b": F, "buffers.scale": F}
 FRAME = ("model.py", 3, "cut")
@@ -121,11 +123,17 @@ def test_inputs_that_no_program_changes_are_given_or_constant(traces: Any) -> No
     plan = assemble.capture(definition(), jobs=1)
     assert plan.given == ("batch.x",) and plan.constants == ("buffers.scale",)
     assert "declared, not traced" not in plan.provenance
-    changed = {"buffers.scale": "batch.x"}
-    traces(program(changed))
-    with pytest.raises(LayoutError, match="ranks change a state that the single-device step") as caught:
-        assemble.capture(definition(), jobs=1)
-    assert caught.value.tensor == "buffers.scale"
+
+
+def test_a_buffer_that_ranks_change_is_claimed_to_be_as_it_was_and_is_not_proved(traces: Any) -> None:
+    """One that they only broadcast looks alike to the capture (ADR 0132): the proof tells them apart."""
+    traces(program({"buffers.scale": "batch.x"}))
+    plan = assemble.capture(definition(), jobs=1)
+    assert plan.constants == () and plan.specification.outputs["buffers.scale"] == "buffers.scale"
+    assert [r.spec for r in plan.outputs if r.plan == "buffers.scale"] == ["buffers.scale"]
+    assert [line.split(":")[1] for line in unproved(plan) if "batch.x" in line] == ["batch.x"]
+    traces(program({"buffers.scale": "buffers.scale"}))
+    assert unproved(assemble.capture(definition(), jobs=1)) == []
 
 
 def test_a_result_that_the_single_device_has_not_is_no_state(traces: Any) -> None:

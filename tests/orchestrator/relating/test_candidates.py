@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.affine import Affine
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
@@ -69,6 +70,17 @@ def found(spec: Formula, plan: Formula) -> list[Candidate]:
     ]
     operands = [matcher.candidates.operand(v, at, whole.ranges) for v, at in places]
     return matcher.candidates.find(ref, pattern, operands, Cell.whole(whole.ranges))
+
+
+def test_a_maximum_is_the_one_without_a_factor() -> None:
+    """Distillation takes a softmax at a temperature and one without: no stage takes the factor out."""
+
+    def halves(b: ProgramBuilder, x: Value, y: Value) -> Value:
+        half = b.constant("1/2", x.type)
+        return b.exponential(b.maximum(x * half, y * half)) + b.exponential(b.maximum(x, y))
+
+    candidates = found(halves, lambda b, x, y: b.maximum(x, y))
+    assert [c.coef for c in candidates] == [1, 2]
 
 
 def test_a_rank_is_related_to_its_rows() -> None:

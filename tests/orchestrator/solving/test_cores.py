@@ -31,6 +31,20 @@ def test_a_core_has_no_premise_too_many() -> None:
     assert minimal_core(twice) == (1,)
 
 
+def test_a_hard_core_is_minimised_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """z3's own minimisation of a layout stage of 60 premises took minutes."""
+    many = "\n".join(f"(assert (! (= e0 (+ 1.0 (* {n}.0 (- e1 2.0)))) :named def.{n}))" for n in range(3, 9))
+    text = TEXT.replace("(assert (! (= e0 1.0) :named def.2))", many)
+    minimal = minimal_core(text)
+    assert minimal is not None and len(minimal) == 2
+    monkeypatch.setattr(cores, "HARD", 0)
+    bounded = minimal_core(text)
+    assert bounded is not None and len(bounded) == 2
+    monkeypatch.setattr(cores, "CHECKS", 0)
+    whole = minimal_core(text)
+    assert whole is not None and set(whole) <= set(range(7))
+
+
 def test_what_does_not_follow_has_no_core() -> None:
     assert minimal_core(TEXT.replace("(= e0 1.0) :named def.2", "(= e0 e1) :named def.2")) is None
 

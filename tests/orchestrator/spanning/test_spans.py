@@ -9,9 +9,11 @@ import pytest
 import trainverify
 from certificates.authoring.build import ProgramBuilder
 from certificates.plan.placements import Shard
+from orchestrator.proving.engine import Engine
+from orchestrator.spanning import expansion, spans
 from trainverify import Kind
 
-from ..plans import pair, unproved
+from ..plans import CORES, pair, unproved
 from .span_plans import ALL
 
 
@@ -54,3 +56,29 @@ def test_an_index_summed_inside_is_not_the_one_outside(moved: int, proved: bool)
         {"y": {"dp": Shard(0)}},
     )
     assert (unproved(plan) == []) is proved
+
+
+def test_what_is_opened_in_vain_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain without any relation: each op would open all ops before it."""
+
+    def write(b: ProgramBuilder, first: str) -> None:
+        given = b.input("x", "f32[4]")
+        x = getattr(b, first)(given)
+        for _ in range(8):
+            x = x + given
+        b.output("y", x)
+
+    def opened(most: int) -> tuple[int, int]:
+        monkeypatch.setattr(spans, "MAX_IN_VAIN", most)
+        monkeypatch.setattr(spans, "IN_VAIN_PER_OP", 0)
+        monkeypatch.setattr(spans, "FEW_STEPS", 2)
+        engine = Engine(
+            pair({}, lambda b: write(b, "exponential"), lambda b: write(b, "logistic"), {"x": {}}, {"y": {}}),
+            CORES,
+        )
+        engine.relate()
+        return engine.relations.spans._in_vain, len(engine.plan.classes[0].program.ops)
+
+    (few, ops), (many, _) = opened(5), opened(100_000)
+    assert few <= 5 + expansion.MAX_STEPS + 3 * ops
+    assert few < many / 2

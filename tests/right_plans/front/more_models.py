@@ -582,16 +582,16 @@ def recurrent_ddp(right: bool = True) -> Definition:
 
 
 def fsdp_microbatches(right: bool = True) -> Definition:
-    """Gradients are reduced in the last microbatch. Wrong: the first one is forgotten."""
+    """Gradients are reduced in the last microbatch. Wrong: the ranks' last loss is not divided."""
 
     def train(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
         total = torch.zeros(())
         for i in range(2):
             if hasattr(model, "set_requires_gradient_sync"):
                 model.set_requires_gradient_sync(i == 1)
-                if not right:
-                    optimizer.zero_grad()
             loss = F.mse_loss(model(batch["x"][i]), batch["y"][i]) / 2
+            if not right and i == 1 and hasattr(model, "set_requires_gradient_sync"):
+                loss = loss * 2
             loss.backward()
             total = total + loss.detach()
         optimizer.step()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator.capture import Definition
 
-from . import by_hand, megatron, own_models
+from . import by_hand, megatron, more_models, own_models
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
 FRONT: dict[str, Callable[[bool], Definition]] = {
@@ -23,6 +23,16 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         by_hand.lora_tp,
         by_hand.mla_tp,
         by_hand.experts_masked,
+        more_models.adagrad_ddp,
+        more_models.muon_by_hand,
+        more_models.context_parallel,
+        more_models.distilled_ema,
+        more_models.vision_tp,
+        more_models.zero3_by_hand,
+        more_models.masked_tokens,
+        more_models.linear_attention,
+        more_models.recurrent_ddp,
+        more_models.fsdp_microbatches,
     )
 }
 #: Those that are right and not proved, and why.
