@@ -105,6 +105,7 @@ def capture(
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
         raise error.at(definition.frame) from error
+    shims = sorted({shim for sample in (found[0], *grid.traces.values()) for shim in sample.shims})
     plan = Plan(
         definition.name,
         mesh,
@@ -115,7 +116,7 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, found[0].shims)
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, shims)
         | _channels(fitted, messages),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),

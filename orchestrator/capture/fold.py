@@ -59,10 +59,11 @@ def fold_plan(plan: Plan, count: int) -> tuple[Plan, Mapping[int, tuple[int, int
     )
     seqs: dict[int, tuple[int, int | None]] = {}
     classes = []
-    foldings = [_Folding(composed(cls.program), count, first) for cls in plan.classes]
+    foldings = [_Folding(composed(cls.program), count) for cls in plan.classes]
     _tell_one_another(foldings)
     for cls, folding in zip(plan.classes, foldings, strict=True):
-        found = folding.folded()
+        found = folding.folded(first)
+        first += sum(op.attrs.get("group") == RUNS for op in found.program.ops)
         for seq, place in found.seqs.items():
             if seqs.setdefault(seq, place) != place:
                 raise NotAlike(f"classes meet in rendezvous {seq} at different microbatches")
@@ -120,7 +121,6 @@ class _Folding:
 
     program: Program
     count: int
-    first: int
     #: Values that show which microbatch they belong to.
     shown: dict[str, int] = field(default_factory=dict)
     _rests: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -140,7 +140,8 @@ class _Folding:
             if len(places) == self.count:
                 self.shown |= {op.out: i for i, ops in enumerate(places) for op in ops}
 
-    def folded(self) -> Folded:
+    def folded(self, first: int) -> Folded:
+        """The program at every microbatch; what joins them has numbers from ``first`` on."""
         self.settle()
         self._correspond()
         joined: dict[str, list[list[str]]] = {}  # by root: values of each microbatch, and those of none
@@ -150,7 +151,7 @@ class _Folding:
                 joined[op.out], chain = self._joined(op)
                 inside |= chain
                 self._share(joined[op.out][-1])
-        return self._written(joined, inside)
+        return self._written(joined, inside, first)
 
     # --- which microbatch ----------------------------------------------------------------------------------
 
@@ -299,7 +300,7 @@ class _Folding:
 
     # --- the folded program --------------------------------------------------------------------------------
 
-    def _written(self, joined: Mapping[str, list[list[str]]], inside: set[str]) -> Folded:
+    def _written(self, joined: Mapping[str, list[list[str]]], inside: set[str], first: int) -> Folded:
         needed, roots = self._needed(joined)
         names: dict[str, str] = {}
         ops: list[Op] = []
@@ -314,7 +315,7 @@ class _Folding:
         for op in self.program.ops:
             home, rests = self._home[op.out], self._rests[op.out]
             if op.out in joined:
-                self._join(op, joined[op.out], names, add, roots.index(op.out))
+                self._join(op, joined[op.out], names, add, first + roots.index(op.out))
             elif op.out in inside or home not in (None, 0):
                 continue
             elif home == 0:
@@ -370,7 +371,7 @@ class _Folding:
         return _timed(_moving(op, steps))
 
     def _join(
-        self, root: Op, of: Sequence[Sequence[str]], names: dict[str, str], add: object, place: int
+        self, root: Op, of: Sequence[Sequence[str]], names: dict[str, str], add: object, seq: int
     ) -> None:
         """A sum or stack over time, and what is added to it that is the same in every run."""
         assert callable(add)
@@ -378,7 +379,7 @@ class _Folding:
         total = values[0]
         for value in values[1:]:
             total = add(replace(root, name="add"), (total, value), {})
-        attrs: dict[str, Attr] = {"group": RUNS, "seq": self.first + place}
+        attrs: dict[str, Attr] = {"group": RUNS, "seq": seq}
         if root.name == "concatenate":
             total = add(replace(root, name="all_gather"), (total,), {**attrs, "dim": root.integer("dim")})
         else:

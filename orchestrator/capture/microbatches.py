@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from certificates.plan.checking import check_plan
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc, Program
 
@@ -32,6 +33,7 @@ def with_time_axis(plan: Plan) -> Plan:
         if not same(plan, folded, places):
             raise AssertionError("folding microbatches changed what the plan computes")
         note = {NOTE: f"{count}, one program at each"}
+        check_plan(folded)
         kept = {key: value for key, value in plan.provenance.items() if key != THROUGH}
         return replace(folded, provenance={**kept, **note})
     return replace(plan, provenance={**plan.provenance, NOTE: reasons}) if reasons else plan
