@@ -13,6 +13,7 @@ from orchestrator.capture import Batch, CaptureError, Definition, capture
 from orchestrator.capture.errors import DefinitionError
 from orchestrator.capture.pipelining import VOTE, static_stages
 from orchestrator.capture.running import run
+from tests.schedule_plans import judged
 from trainverify import Kind, verify
 
 from .conftest import load_example
@@ -36,6 +37,8 @@ def test_a_gpt_in_stages_is_the_plain_gpt_on_the_whole_batch(schedule: str, bloc
     assert plan.mesh.axes == {"mb": 4, "pp": 2} and plan.mesh.time == ("mb",)
     assert VOTE in plan.provenance["shims"]  # type: ignore[operator]
     assert verify(plan).kind is Kind.PROVED
+    found = judged(plan)
+    assert found is not None and found.safe
     assert run(plan, made, steps=2).largest < 1e-9
 
 
