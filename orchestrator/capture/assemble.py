@@ -231,7 +231,7 @@ def _program(
 
 def rank_program(program: RankProgram) -> Program:
     """The program of one rank as a program of a plan, integers as traced."""
-    return without_waits(_program(program, Sources(Path.cwd())))
+    return without_waits(_program(program, Sources(Path.cwd())), issued=True)
 
 
 def _channels(fitted: Sequence[FittedClass], numbers: Mapping[tuple[int, str], int]) -> dict[str, list[str]]:

@@ -39,8 +39,9 @@ class Trace:
     meetings: Mapping[int, Place]
 
 
-def without_waits(program: Program) -> Program:
-    """The program of a plan, in which nothing says when something is waited for."""
+def without_waits(program: Program, *, issued: bool = False) -> Program:
+    """The program of a plan, in which nothing says when something is waited for, nor, unless ``issued``, how
+    messages were issued."""
     kept = [op for op in program.ops if op.name != WAIT]
     names = {op.out: f"%{i}" for i, op in enumerate(kept)}
     ops = (
@@ -49,7 +50,7 @@ def without_waits(program: Program) -> Program:
             op.name,
             tuple(names.get(v, v) for v in op.ins),
             op.type,
-            {k: v for k, v in op.attrs.items() if op.name not in MESSAGES or k not in ISSUED},
+            {k: v for k, v in op.attrs.items() if issued or op.name not in MESSAGES or k not in ISSUED},
             op.loc,
         )
         for op in kept
@@ -125,7 +126,7 @@ class _Lane:
             needs = [waited.get(v, 0) if v in waited else at.get(v, 0) for v in op.ins if op.name != WAIT]
             at[op.out] = max([i, *needs])
         gap: list[Op] = []
-        for op in sorted(ops, key=lambda op: at[op.out]):
+        for op in sorted(ops, key=lambda op: (at[op.out], op.name != WAIT)):
             if op.name in COLLECTIVES | MESSAGES or op.name == WAIT:
                 yield from self._between(gap)
                 gap = []
