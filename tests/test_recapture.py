@@ -45,7 +45,7 @@ def test_settings_are_those_of_torchtitans_plans(name: str) -> None:
 def test_settings_define_the_shipped_plan(name: str) -> None:
     source, plan = recapture.SOURCES[name], load(SHIPPED[name])
     defined: Definition = load_definition(source.path, source.settings)
-    assert (defined.name, dict(defined.mesh)) == (name, dict(plan.mesh.axes))
+    assert (defined.name, dict(defined.mesh)) == (name, plan.mesh.space)
     for batch, item in defined.batch.items():
         read = plan.specification.inputs.get(f"batch.{batch}")
         assert read is None or read.shape == item.shape

@@ -2,8 +2,8 @@
 
 Each rank runs the program of its stage: it receives activations from the stage before it, and the gradient
 of what it handed on from the stage behind it. The first stage reads the batch, the last one has the labels,
-and alone returns the loss. Gradients of the microbatches add up, and replicas over ``dp`` average them.
-Stages keep the names of the parameters.
+and alone returns the loss. Gradients of microbatches add up, replicas over ``dp`` average them. Stages keep
+the names of the parameters.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from .messages import THROUGH, channel, matched
 from .microbatches import with_time_axis
 from .outputs import differences, kept
 from .processes import survey, trace_ranks
+from .recorded import ISSUED, without_waits
 from .relations import Relations
 from .shims import SHIMS
 from .sources import Sources
@@ -98,13 +99,15 @@ def capture(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)
     )
-    classes = tuple(split_classes(classes, mesh, definition.buckets))
+    seen = tuple(split_classes(classes, mesh, definition.buckets))
+    classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
     used = sorted({key for f in fitted for key in f.program.groups})
     related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
         raise error.at(definition.frame) from error
+    shims = sorted({shim for sample in (found[0], *grid.traces.values()) for shim in sample.shims})
     plan = Plan(
         definition.name,
         mesh,
@@ -115,7 +118,7 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, found[0].shims)
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, shims)
         | _channels(fitted, messages),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
@@ -128,7 +131,7 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    return outline(with_time_axis(plan), accept)
+    return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
 
 
 def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[CaptureError]:
@@ -189,7 +192,8 @@ class _Numbering:
         """The attributes that a collective or a message has in a plan."""
         if draft.name in MESSAGES:
             end = "to" if draft.name == "send" else "from"
-            return {"seq": self._messages[self._class, draft.out], end: attrs[end]}
+            seq = self._messages[self._class, draft.out]
+            return {"seq": seq, end: attrs[end], **{key: attrs[key] for key in ISSUED}}
         key = (draft.name, tuple(sorted(attrs.items())), operand)
         return {**attrs, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
 
@@ -227,7 +231,7 @@ def _program(
 
 def rank_program(program: RankProgram) -> Program:
     """The program of one rank as a program of a plan, integers as traced."""
-    return _program(program, Sources(Path.cwd()))
+    return without_waits(_program(program, Sources(Path.cwd())), issued=True)
 
 
 def _channels(fitted: Sequence[FittedClass], numbers: Mapping[tuple[int, str], int]) -> dict[str, list[str]]:

@@ -29,6 +29,8 @@ INTEGERS = {
 _SMALL = frozenset(("i8", "i16", "u8"))
 #: Stands for a value that has no meaning in a plan; no op of a plan file.
 REFUSED = "refused"
+#: From here on the program knows that a message or collective is done; no op of a plan file.
+WAIT = "wait"
 #: A rendezvous of one rank: its communicator in the plan, and its place among those of that communicator.
 Meeting = tuple[str, int]
 

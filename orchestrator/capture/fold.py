@@ -10,7 +10,7 @@ no microbatch, or on such a sum, is computed once, and is the same in every run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from certificates.plan.affine import Affine
@@ -18,6 +18,8 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Group, Mesh, Plan
 from certificates.plan.program import Attr, Loc, Op, Program
 
+from .builder import WAIT
+from .recorded import ISSUED, Place
 from .views import composed, tilings
 
 #: The name of the time axis, and of the group that joins its runs.
@@ -34,18 +36,25 @@ class NotAlike(Exception):
 
 @dataclass(frozen=True)
 class Folded:
-    """A program at every microbatch.
+    """A program at every microbatch, and the traced one that it was made of.
 
     ``seqs`` has for each rendezvous of the unrolled program its number here, and the microbatch, or ``None``
-    for what is met once.
+    for what is met once; ``places`` likewise for each value of ``traced`` the number of its op here.
     """
 
     program: Program
-    seqs: Mapping[int, tuple[int, int | None]]
+    seqs: Mapping[int, Place]
+    traced: Program
+    places: Mapping[str, Place]
 
 
-def fold_plan(plan: Plan, count: int) -> tuple[Plan, Mapping[int, tuple[int, int | None]]]:
-    """The plan with a time axis, and where each rendezvous of the unrolled plan is there."""
+def fold_plan(
+    plan: Plan, count: int, seen: Mapping[str, Program] | None = None
+) -> tuple[Plan, Mapping[int, Place], Mapping[str, Folded]]:
+    """The plan with a time axis, where each rendezvous of the unrolled plan is there, and each class.
+
+    ``seen`` are the programs of the classes with the places where they wait.
+    """
     if AXIS in (*plan.mesh.axes, *plan.by_class) or RUNS in plan.groups:
         raise NotAlike(f"{AXIS} or {RUNS} is the name of something else")
     first = 1 + max(
@@ -57,19 +66,21 @@ def fold_plan(plan: Plan, count: int) -> tuple[Plan, Mapping[int, tuple[int, int
         ),
         default=-1,
     )
-    seqs: dict[int, tuple[int, int | None]] = {}
+    seqs: dict[int, Place] = {}
     classes = []
-    foldings = [_Folding(composed(cls.program), count, first) for cls in plan.classes]
+    made: dict[str, Folded] = {}
+    foldings = [_Folding(composed((seen or {}).get(cls.name, cls.program)), count) for cls in plan.classes]
     _tell_one_another(foldings)
     for cls, folding in zip(plan.classes, foldings, strict=True):
-        found = folding.folded()
+        found = made[cls.name] = folding.folded(first)
+        first += sum(op.attrs.get("group") == RUNS for op in found.program.ops)
         for seq, place in found.seqs.items():
             if seqs.setdefault(seq, place) != place:
                 raise NotAlike(f"classes meet in rendezvous {seq} at different microbatches")
         classes.append(replace(cls, box={AXIS: (0, count), **cls.box}, program=found.program))
     mesh = Mesh({AXIS: count, **plan.mesh.axes}, (AXIS,))
     groups = {**plan.groups, RUNS: Group((AXIS,), (), count)}
-    return replace(plan, mesh=mesh, groups=groups, classes=tuple(classes), version=2), seqs
+    return replace(plan, mesh=mesh, groups=groups, classes=tuple(classes), version=2), seqs, made
 
 
 def blanked(op: Op) -> tuple[tuple[tuple[str, object], ...], tuple[int, ...]]:
@@ -80,7 +91,7 @@ def blanked(op: Op) -> tuple[tuple[tuple[str, object], ...], tuple[int, ...]]:
         forms = value if isinstance(value, tuple) else (value,)
         affine = [f for f in forms if isinstance(f, Affine)]
         numbers += [f.const for f in affine]
-        if key != "seq":
+        if key != "seq" and key not in ISSUED:
             kept.append((key, tuple(f.terms for f in affine) if affine else value))
     return tuple(kept), tuple(numbers)
 
@@ -111,7 +122,11 @@ def _tell_one_another(foldings: Sequence[_Folding]) -> None:
 def _timed(attrs: Mapping[str, Attr]) -> Mapping[str, Attr]:
     """The attributes of an op; a message keeps its time."""
     here = Affine.symbol(AXIS)
-    return {k: (here, *v) if k in ("to", "from") else v for k, v in attrs.items()}  # type: ignore[misc]
+    return {
+        k: (here, *v) if k in ("to", "from") else v  # type: ignore[misc]
+        for k, v in attrs.items()
+        if k not in ISSUED
+    }
 
 
 @dataclass
@@ -120,7 +135,6 @@ class _Folding:
 
     program: Program
     count: int
-    first: int
     #: Values that show which microbatch they belong to.
     shown: dict[str, int] = field(default_factory=dict)
     _rests: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -133,24 +147,26 @@ class _Folding:
         self._made = {op.out: op for op in self.program.ops}
         self._readers: dict[str, list[Op]] = {}
         for op in self.program.ops:
-            for value in op.ins:
+            for value in op.ins if op.name != WAIT else ():
                 self._readers.setdefault(value, []).append(op)
         self._results = set(self.program.outputs.values())
         for places in tilings(self.program):
             if len(places) == self.count:
                 self.shown |= {op.out: i for i, ops in enumerate(places) for op in ops}
 
-    def folded(self) -> Folded:
+    def folded(self, first: int) -> Folded:
+        """The program at every microbatch; what joins them has numbers from ``first`` on."""
         self.settle()
         self._correspond()
         joined: dict[str, list[list[str]]] = {}  # by root: values of each microbatch, and those of none
         inside: set[str] = set()
         for op in reversed(self.program.ops):
-            if len(self._rests[op.out]) > 1 and op.out not in inside and self._joins(op):
+            joins = op.name != WAIT and self._joins(op)
+            if len(self._rests[op.out]) > 1 and op.out not in inside and joins:
                 joined[op.out], chain = self._joined(op)
                 inside |= chain
                 self._share(joined[op.out][-1])
-        return self._written(joined, inside)
+        return self._written(joined, inside, first)
 
     # --- which microbatch ----------------------------------------------------------------------------------
 
@@ -193,7 +209,7 @@ class _Folding:
         self._members = [{} for _ in range(self.count)]
         for op in self.program.ops:
             home = self._home[op.out]
-            if home is None:
+            if home is None or op.name == WAIT:
                 continue
             operands = tuple(self._names.get(v, v) if self._home[v] is not None else v for v in op.ins)
             kind = op.name, op.type, blanked(op)[0], operands
@@ -299,11 +315,11 @@ class _Folding:
 
     # --- the folded program --------------------------------------------------------------------------------
 
-    def _written(self, joined: Mapping[str, list[list[str]]], inside: set[str]) -> Folded:
+    def _written(self, joined: Mapping[str, list[list[str]]], inside: set[str], first: int) -> Folded:
         needed, roots = self._needed(joined)
         names: dict[str, str] = {}
         ops: list[Op] = []
-        seqs: dict[int, tuple[int, int | None]] = {}
+        seqs: dict[int, Place] = {}
 
         def add(op: Op, ins: Sequence[str], attrs: Mapping[str, Attr], out: str | None = None) -> str:
             ops.append(replace(op, out=f"%{len(ops)}", ins=tuple(ins), attrs=attrs))
@@ -313,8 +329,10 @@ class _Folding:
 
         for op in self.program.ops:
             home, rests = self._home[op.out], self._rests[op.out]
+            if op.name == WAIT:
+                continue
             if op.out in joined:
-                self._join(op, joined[op.out], names, add, roots.index(op.out))
+                self._join(op, joined[op.out], names, add, first + roots.index(op.out))
             elif op.out in inside or home not in (None, 0):
                 continue
             elif home == 0:
@@ -331,7 +349,21 @@ class _Folding:
             if self._rests[value] and self._home[value] is not None:
                 raise NotAlike(f"{name} is made of one microbatch", self._made[value].loc)
             outputs[name] = names.get(value, value)
-        return Folded(_pruned(Program(self.program.inputs, tuple(ops), outputs)), seqs)
+        program, kept = _pruned(Program(self.program.inputs, tuple(ops), outputs))
+        over = {i for i, op in enumerate(program.ops) if op.attrs.get("group") == RUNS}
+        numbers = {v: kept[n] for v, n in names.items() if n in kept and kept[n] not in over}
+        places = dict(self._places(numbers))
+        return Folded(program, seqs, self.program, places)
+
+    def _places(self, numbers: Mapping[str, int]) -> Iterator[tuple[str, Place]]:
+        """Where each value is in the folded program; ``numbers`` has those of the first microbatch."""
+        for op in self.program.ops:
+            home = self._home[op.out]
+            first = None if op.name == WAIT else op
+            if home is not None and first is not None:
+                first = self._members[0].get(self._names[op.out])
+            if first is not None and first.out in numbers:
+                yield op.out, (numbers[first.out], home)
 
     def _needed(self, joined: Mapping[str, list[list[str]]]) -> tuple[set[int], list[str]]:
         """Numbers of what the sums, and the rendezvous of microbatches, are made of; the same in each."""
@@ -356,7 +388,7 @@ class _Folding:
             raise NotAlike(f"{op.name} of a microbatch reads what others have joined", op.loc)
         return op.ins
 
-    def _attrs(self, op: Op, seqs: dict[int, tuple[int, int | None]]) -> Mapping[str, Attr]:
+    def _attrs(self, op: Op, seqs: dict[int, Place]) -> Mapping[str, Attr]:
         """The attributes of an op at every microbatch."""
         alike = [members[self._names[op.out]] for members in self._members]
         numbers = [blanked(other)[1] for other in alike]
@@ -370,7 +402,7 @@ class _Folding:
         return _timed(_moving(op, steps))
 
     def _join(
-        self, root: Op, of: Sequence[Sequence[str]], names: dict[str, str], add: object, place: int
+        self, root: Op, of: Sequence[Sequence[str]], names: dict[str, str], add: object, seq: int
     ) -> None:
         """A sum or stack over time, and what is added to it that is the same in every run."""
         assert callable(add)
@@ -378,7 +410,7 @@ class _Folding:
         total = values[0]
         for value in values[1:]:
             total = add(replace(root, name="add"), (total, value), {})
-        attrs: dict[str, Attr] = {"group": RUNS, "seq": self.first + place}
+        attrs: dict[str, Attr] = {"group": RUNS, "seq": seq}
         if root.name == "concatenate":
             total = add(replace(root, name="all_gather"), (total,), {**attrs, "dim": root.integer("dim")})
         else:
@@ -388,20 +420,21 @@ class _Folding:
         names[root.out] = total
 
 
-def _pruned(program: Program) -> Program:
-    """Without ops that nothing reads; rendezvous and messages stay."""
-    made = {op.out: op for op in program.ops}
+def _pruned(program: Program) -> tuple[Program, dict[str, int]]:
+    """Without ops that nothing reads, and the numbers of those that stay: rendezvous and messages do."""
+    of = {op.out: op for op in program.ops}
     stack = [*program.outputs.values(), *(op.out for op in program.ops if op.name in COLLECTIVES | MESSAGES)]
     live: set[str] = set()
     while stack:
         value = stack.pop()
-        if value in made and value not in live:
+        if value in of and value not in live:
             live.add(value)
-            stack += made[value].ins
+            stack += of[value].ins
     names = {op.out: f"%{i}" for i, op in enumerate(op for op in program.ops if op.out in live)}
     ops = tuple(
         replace(op, out=names[op.out], ins=tuple(names.get(v, v) for v in op.ins))
         for op in program.ops
         if op.out in live
     )
-    return Program(program.inputs, ops, {n: names.get(v, v) for n, v in program.outputs.items()})
+    made = Program(program.inputs, ops, {n: names.get(v, v) for n, v in program.outputs.items()})
+    return made, {old: int(new[1:]) for old, new in names.items()}

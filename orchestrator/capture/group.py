@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -24,13 +25,17 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from .bookkeeping import BOOK
 from .ddp import reducers
 from .errors import GroupError
-from .recorder import GroupRef, ReduceRef, active, forget_constant, user_frame
+from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant, user_frame
 from .work import Work, futures_are_ours
 
 #: The name under which PyTorch knows the backend.
 BACKEND = "traced"
 #: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
 _made: list[Traced] = []
+
+
+#: Numbers of the batches of messages that are issued now.
+_batches: list[int] = []
 
 
 class Traced(dist.ProcessGroup):  # type: ignore[misc]
@@ -177,7 +182,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
         number = None
         recorder = active()
         if recorder is not None:
-            number = recorder.collective(name, outs, ins, (self.reference, *arguments))
+            batch = _batches[-1] if _batches and name in ("send", "recv") else None
+            number = recorder.collective(name, outs, ins, (self.reference, *arguments), batch)
         tree_map_only(FakeTensor, forget_constant, outs)
         work = Work([] if number is None else [number], [t for t in tree_leaves(outs) if t is not None])
         if self._batch is not None:
@@ -231,6 +237,24 @@ def _create(options: Any, _: Any) -> Traced:
 
 
 @contextmanager
+def _batches_are_told() -> Iterator[None]:
+    """Messages of one ``batch_isend_irecv`` have one number: a transport issues them as a whole."""
+    original = dist.batch_isend_irecv
+
+    def batch_isend_irecv(ops: list[dist.P2POp]) -> list[Any]:
+        _batches.append(batch_number())
+        try:
+            return list(original(ops))
+        finally:
+            _batches.pop()
+
+    with ExitStack() as patches:
+        for module in [m for m in sys.modules.values() if vars(m).get("batch_isend_irecv") is original]:
+            patches.enter_context(patch.object(module, "batch_isend_irecv", batch_isend_irecv))
+        yield
+
+
+@contextmanager
 def process_group(rank: int, size: int) -> Iterator[None]:
     """The world of one rank; every group made inside is a :class:`Traced` one."""
     if BACKEND.upper() not in dist.Backend._plugins:
@@ -238,7 +262,7 @@ def process_group(rank: int, size: int) -> Iterator[None]:
     _made.clear()
     dist.init_process_group(BACKEND, rank=rank, world_size=size, store=FakeStore())
     try:
-        with futures_are_ours(), reducers():
+        with futures_are_ours(), reducers(), _batches_are_told():
             yield
     finally:
         dist.destroy_process_group()

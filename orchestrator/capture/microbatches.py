@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from certificates.errors import FormatError
+from certificates.plan.checking import check_plan
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc, Program
+from certificates.plan.timing import has_messages
 
-from .fold import NotAlike, fold_plan
+from .fold import Folded, NotAlike, fold_plan
 from .messages import THROUGH
+from .recorded import Trace, scheduled
 from .unfold import same
 from .views import tilings
 
@@ -16,25 +21,38 @@ from .views import tilings
 NOTE = "microbatches"
 
 
-def with_time_axis(plan: Plan) -> Plan:
+def with_time_axis(plan: Plan, seen: Mapping[str, Program] | None = None) -> Plan:
     """The plan at every microbatch, if ranks have microbatches that the single device has not.
 
-    Where they are not alike the plan stays as it was captured; its provenance says why.
+    ``seen`` are the programs of the classes with the places where they wait: the order in which a pipeline's
+    ranks were seen to run and send is its schedule. Where microbatches are not alike the plan stays as it was
+    captured; its provenance says why.
     """
     wanted = set().union(*(_counts(cls.program) for cls in plan.classes)) - _counts(plan.specification)
     reasons = []
     for count in sorted(wanted, reverse=True):
         try:
-            folded, places = fold_plan(plan, count)
+            folded, places, made = fold_plan(plan, count, seen)
         except NotAlike as error:
             reasons.append(f"{count} are not one program: {error}{_place(plan, error.loc)}")
             continue
         if not same(plan, folded, places):
             raise AssertionError("folding microbatches changed what the plan computes")
         note = {NOTE: f"{count}, one program at each"}
+        check_plan(folded)
         kept = {key: value for key, value in plan.provenance.items() if key != THROUGH}
-        return replace(folded, provenance={**kept, **note})
+        folded = replace(folded, provenance={**kept, **note})
+        return _with_schedule(folded, made) if seen is not None and has_messages(folded) else folded
     return replace(plan, provenance={**plan.provenance, NOTE: reasons}) if reasons else plan
+
+
+def _with_schedule(plan: Plan, made: Mapping[str, Folded]) -> Plan:
+    """The plan with the order in which its ranks were seen to run, where the format has a place for it."""
+    traces = {name: Trace(f.traced, f.places, f.seqs) for name, f in made.items()}
+    try:
+        return scheduled(plan, traces)
+    except FormatError as error:
+        return replace(plan, provenance={**plan.provenance, "schedule": f"not claimed: {error}"})
 
 
 def _counts(program: Program) -> set[int]:

@@ -63,7 +63,7 @@ _OWN = str(Path(__file__).resolve().parent) + "/"
 #: What stands among arguments and is no tensor, group or container.
 _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
 
-#: Numbers of works; a step may wait for one that an earlier step began.
+#: Numbers of works and of batches; a step may wait for one that an earlier step began.
 _WORKS = itertools.count()
 
 
@@ -117,6 +117,11 @@ class Node:
     view: bool = False
     #: The line of another of the user's files from which the function of ``frame`` was called.
     caller: Frame | None = None
+
+
+def batch_number() -> int:
+    """A number for messages that are issued together."""
+    return next(_WORKS)
 
 
 def reference(tensor: torch.Tensor) -> TensorRef:
@@ -243,8 +248,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Describe what a step is given; it may drop them, and no other storage may take their identity."""
         return {name: self._describe(tensor) for name, tensor in tensors.items()}
 
-    def collective(self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...]) -> int:
-        """A call that reached a process group; the number is that of its work."""
+    def collective(
+        self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...], batch: int | None = None
+    ) -> int:
+        """A call that reached a process group, alone or in a ``batch``; the number is that of its work."""
         outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
         written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
         number = next(_WORKS)
@@ -254,7 +261,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._buffers[number] = frozenset(t.storage for t in written)
         self.nodes.append(
             Node(
-                f"dist.{name}", (outs, ins, *arguments), {"work": number}, None, written, frame, caller=caller
+                f"dist.{name}",
+                (outs, ins, *arguments),
+                {"work": number} if batch is None else {"work": number, "batch": batch},
+                None,
+                written,
+                frame,
+                caller=caller,
             )
         )
         return number

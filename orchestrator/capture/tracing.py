@@ -24,6 +24,7 @@ from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
+from .pipelining import static_stages
 from .recorder import GroupRef
 from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
 from .states import GRADIENTS, HYPER, Snapshot, kind, states_of
@@ -79,11 +80,11 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
             states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
         ),
     )
-    with capturable_on_cpu() as used, exact_norm_shares(), fake:
+    with capturable_on_cpu() as used, static_stages() as agreed, exact_norm_shares(), fake:
         first, second, _ = record(job, rebuilds=built())
 
     def again() -> None:
-        with capturable_on_cpu(), exact_norm_shares(), fake:
+        with capturable_on_cpu(), static_stages(), exact_norm_shares(), fake:
             job.drop()
 
     program = one_program(
@@ -102,7 +103,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         for name, s in states
         if s.layout is not None and name in program.inputs
     }
-    return RankTrace(rank, program, layouts, tuple(sorted(used)))
+    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)))
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:

@@ -114,7 +114,7 @@ def _of_the_batch(program: Program) -> set[str]:
         if not op.ins or all(v in literals for v in op.ins):
             literals.add(op.out)
         elif all(v in found or v in literals for v in op.ins) and (
-            op.name in _MOVES or OPS[op.name].elementwise
+            op.name in _MOVES or (op.name in OPS and OPS[op.name].elementwise)
         ):
             found.add(op.out)
     return found

@@ -65,7 +65,7 @@ class Waits:
             case "dist.then":
                 number, numbers = node.args
                 waiting: dict[object, _Pending] = {
-                    n: self._pending.pop(n) for n in self._before(numbers) if n in self._pending
+                    n: self._pending.pop(n) for n in self.before(numbers) if n in self._pending
                 }
                 self._open.append(_Callback(number, waiting))
                 self._after[number] = numbers
@@ -136,14 +136,14 @@ class Waits:
                     instead="call wait() on the handle first",
                 )
 
-    def _before(self, numbers: Sequence[int]) -> Iterator[int]:
+    def before(self, numbers: Sequence[int]) -> Iterator[int]:
         """These works and those that they come after."""
         for number in numbers:
             yield number
-            yield from self._before(self._after.get(number, ()))
+            yield from self.before(self._after.get(number, ()))
 
     def _done(self, number: int) -> None:
-        for work in self._before([number]):
+        for work in self.before([number]):
             self._pending.pop(work, None)
 
     def _close(self, frame: Frame | None) -> None:

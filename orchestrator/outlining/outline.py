@@ -226,11 +226,12 @@ def in_order(program: Program) -> Program:
 
 
 def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
-    """The plan with its repeated code in functions; itself where the programs do not repeat alike.
+    """The plan with its repeated code in functions; itself where the programs do not repeat alike, or where a
+    schedule speaks of their ops by number.
 
     What stands between the repetitions is in functions too, called once each, if the plan is accepted so.
     """
-    if plan.functions:
+    if plan.functions or plan.schedule is not None:
         return plan
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
     wide = {owner: spread(program) for owner, program in owners.items()}

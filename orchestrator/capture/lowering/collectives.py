@@ -180,7 +180,8 @@ def _send(driver: Any, node: Node) -> None:
     _, sources, group, to, tag = node.args
     for source in sources:
         x = driver.read(_packed(source))
-        driver.context.message("send", (x,), x.type, group, group.ranks[to], tag)
+        batch = node.kwargs.get("batch")
+        driver.context.message("send", (x,), x.type, group, group.ranks[to], tag, batch)
 
 
 @effects("dist.recv")
@@ -189,9 +190,10 @@ def _recv(driver: Any, node: Node) -> None:
     outs, _, group, source, tag = node.args
     if source is None:
         raise GroupError("a recv from any rank", op=node.op, instead=_FROM_WHOM)
+    c = driver.context
     for out in outs:
-        type_ = TensorType(out.dtype, out.geometry.size)
-        driver.write(_packed(out), driver.context.message("recv", (), type_, group, group.ranks[source], tag))
+        type_, batch = TensorType(out.dtype, out.geometry.size), node.kwargs.get("batch")
+        driver.write(_packed(out), c.message("recv", (), type_, group, group.ranks[source], tag, batch))
 
 
 @effects("dist.all_reduce")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from torch.utils._pytree import tree_leaves, tree_map
 
-from certificates.plan.ops import MESSAGES
+from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.types import TensorType
 
-from ..builder import REFUSED, Builder, Draft, Meeting, Value, renamed
+from ..builder import REFUSED, WAIT, Builder, Draft, Meeting, Value, renamed
 from ..errors import (
     AliasingError,
     CaptureError,
@@ -79,6 +80,8 @@ class Lowering:
         self._waits = Waits()
         self._reading: TensorRef | None = None
         self._fresh = 0
+        #: Works that nobody waited for yet, with the messages and collectives that they are of.
+        self._works: dict[int, list[Value]] = {}
         #: They keep storages alive, so that no two tensors share an identity.
         self._expansions: list[Expansion] = []
         self._specification = specification
@@ -122,13 +125,26 @@ class Lowering:
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
+            known = len(self.builder.drafts)
             try:
                 self._step(node)
+                self._note_works(node, known)
             except CaptureError as error:
                 error.op = node.op
                 self._poison(node, error)
                 if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
                     self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here
+
+    def _note_works(self, node: Node, known: int) -> None:
+        """Which messages and collectives a work is of, and where the program waits for them."""
+        if "work" in node.kwargs:
+            made = itertools.islice(reversed(self.builder.drafts.values()), len(self.builder.drafts) - known)
+            ends = [Value(d.out, d.type) for d in made if d.name in COLLECTIVES | MESSAGES]
+            self._works[node.kwargs["work"]] = ends[::-1]
+        elif node.op == "dist.wait":
+            for work in self._waits.before([node.args[0]]):
+                for end in self._works.pop(work, ()):
+                    self.builder.emit(WAIT, (end,), end.type, shared=False)
 
     def _step(self, node: Node) -> None:
         effect = EFFECTS.get(node.op)
@@ -279,6 +295,7 @@ class Lowering:
                 results[name] = self.read(ref)
             live |= self._reached([results[name].name for name in waiting])
             waiting = {n: ref for n, ref in carried.items() if n in live and n not in results}
+        live |= {d.out for d in self.builder.drafts.values() if d.name == WAIT and d.ins[0] in live}
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
         problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == REFUSED]
         problems = self._fatal + problems

@@ -93,6 +93,8 @@ class Context:
     rank: int | None = None
     #: Coordinates of a rank on the mesh.
     coordinates: Callable[[int], Sequence[int]] = lambda rank: (rank,)
+    #: Numbers of batches of messages, in order.
+    batches: dict[int, int] = field(default_factory=dict)
     #: How many messages went through each channel of this rank: send or recv, the other end, communicator.
     messages: dict[tuple[str, int, GroupRef], int] = field(default_factory=dict)
 
@@ -155,7 +157,14 @@ class Context:
         return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
 
     def message(
-        self, name: str, ins: Sequence[Value], type_: TensorType, group: GroupRef, peer: int, tag: int
+        self,
+        name: str,
+        ins: Sequence[Value],
+        type_: TensorType,
+        group: GroupRef,
+        peer: int,
+        tag: int,
+        batch: int | None = None,
     ) -> Value:
         """One end of a message between this rank and rank ``peer``, and what the other end is found by.
 
@@ -172,7 +181,18 @@ class Context:
         channel = communicator(axes or (f"of_{len(members)}",), group.ordinal)
         there = tuple(map(Affine, self.coordinates(peer)))
         end = {"to" if name == "send" else "from": there, "members": members}
-        return self.b.emit(name, ins, type_, shared=False, channel=channel, number=number, tag=tag, **end)
+        together = -1 if batch is None else self.batches.setdefault(batch, len(self.batches))
+        return self.b.emit(
+            name,
+            ins,
+            type_,
+            shared=False,
+            channel=channel,
+            number=number,
+            tag=tag,
+            batch=together,
+            **end,
+        )
 
 
 def communicator(axes: Sequence[str], ordinal: int) -> str:

@@ -85,7 +85,7 @@ def names(plan: Plan) -> list[str]:
 
 def folded(plan: Plan) -> Plan:
     """The folded plan, which is well-formed, unfolds to the plan, and computes it."""
-    found, places = fold_plan(plan, COUNT)
+    found, places, _ = fold_plan(plan, COUNT)
     check_plan(found)
     assert same(plan, found, places)
     rng = np.random.default_rng(0)
@@ -235,7 +235,7 @@ def test_an_output_of_one_microbatch_is_not_folded() -> None:
 
 def test_a_folded_plan_that_computes_something_else_does_not_unfold_to_the_plan() -> None:
     plan = loop()
-    found, places = fold_plan(plan, COUNT)
+    found, places, _ = fold_plan(plan, COUNT)
     cls = found.classes[0]
     ops = list(cls.program.ops)
     cut = next(i for i, op in enumerate(ops) if op.name == "slice")

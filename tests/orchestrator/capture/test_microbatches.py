@@ -17,6 +17,7 @@ from orchestrator.capture.errors import DefinitionError
 from orchestrator.capture.fingerprint import fingerprint
 from orchestrator.capture.microbatches import NOTE, with_time_axis
 from orchestrator.capture.running import run
+from tests.schedule_plans import judged
 from trainverify import Kind, verify
 
 from .conftest import load_example
@@ -169,4 +170,6 @@ def test_stages_written_by_hand_are_proved_at_every_microbatch(
     plan = capture(made, jobs=1)
     assert plan.mesh.axes == {"mb": microbatches, "pp": stages, "dp": dp}
     assert verify(plan).kind is Kind.PROVED
+    found = judged(plan)
+    assert found is not None and found.safe
     assert run(plan, made, steps=2).largest < 1e-9

@@ -17,7 +17,7 @@ from .test_fold import COUNT, loop
 def changed(change: Callable[[list[Op]], None]) -> bool:
     """Is the folded loop, changed, still what was captured?"""
     plan = loop()
-    found, places = fold_plan(plan, COUNT)
+    found, places, _ = fold_plan(plan, COUNT)
     cls = found.classes[0]
     ops = list(cls.program.ops)
     change(ops)

@@ -1,0 +1,82 @@
+"""Schedules of torch.distributed.pipelining: a small GPT as PyTorch runs it, proved and run over gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import pipelining
+
+from orchestrator.capture import Batch, CaptureError, Definition, capture
+from orchestrator.capture.errors import DefinitionError
+from orchestrator.capture.pipelining import VOTE, static_stages
+from orchestrator.capture.running import run
+from tests.schedule_plans import judged
+from trainverify import Kind, verify
+
+from .conftest import load_example
+
+SCHEDULES = [
+    ("ScheduleGPipe", 2),
+    ("Schedule1F1B", 2),
+    ("ScheduleInterleaved1F1B", 4),
+    ("ScheduleInterleavedZeroBubble", 4),
+    ("ScheduleZBVZeroBubble", 4),
+    ("ScheduleDualPipeV", 4),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "blocks"), SCHEDULES)
+def test_a_gpt_in_stages_is_the_plain_gpt_on_the_whole_batch(schedule: str, blocks: int) -> None:
+    sizes: dict[str, Any] = {"blocks": blocks, "dim": 4, "vocab": 6, "rows": 8, "length": 3, "adam": 0}
+    made = load_example("pipeline_gpt.py", schedule=schedule, **sizes)
+    plan = capture(made, jobs=1)
+    assert plan.mesh.axes == {"mb": 4, "pp": 2} and plan.mesh.time == ("mb",)
+    assert VOTE in plan.provenance["shims"]  # type: ignore[operator]
+    assert verify(plan).kind is Kind.PROVED
+    found = judged(plan)
+    assert found is not None and found.safe
+    assert run(plan, made, steps=2).largest < 1e-9
+
+
+def test_the_vote_is_answered_only_inside_a_trace() -> None:
+    before = pipelining.PipelineStage._warmup_forward_vote
+    with static_stages() as used:
+        assert pipelining.PipelineStage._warmup_forward_vote is not before and not used
+    assert pipelining.PipelineStage._warmup_forward_vote is before
+
+
+def dynamic(model: Any, mesh: Any) -> nn.Module:
+    """The first stage is given no shapes: PyTorch would send them round in the first step."""
+    part = nn.Sequential(model[0]) if mesh.get_local_rank("pp") == 0 else nn.Sequential(model[1])
+    stage = pipelining.PipelineStage(part, mesh.get_local_rank("pp"), 2, torch.device("cpu"))
+    part.schedule = pipelining.ScheduleGPipe(stage, 2, loss_fn=lambda y, t: (y - t).square().mean())
+    return part
+
+
+def test_a_stage_that_does_not_know_its_shapes_is_refused() -> None:
+    def plain(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {"loss": (model(batch["x"]) - batch["x"]).square().mean()}
+
+    def staged(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        model.schedule.step(batch["x"])
+        return {}
+
+    made = Definition(
+        name="dynamic",
+        mesh={"pp": 2},
+        build=lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
+        parallelize=dynamic,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=plain,
+        parallel_step=staged,
+        batch={"x": Batch((4, 3))},
+    )
+    with pytest.raises(CaptureError, match="stage 0 learns in its first step what shapes") as caught:
+        capture(made, jobs=1)
+    found = next(p for p in caught.value.problems() if "learns in its first step" in p.message)
+    assert isinstance(found, DefinitionError) and "input_args=x" in (found.instead or "")
+    assert found.frame is not None and found.frame[0] == __file__
