@@ -312,17 +312,19 @@ def _mixed(program: Program) -> set[str]:
 def _bounds(plan: Plan) -> dict[str, list[Fraction]]:
     """Literals with which inputs of reals are compared, or that bound them, and numbers beside these."""
     found: dict[str, set[Fraction]] = {}
-    for relation in plan.inputs:
-        for program in (plan.specification, *(c.program for c in plan.classes)):
+    for program in (plan.specification, *(c.program for c in plan.classes)):
+        users, made = _users(program), {op.out: op for op in program.ops}
+        for relation in plan.inputs:
             here = relation.spec if program is plan.specification else relation.plan
             if here in program.inputs and program.inputs[here].sort == "Real":
-                found.setdefault(relation.spec, set()).update(_compared(program, here))
+                found.setdefault(relation.spec, set()).update(_compared(users, made, here))
     return {n: sorted({x + d for x in near for d in (0, _STEP, -_STEP)}) for n, near in found.items() if near}
 
 
-def _compared(program: Program, name: str) -> Iterator[Fraction]:
-    """Literals that are compared with an input, as it is or moved."""
-    users, made = _users(program), {op.out: op for op in program.ops}
+def _compared(
+    users: Mapping[str, Sequence[tuple[Op, int]]], made: Mapping[str, Op], name: str
+) -> Iterator[Fraction]:
+    """Literals that are compared with an input, as it is or moved, of a program whose ops these are."""
     waiting = [name]
     while waiting:
         value = waiting.pop()
