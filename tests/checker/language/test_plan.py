@@ -55,6 +55,8 @@ def test_what_stands_for_an_input_at_each_call() -> None:
         name: {"specification": body, "classes": {"c0": body}} for name, body in (("f", f), ("g", g))
     }
     plan = read_plan(dump(document))
-    assert plan.operands("f", "s", "a") == ["x", "%1"] and plan.operands("f", "s", "b") == ["y", "%0"]
-    assert plan.operands("f", "c0", "a") == ["y", "%1"] and plan.operands("g", "c0", "b") == ["x"]
+    assert plan.operands("f", "s", "a") == [("s", "x"), ("s", "%1")]
+    assert plan.operands("f", "s", "b") == [("s", "y"), ("s", "%0")]
+    assert plan.operands("f", "c0", "a") == [("c0", "y"), ("c0", "%1")]
+    assert plan.operands("g", "c0", "b") == [("c0", "x")]
     assert (plan.axis("r"), plan.axis("q")) == (0, 1) and plan.box("c0") == {"r": (0, 2), "q": (0, 3)}
