@@ -24,6 +24,8 @@ from .views import composed, tilings
 
 #: The name of the time axis, and of the group that joins its runs.
 AXIS, RUNS = "mb", "microbatches"
+#: What makes zeros of zero.
+SPREADS = ("broadcast_in_dim", "reshape", "convert")
 
 
 class NotAlike(Exception):
@@ -298,7 +300,7 @@ class _Folding:
 
     def _is_zero(self, value: str) -> bool:
         op = self._made.get(value)
-        while op is not None and op.name in ("broadcast_in_dim", "reshape", "convert"):
+        while op is not None and op.name in SPREADS:
             op = self._made.get(op.ins[0])
         return op is not None and op.name == "constant" and op.attrs["value"] in ("0", Affine(0))
 

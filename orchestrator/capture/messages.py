@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import networkx
+from networkx.utils import UnionFind
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import MESSAGES
@@ -138,18 +139,12 @@ def _groups(mesh: Mesh, classes: Sequence[FittedClass]) -> list[list[End]]:
     problems = [*_lonely(sent, received), *_unlike(sent, received)]
     if problems:
         raise _first(problems)
-    leader = {end.name: end.name for end in all_ends}
-
-    def find(name: tuple[int, str]) -> tuple[int, str]:
-        while leader[name] != name:
-            name = leader[name]
-        return name
-
+    met = UnionFind()
     for key, end in sent.items():
-        leader[find(received[key].name)] = find(end.name)
+        met.union(end.name, received[key].name)
     groups: dict[tuple[int, str], list[End]] = {}
     for end in all_ends:
-        groups.setdefault(find(end.name), []).append(end)
+        groups.setdefault(met[end.name], []).append(end)
     return list(groups.values())
 
 

@@ -14,15 +14,13 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Attr, Op, Program
 
-from .fold import AXIS, RUNS
+from .fold import AXIS, RUNS, SPREADS
+from .recorded import Place
 from .views import composed
 
-#: A rendezvous of the folded plan, and in which run it is; ``None`` if it is met once.
-Place = tuple[int, int | None]
 #: Outputs of a run, and what it hands to each rendezvous.
 _Result = tuple[dict[str, int], dict[object, object]]
 _Run = Generator[tuple[Op, int], int, _Result]
-_SPREADS = ("broadcast_in_dim", "reshape", "convert")
 
 
 def same(plan: Plan, folded: Plan, seqs: Mapping[int, Place]) -> bool:
@@ -95,7 +93,7 @@ class _Table:
     def _is_zero(self, op: Op, ins: Sequence[int]) -> bool:
         if op.name == "constant":
             return op.attrs["value"] in ("0", Affine(0))
-        return op.name in _SPREADS and self._summands.get(ins[0]) == ()
+        return op.name in SPREADS and self._summands.get(ins[0]) == ()
 
 
 def _finished(run: _Run) -> _Result:

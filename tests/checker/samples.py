@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from checker import kernel
-from checker.errors import Malformed, Rejected, Undecided
+from checker.errors import CheckerError, Malformed, Rejected, Undecided
 from checker.reading.plan import read_plan
 from checker.reading.proof import read_manifest, read_proof
 from checker.reporting import reports
@@ -28,6 +29,24 @@ NO_PLAN: Any = None
 def refuses(number: int, reason: str, at: str = "") -> Any:
     """An obligation fails for this reason (a pattern), if asked at this place."""
     return pytest.raises(Rejected, match=rf"^obligation {number} .*{at}: .*{reason}")
+
+
+def proved(examined: kernel.Examined) -> set[str]:
+    """Outputs that are PROVED if every solver refutes every file."""
+    answers = {s: dict.fromkeys(examined.files, "unsat") for s in ("a", "b")}
+    return {o.plan for o in kernel.conclude(examined, answers, 2, {}).outputs if o.verdict == "PROVED"}
+
+
+@contextmanager
+def refused(number: int | str, reason: str) -> Iterator[None]:
+    """What happens inside fails for this reason: an obligation of this number, or a file is ``malformed``."""
+    with pytest.raises(CheckerError) as error:
+        yield
+    assert reason in str(error.value)
+    if isinstance(error.value, Rejected):
+        assert error.value.number == number
+    else:
+        assert isinstance(error.value, Malformed) and number == "malformed"
 
 
 def dump(value: Any) -> bytes:
