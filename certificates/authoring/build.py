@@ -30,6 +30,7 @@ from ..plan.placements import Placement, relate
 from ..plan.plan import Function, Group, Mesh, Plan, RankClass, Relation
 from ..plan.program import Attr, Loc, Op, Program
 from ..plan.rows import lowered
+from ..plan.schedule import spans
 from ..plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
 from ..plan.timing import needed_version
 from ..plan.type_rules import check_program, mismatch
@@ -212,14 +213,12 @@ class ProgramBuilder:
 
     def _spans(self) -> dict[str, tuple[Range, ...]]:
         """The segments as spans of op numbers."""
-        found: dict[str, list[Range]] = {}
+        found: dict[str, list[int]] = {}
         for i, (op, owner) in enumerate(zip(self._ops, self._owners, strict=True)):
             if owner is None or op.name in MESSAGES or self._over_time(op):
                 continue
-            spans = found.setdefault(owner, [])
-            joined = bool(spans) and spans[-1][1] == i
-            spans[-1:] = [(spans[-1][0], i + 1)] if joined else [*spans[-1:], (i, i + 1)]
-        return {name: tuple(spans) for name, spans in found.items()}
+            found.setdefault(owner, []).append(i)
+        return {name: spans(numbers) for name, numbers in found.items()}
 
     def _over_time(self, op: Op) -> bool:
         return op.name in COLLECTIVES and self._group(op.text("group")).steps > 0

@@ -5,7 +5,7 @@ Shape and reference only: that a schedule is of this plan, and whether it is saf
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,6 +82,15 @@ class Schedule:
     segments: Segments
     once: Mapping[str, tuple[str | int, ...]]
     lanes: tuple[Lane, ...]
+
+
+def spans(numbers: Iterable[int]) -> tuple[Range, ...]:
+    """Sorted numbers of ops as spans."""
+    found: list[Range] = []
+    for number in numbers:
+        joined = bool(found) and found[-1][1] == number
+        found[-1:] = [(found[-1][0], number + 1)] if joined else [*found[-1:], (number, number + 1)]
+    return tuple(found)
 
 
 def _event_json(event: Event) -> list[object]:

@@ -19,7 +19,7 @@ from certificates.plan.affine import Range
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan, RankClass
 from certificates.plan.program import Op, Program
-from certificates.plan.schedule import Batch, Event, Item, Lane, Run, Schedule, Wait
+from certificates.plan.schedule import Batch, Event, Item, Lane, Run, Schedule, Wait, spans
 
 from .builder import WAIT
 
@@ -92,7 +92,7 @@ class _Lane:
         for op, runs in sorted(of.items()):
             segments.setdefault(tuple(runs.items()), []).append(op)
         names = {key: f"s{i}" for i, key in enumerate(segments)}
-        self.segments = {names[key]: _spans(ops) for key, ops in segments.items()}
+        self.segments = {names[key]: spans(ops) for key, ops in segments.items()}
         self.once += [names[key] for key in segments if key[0][0] is None]
         order = self._order(of, {op: names[key] for key, ops in segments.items() for op in ops})
         by_chunk: dict[int, list[tuple[str, int]]] = {}
@@ -215,14 +215,3 @@ def _name(group: str) -> str:
 
 def _number(name: str) -> int:
     return int(name[1:])
-
-
-def _spans(ops: Sequence[int]) -> tuple[Range, ...]:
-    """Sorted numbers as spans."""
-    spans: list[Range] = []
-    for op in ops:
-        if spans and spans[-1][1] == op:
-            spans[-1] = spans[-1][0], op + 1
-        else:
-            spans.append((op, op + 1))
-    return tuple(spans)
