@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,20 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture import Batch, Definition
 
-Batches = Mapping[str, Tensor]
-
-
-def regress(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
-    loss = F.mse_loss(model(batch["x"]), batch["y"])
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
-
-
-def pair(shape: tuple[int, ...], out: tuple[int, ...] | None = None, **shard: int) -> dict[str, Batch]:
-    return {"x": Batch(shape, shard=shard), "y": Batch(out or shape, shard=shard)}
-
+from .by_hand import Batches, pair, regress
 
 # --- optimizers under DDP ----------------------------------------------------------------------------------
 
