@@ -55,12 +55,15 @@ class Progress:
                 count = f", {self._done} of {self.total} answers" if self.total else ""
                 click.echo(f"tv-check: {self.phase}{count}, {time.monotonic() - start:.0f} s", err=True)
 
+        beats = threading.Thread(target=beat, daemon=True)
         if not quiet:
-            threading.Thread(target=beat, daemon=True).start()
+            beats.start()
         try:
             yield
         finally:
             over.set()
+            if not quiet:
+                beats.join()
 
 
 @dataclass(frozen=True)
