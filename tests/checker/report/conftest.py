@@ -16,20 +16,29 @@ from tests.corpus.mutate import mutants
 ABOUT = {"who": "the <b>team</b>", "commit": "0123abc"}
 
 
+_written: dict[str, Path] = {}
+"""Written once in a process: the mutation test ends every fixture after each test, and leaves out tests that
+take long."""
+
+
 @pytest.fixture(scope="session")
 def proved(mlp: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("proved") / "b"
-    emit(mlp, folder, jobs=1, about=ABOUT)
-    return folder
+    if "proved" not in _written:
+        folder = tmp_path_factory.mktemp("proved") / "b"
+        emit(mlp, folder, jobs=1, about=ABOUT)
+        _written["proved"] = folder
+    return _written["proved"]
 
 
 @pytest.fixture(scope="session")
 def refuted(mlp: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One subtraction is turned around."""
-    folder = tmp_path_factory.mktemp("refuted") / "b"
-    broken = next(m for m in mutants(mlp) if m.operator == "swap" and "subtract %31" in m.where)
-    emit(broken.build(), folder, jobs=1)
-    return folder
+    if "refuted" not in _written:
+        folder = tmp_path_factory.mktemp("refuted") / "b"
+        broken = next(m for m in mutants(mlp) if m.operator == "swap" and "subtract %31" in m.where)
+        emit(broken.build(), folder, jobs=1)
+        _written["refuted"] = folder
+    return _written["refuted"]
 
 
 @pytest.fixture(scope="session")

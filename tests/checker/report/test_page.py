@@ -136,3 +136,13 @@ def test_of_many_obligations_the_first_are_written_out(
 def test_of_many_premises_the_first_are_written_out(right: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINES", 1)
     assert re.search(r"and \d+ more premises", page(right))
+
+
+@pytest.mark.parametrize(("reasons", "more"), [(8, ""), (9, "and 1 more"), (10, "and 2 more")])
+def test_of_many_reasons_against_an_invariant_eight_are_written_out(
+    right: Findings, reasons: int, more: str
+) -> None:
+    said = tuple(f"{letter}.weight has no proof" for letter in "abcdefghij"[:reasons])
+    text = Reader(page(replace(right, invariant=said))).text
+    assert [w in text for w in said] == [k < 8 for k in range(reasons)]
+    assert more in text and ("more of this kind" in text) is bool(more)
