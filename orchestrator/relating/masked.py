@@ -8,6 +8,7 @@ proved.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -28,6 +29,7 @@ Loose = tuple[Affine | None, ...]
 MAX_CONE = 64
 #: Offsets of positions that are tried where only a constant in the cone can say what they are.
 MAX_OFFSETS = 4
+SIGNED = ("subtract", "negate")
 
 
 @dataclass
@@ -73,9 +75,11 @@ class DeepMatcher:
     def _first_proved(
         self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[Guess]
     ) -> int | None:
-        for guess in guesses:
+        for sign, guess in itertools.product((1, -1), guesses):
+            if sign < 0 and not self._turns(opened | guess.opened):
+                continue
             fact = make_fact(
-                self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(1)
+                self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(sign)
             )
             number = self.k.add(fact, LayoutRecipe(opened | guess.opened), relates=False)
             if self.prove(number):
@@ -83,6 +87,11 @@ class DeepMatcher:
                 return number
             self.k.drop(number)
         return None
+
+    def _turns(self, opened: frozenset[Ref]) -> bool:
+        """May the sign of a number change in a cone, as in a logit that is subtracted from a logarithm?"""
+        ops = [self.model.op(t) for t in opened]
+        return any(op is not None and op.name in SIGNED and op.type.sort == "Real" for op in ops)
 
     def _guesses(
         self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]

@@ -9,7 +9,7 @@ import pytest
 from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Plan
-from certificates.proof.facts import Reduced
+from certificates.proof.facts import Fact, Reduced
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.masked import DeepMatcher
 from smtlib_emit.model import Model
@@ -84,6 +84,49 @@ def test_without_a_proof_nothing_is_kept() -> None:
     knowledge, found, tried = related(plan(masked()), honest=False)
     assert found == [] and len(tried) >= 1
     assert not any(isinstance(r, Reduced) for r in knowledge.by_lhs)
+
+
+def loss(b: ProgramBuilder, *, ranks: bool, turned: bool = True) -> None:
+    """The logit of a label below a number: looked up as a difference, or subtracted at the end by ranks."""
+    columns = VOCABULARY // 2 if ranks else VOCABULARY
+    logits, top = b.input("logits", f"f32[{TOKENS},{columns}]"), b.input("top", f"f32[{TOKENS}]")
+    label = b.input("label", f"i64[{TOKENS}]")
+    if not ranks:
+        below = logits - b.broadcast(top, (TOKENS, columns), (0,))
+        b.output("there", b.gather(below, label.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS))
+        return
+    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
+    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
+    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+    found = b.gather(logits, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    chosen = b.all_reduce(b.select(mine, found, b.constant(0, f"f32[{TOKENS}]")), "tp")
+    b.output("here", top - chosen if turned else top + chosen)
+
+
+def last_related(turned: bool) -> tuple[Plan, list[Fact]]:
+    made = pair(
+        {"tp": 2},
+        lambda b: loss(b, ranks=False),
+        lambda b: loss(b, ranks=True, turned=turned),
+        {"logits": {"tp": Shard(1)}, "top": {}, "label": {}},
+        {},
+        {"label": (0, VOCABULARY)},
+    )
+    knowledge, numbers = Knowledge(Model(made)), Numbers(made)
+    knowledge.declare_inputs()
+    proves = DeepMatcher(knowledge, lambda n: numbers.failure(knowledge.facts[n]) is None)
+    found = proves.relate(f"c0:{made.classes[0].program.ops[-1].out}")
+    return made, [knowledge.facts[n] for n in found]
+
+
+def test_a_looked_up_difference_is_a_difference_of_look_ups_with_its_sign_turned() -> None:
+    """As in Megatron's cross-entropy of logits that lie on ranks by columns."""
+    made, (fact,) = last_related(turned=True)
+    assert fact.coef == -1 and Numbers(made).failure(fact) is None
+
+
+def test_a_sign_that_is_not_turned_is_not_kept() -> None:
+    assert last_related(turned=False)[1] == []
 
 
 def test_proposals_are_kept_all_or_none() -> None:
