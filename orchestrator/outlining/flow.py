@@ -10,7 +10,7 @@ from functools import cached_property
 import networkx as nx
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE
+from certificates.plan.ops import CALL, COLLECTIVES, ELEMENTWISE, MESSAGES
 from certificates.plan.program import Op, Program
 from certificates.plan.stacks import is_stack
 
@@ -140,8 +140,11 @@ def executed(reads: Iterable[tuple[str, Iterable[str]]], wanted: Iterable[str]) 
 
 
 def head(op: Op) -> tuple[object, ...]:
-    """What an op does, its rendezvous left open."""
-    attrs = tuple(sorted((k, _plain(v)) for k, v in op.attrs.items() if k != "seq"))
+    """What an op does. The rendezvous of a collective is left open, as repetitions meet each for itself; a
+    message is one of its channel.
+    """
+    named = op.name in MESSAGES
+    attrs = tuple(sorted((k, _plain(v)) for k, v in op.attrs.items() if k != "seq" or named))
     return op.name, str(op.type), attrs
 
 

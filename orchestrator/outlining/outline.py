@@ -421,10 +421,12 @@ def _body(
 def expressions(plan: Plan, known: dict[object, int]) -> dict[str, dict[str, int]]:
     """A number per output of every program; two plans agree in them iff they compute the same expressions.
 
-    ``known`` holds all expressions met so far. Rendezvous are compared by what their members hand over.
+    ``known`` holds all expressions met so far. Rendezvous are compared by what their members hand over,
+    messages, which nobody has to read, by program, number and what is sent.
     """
     out: dict[str, dict[str, int]] = {}
     meets: dict[int, dict[str, int]] = {}
+    sent: dict[str, int] = {}
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
     for owner, program in owners.items():
         value: dict[str, int] = {}
@@ -435,8 +437,14 @@ def expressions(plan: Plan, known: dict[object, int]) -> dict[str, dict[str, int
             value[op.out] = known.setdefault(key, len(known))
             if op.name in COLLECTIVES:
                 meets.setdefault(op.integer("seq"), {})[owner] = value[op.out]
+            if op.name == "send":
+                sent[f"{owner} {op.integer('seq')}"] = value[op.out]
         out[owner] = {name: value[v] for name, v in program.outputs.items()}
     # A collective of one class must meet the same collectives of the others.
     partners = sorted(tuple(sorted(m.items())) for m in meets.values())
-    out["rendezvous"] = {str(i): known.setdefault(p, len(known)) for i, p in enumerate(sorted(set(partners)))}
+    # No class has a space in its name.
+    out["all messages"] = sent
+    out["all rendezvous"] = {
+        str(i): known.setdefault(p, len(known)) for i, p in enumerate(sorted(set(partners)))
+    }
     return out

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from certificates.authoring.build import ProgramBuilder
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.cli import main as show
 from certificates.plan.calls import calls
 from certificates.plan.checking import check_plan
@@ -25,7 +25,7 @@ from orchestrator.emit import emit
 from orchestrator.evaluating.interpreter import run_plan, run_specification
 from orchestrator.evaluating.scatter import random_inputs, scatter_inputs
 from orchestrator.outlining import outline as outlining
-from orchestrator.outlining.flow import Flow
+from orchestrator.outlining.flow import Flow, head
 from orchestrator.outlining.outline import expressions, in_order, outline
 from orchestrator.outlining.stacks import spread
 from orchestrator.proving.engine import Engine
@@ -91,6 +91,40 @@ def test_outlining_that_changes_what_is_computed_is_noticed(monkeypatch: pytest.
     monkeypatch.setattr(outlining, "spread", wrong)
     with pytest.raises(AssertionError, match="outlining changed what the plan computes"):
         outline(clipped(6))
+
+
+def ring(sent: tuple[int, int] = (0, 1), received: tuple[int, int] = (7, 8)) -> Plan:
+    """Two layers' results go round a ring of two ranks, in two messages."""
+    whole, rank = ProgramBuilder(), ProgramBuilder({"pp": 2})
+    a = whole.input("a", "f32[4]")
+    whole.output("y", whole.exponential(a) - whole.tanh(a))
+    x = rank.input("a", "f32[4]")
+    other = rank.axis_index("pp").scale(-1) + 1
+    made = rank.exponential(x), rank.tanh(x)
+    for number, which in zip((7, 8), sent, strict=True):
+        rank.send(made[which], number, pp=other)
+    first, second = (rank.recv("f32[4]", number, pp=other) for number in received)
+    rank.output("y", first - second)
+    return build_plan(
+        name="ring", mesh={"pp": 2}, specification=whole.build(), classes=rank.build(),
+        inputs={"a": {}}, outputs={"y": {}}, given=("a",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"sent": (1, 0)}, {"sent": (0, 0)}, {"received": (8, 7)}])
+def test_messages_of_other_values_are_another_program(change: dict[str, tuple[int, int]]) -> None:
+    known: dict[object, int] = {}
+    assert expressions(ring(), known) == expressions(ring(), known) != expressions(ring(**change), known)
+
+
+def test_layers_that_send_or_receive_are_not_one_function() -> None:
+    """A function has no messages, and each message is one of its channel."""
+    ops = ring().classes[0].program.ops
+    sends = [head(op) for op in ops if op.name == "send"]
+    receives = [head(op) for op in ops if op.name == "recv"]
+    assert len({*sends}) == len({*receives}) == 2
+    flow = Flow(ring().classes[0].program)
+    assert len({flow.token(op) for op in flow.core}) == len(flow.core)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +202,6 @@ def test_rank_classes_may_gather_each_by_itself(tmp_path: Path) -> None:
 
 def test_an_all_gather_stands_before_its_first_use() -> None:
     """Prefetched parameters belong to the layer that needs them."""
-    from certificates.authoring.build import ProgramBuilder
-
     b = ProgramBuilder({"d": 2})
     x, w = b.input("x", "f32[2]"), b.input("w", "f32[2]")
     gathered = b.all_gather(w, "d")
