@@ -70,7 +70,7 @@ def put(text: str, mark: str, table: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into docs/scaling.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/schedules.md")
     options, tables = parser.parse_args(), {"sizes": list(rows()), "breakages": list(breakages())}
     for mark, table in tables.items():
         print("\n".join(table))

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bench import compare, measure
+from bench import compare, measure, routings
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
+from tests.packed_runs import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -178,3 +180,14 @@ def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_righ
     text = page.read_text("utf-8")
     assert kept in text and "gone" not in text and text.startswith("text\n")
     assert "3 mistakes: own line 1, another 1, none 1; proved suggestion 2; false alarms 1 of 2" in text
+
+
+def test_routings_of_every_kind_are_tried_and_agree() -> None:
+    told = routings.batch(range(60))
+    assert {kind for kind, _ in told} == routings.KINDS.keys() and [said for _, said in told if said] == []
+
+
+def test_rows_that_come_back_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "_sorted", lambda _, keys: np.arange(len(keys)))
+    told = [said for _, said in routings.batch(range(60))]
+    assert any("any: as it runs" in said for said in told) and not any("in slots" in said for said in told)
