@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import compare, measure
+from bench import compare, measure, unexplained
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
+from orchestrator.relating import tries
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -178,3 +179,13 @@ def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_righ
     text = page.read_text("utf-8")
     assert kept in text and "gone" not in text and text.startswith("text\n")
     assert "3 mistakes: own line 1, another 1, none 1; proved suggestion 2; false alarms 1 of 2" in text
+
+
+@pytest.mark.parametrize("kind", unexplained.KINDS)
+def test_chains_that_have_nothing_to_do_with_each_other_are_unknown(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short ones, with as little to try as makes no difference between them."""
+    monkeypatch.setattr(tries.Tries, "left", property(lambda self: self.in_vain < 2_000))
+    verdict, _ = unexplained.measured(unexplained.unexplained(kind, 9))
+    assert verdict == "UNKNOWN"
