@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import compare, measure, routings
+from bench import compare, measure, routings, unexplained
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
+from orchestrator.relating import tries
 from tests.packed_runs import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -191,3 +192,13 @@ def test_rows_that_come_back_in_another_order_are_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(Run, "_sorted", lambda _, keys: np.arange(len(keys)))
     told = [said for _, said in routings.batch(range(60))]
     assert any("any: as it runs" in said for said in told) and not any("in slots" in said for said in told)
+
+
+@pytest.mark.parametrize("kind", unexplained.KINDS)
+def test_chains_that_have_nothing_to_do_with_each_other_are_unknown(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short ones, with as little to try as makes no difference between them."""
+    monkeypatch.setattr(tries.Tries, "left", property(lambda self: self.in_vain < 2_000))
+    verdict, _ = unexplained.measured(unexplained.unexplained(kind, 9))
+    assert verdict == "UNKNOWN"

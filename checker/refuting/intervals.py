@@ -151,12 +151,14 @@ class Reals:
     # Elementary functions
 
     def exp(self, x: Number) -> Number:
+        """Total downwards: below the deepest exponent, a value is above 0 and at most the one there."""
         if not x or len(x) == 1:
             return self.zero if x == LOW else x
-        if max(abs(x[0]), abs(x[1])) >> self.bits >= MAX_EXPONENT // 2:
+        deepest = -MAX_EXPONENT // 2 << self.bits
+        if x[1] >= -deepest:
             return None
-        low, first = self._exp(x[0])
-        return (low, first) if x[0] == x[1] else (low, self._exp(x[1])[1])
+        low, high = self._exp(max(x[0], deepest))
+        return low if x[0] >= deepest else 0, high if x[0] == x[1] else self._exp(max(x[1], deepest))[1]
 
     def _exp(self, x: int) -> tuple[int, int]:
         """exp at x = k ln 2 + r: the series at r / 2**HALVINGS, squared HALVINGS times, times 2**k."""

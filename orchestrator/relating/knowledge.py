@@ -16,6 +16,7 @@ from ..cells import Cell, Unfollowable, explore
 from .carried import links, moved_facts, reduced_facts, repeated
 from .ledger import LayoutRecipe, Unrelated
 from .readings import Readings
+from .tries import Tries
 
 
 @dataclass
@@ -33,6 +34,8 @@ class Knowledge(Readings):
     finite: Callable[[Ref], bool] = lambda _: False
     #: Sums over ranks of what is one number.
     counted: Callable[[Reduced], list[int]] = lambda _: []
+    #: What guesses from whole cones of ops may still cost.
+    tries: Tries = field(default_factory=Tries)
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
     _asking: set[Ref] = field(default_factory=set)
     _links: dict[str, list[int] | None] = field(default_factory=dict)

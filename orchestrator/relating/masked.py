@@ -23,6 +23,7 @@ from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
 from .solving_facts import make_fact
+from .tries import IN_A_FILE
 
 #: An index with ``None`` where a coordinate is an integer element, so not affine.
 Loose = tuple[Affine | None, ...]
@@ -59,6 +60,9 @@ class DeepMatcher:
 
     def relate(self, ref: Ref) -> list[int]:
         """Facts about ``ref`` whose stages are proved; empty if there are none."""
+        return self.k.tries.attempt(lambda: self._relate(ref), [])
+
+    def _relate(self, ref: Ref) -> list[int]:
         try:
             whole = self.k.full_index(ref)
             found = explore(whole, lambda cell: self._guesses(ref, list(cell.at.values()), cell.ranges))
@@ -81,8 +85,8 @@ class DeepMatcher:
             fact = make_fact(
                 self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(sign)
             )
-            number = self.k.add(fact, LayoutRecipe(opened | guess.opened), relates=False)
-            if self.prove(number):
+            number = self._guess(fact, opened | guess.opened)
+            if self.k.tries.left and self.prove(number):
                 self.k.by_lhs.setdefault(ref, []).append(number)
                 return number
             self.k.drop(number)
@@ -105,12 +109,15 @@ class DeepMatcher:
         near += [c for s in near for c in self._reading(s) if self.model.ops[c].name == "convert"]
         guesses: list[Guess] = []
         for spec in dict.fromkeys(near):
-            if self.model.ops[spec].type.sort == sort:
+            if self.model.ops[spec].type.sort == sort and self.k.tries.left:
                 guesses += self._solve(spec, atoms, cone, index, ranges)
         return frozenset(cone.opened), guesses
 
     def propose(self, facts: list[Fact]) -> bool:
         """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
+        return self.k.tries.attempt(lambda: self._propose(facts), False)
+
+    def _propose(self, facts: list[Fact]) -> bool:
         numbers = []
         try:
             for fact in facts:
@@ -119,8 +126,7 @@ class DeepMatcher:
                     if not {t for t, _ in theirs.reads} <= {t for t, _ in mine.reads}:
                         return False
                     opened |= mine.opened | theirs.opened
-                recipe = LayoutRecipe(frozenset(opened))
-                numbers.append(self.k.add(fact, recipe, relates=False))
+                numbers.append(self._guess(fact, frozenset(opened)))
         except (Unrelated, Unfollowable, NoDefinition):
             return False
         if not all(self.prove(n) for n in numbers):
@@ -130,6 +136,11 @@ class DeepMatcher:
         for fact, n in zip(facts, numbers, strict=True):
             self.k.by_lhs.setdefault(fact.lhs, []).append(n)
         return True
+
+    def _guess(self, fact: Fact, opened: frozenset[Ref]) -> int:
+        """A guess that is to be proved, which costs what its file has to say."""
+        self.k.tries.step(IN_A_FILE * len(opened))
+        return self.k.add(fact, LayoutRecipe(opened), relates=False)
 
     def _both(self, fact: Fact, cell: Cell) -> tuple[Cone, Cone]:
         """Cones of both sides of a fact on a part of its range;
@@ -174,6 +185,7 @@ class DeepMatcher:
         if len(cone.opened) > MAX_CONE:
             raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
         cone.opened.add(ref)
+        self.k.tries.step()
         if isinstance(ref, Reduced):
             order = list(self.model.plan.mesh.axes)
             member = ref.of[0]

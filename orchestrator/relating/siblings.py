@@ -42,6 +42,20 @@ class Siblings:
             return False
         self._hinted.add(missing)
         position = ins.index(str(missing))
+        return self.k.tries.attempt(
+            lambda: self._relate(ref, missing, position, pattern, start, index), False
+        )
+
+    def _relate(
+        self,
+        ref: str,
+        missing: Ref,
+        position: int,
+        pattern: Access,
+        start: Cell,
+        index: Callable[[Cell, Sequence[str]], list[Affine]],
+    ) -> bool:
+        ins = self.model.operands(ref)
 
         def compute(cell: Cell) -> list[tuple[str, list[Affine]]]:
             operands = [
@@ -89,6 +103,7 @@ class Siblings:
         targets = {o.reading.target for o in operands if o and self.model.literal(o.reading.target) is None}
         out: list[tuple[str, list[Affine]]] = []
         for spec in dict.fromkeys(s for t in targets for s in self.candidates.readers(op.name, t)):
+            self.k.tries.step()
             pattern = self.candidates.access(spec)
             if pattern is None or not same_attributes(op, self.model.ops[spec]):
                 continue

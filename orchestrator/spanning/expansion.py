@@ -26,6 +26,8 @@ from .terms import Forms, Leaf, Sum, Term, Trace, added, applied, multiplied, sp
 RING = frozenset(("add", "subtract", "multiply", "divide", "negate", "dot_general", "reduce"))
 #: Elements opened for one tensor, in all attempts together.
 MAX_STEPS = 4000
+#: Elements opened inside each other; what is written of one is as long as it is deep.
+MAX_DEPTH = 100
 
 
 def kind_of(op: Op, kind: str) -> str:
@@ -48,7 +50,7 @@ class Expansion:
         self.k, self.model, self.kind = knowledge, knowledge.model, kind
         self.limit = MAX_STEPS if limit is None else limit
         self.mesh = list(self.model.plan.mesh.axes)
-        self.steps = 0
+        self.steps, self._depth = 0, 0
         self._names = itertools.count()
         self._open: dict[Ref, bool] = {}
 
@@ -63,11 +65,17 @@ class Expansion:
         self.steps += 1
         if self.steps > self.limit:
             raise Unfollowable(f"more than {self.limit} elements are opened")
+        if self._depth >= MAX_DEPTH:
+            raise Unfollowable(f"more than {MAX_DEPTH} elements are opened inside each other")
         at = tuple(at)
         here = Trace((ref,), (Use(ref, at),))
-        terms = self._members(ref, at, ranges, stops) if isinstance(ref, Reduced) else self._op(
-            ref, at, ranges, stops
-        )  # fmt: skip
+        self._depth += 1
+        try:
+            terms = self._members(ref, at, ranges, stops) if isinstance(ref, Reduced) else self._op(
+                ref, at, ranges, stops
+            )  # fmt: skip
+        finally:
+            self._depth -= 1
         return [t.through(here) for t in terms]
 
     def element(

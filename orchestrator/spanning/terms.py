@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Ref
@@ -40,6 +41,22 @@ class Call:
 
     function: str
     arguments: tuple[tuple[tuple[tuple[Factor, ...], Fraction], ...], ...]
+
+    # Calls are nested as deeply as ops that are not explained follow each other: each is gone through once.
+
+    @cached_property
+    def _number(self) -> int:
+        return hash((self.function, self.arguments))
+
+    @cached_property
+    def _text(self) -> str:
+        return f"Call(function={self.function!r}, arguments={self.arguments!r})"
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 Factor = Leaf | Call

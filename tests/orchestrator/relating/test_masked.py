@@ -12,6 +12,7 @@ from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.masked import DeepMatcher
+from orchestrator.relating.tries import IN_A_FILE
 from smtlib_emit.model import Model
 
 from ..oracle import Numbers
@@ -140,3 +141,21 @@ def test_proposals_are_kept_all_or_none() -> None:
     assert fact.lhs not in knowledge.by_lhs
     assert DeepMatcher(knowledge, lambda _: True).propose([fact])
     assert len(knowledge.by_lhs[fact.lhs]) == 1
+
+
+def test_what_is_guessed_in_vain_is_counted_until_nothing_is_guessed() -> None:
+    """Tensors that are opened, and those of each file for a solver; a guess that is proved costs nothing."""
+    knowledge, _, _ = related(plan(masked()))
+    assert knowledge.tries.in_vain == 0
+    made = plan(masked())
+    knowledge, _, tried = related(made, honest=False)
+    assert knowledge.tries.in_vain > IN_A_FILE * len(tried) > 0
+
+    asked: list[int] = []
+    matcher = DeepMatcher(knowledge, lambda n: bool(asked.append(n)))
+    total = next(op for op in made.classes[0].program.ops if op.name == "all_reduce")
+    whole = Reduced("add", ("tp",), (f"c0:{total.ins[0]}",))
+    knowledge.tries.most = knowledge.tries.in_vain + 1
+    assert matcher.relate(whole) == [] and not knowledge.tries.left and asked == [], "spent on the cones"
+    spent = knowledge.tries.in_vain
+    assert matcher.relate(whole) == [] and not matcher.propose([]) and knowledge.tries.in_vain == spent

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.matching import Matcher
+from orchestrator.relating.tries import Tries
 from smtlib_emit.model import Model
 
 from ..oracle import Numbers
@@ -108,3 +111,16 @@ def test_a_partner_that_reads_a_concatenation_is_read_in_its_pieces() -> None:
     numbers = Numbers(plan)
     assert [numbers.failure(f) for f in facts] == [None] * len(facts)
     assert done and all(numbers.failure(knowledge.facts[n]) is None for n in knowledge.by_lhs[last(plan)])
+
+
+def test_partners_that_are_compared_in_vain_are_counted() -> None:
+    plan = formulas({"dp": 2}, masked, lambda b, x: offset(b, x, wrong=True), GIVEN)
+    _, knowledge, _ = guesses(plan, keep=False)
+    assert knowledge.tries.in_vain > 0
+    _, knowledge, done = guesses(formulas({"dp": 2}, masked, offset, GIVEN), keep=True)
+    assert done and knowledge.tries.in_vain == 0
+
+
+def test_when_too_much_was_in_vain_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tries, "left", False)
+    assert guesses(formulas({"dp": 2}, masked, offset, GIVEN), keep=True)[0] == []

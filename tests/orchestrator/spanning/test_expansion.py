@@ -139,3 +139,11 @@ def test_the_work_for_one_tensor_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(expansion, "MAX_STEPS", 2)
     with pytest.raises(Unfollowable, match="more than 2 elements are opened"):
         opened(lambda b, x, w: x @ w, lambda b, x, w: b.tanh(b.tanh(b.tanh(x))))
+
+
+def test_elements_are_opened_inside_each_other_so_deeply_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wide sum is none of these: two elements next to each other are as deep as one."""
+    monkeypatch.setattr(expansion, "MAX_DEPTH", 3)
+    opened(lambda b, x, w: x @ w, lambda b, x, w: b.tanh(x) + b.tanh(b.negate(x)) + b.sine(b.negate(x)))
+    with pytest.raises(Unfollowable, match="more than 3 elements are opened inside each other"):
+        opened(lambda b, x, w: x @ w, lambda b, x, w: b.tanh(b.tanh(b.tanh(b.tanh(x)))))

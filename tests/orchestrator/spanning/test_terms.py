@@ -8,7 +8,7 @@ import pytest
 
 from certificates.plan.affine import Affine
 from orchestrator.cells import Unfollowable
-from orchestrator.spanning.terms import Call, Term, applied, collected, multiplied
+from orchestrator.spanning.terms import Call, Leaf, Term, applied, collected, multiplied
 from tests.orchestrator.spanning.test_refining import ALL, ROW, read
 
 
@@ -38,3 +38,16 @@ def test_functions_take_sums_that_bind_nothing() -> None:
         applied("exponential", [[read(ROW, {"k": (0, 5)})]])
     with pytest.raises(Unfollowable, match="reciprocal of zero"):
         applied("recip", [[Term(Fraction(0))]])
+
+
+def test_nested_calls_are_equal_hash_and_read_as_what_they_are_made_of() -> None:
+    calls = []
+    for name in ("x", "x", "y"):
+        call = Call("tanh", ((((Leaf(name, ()),), Fraction(1)),),))
+        for _ in range(3):
+            call = Call("sine", ((((call,), Fraction(1)),),))
+        calls.append(call)
+    first, again, other = calls
+    assert first == again and hash(first) == hash(again) and repr(first) == repr(again)
+    assert first != other and repr(first) != repr(other) and len({first, again, other}) == 2
+    assert repr(Call("f", ((),))) == "Call(function='f', arguments=((),))"
