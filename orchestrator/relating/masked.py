@@ -18,6 +18,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.plan.ops import CALL, ELEMENTWISE
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
+from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from .knowledge import Knowledge
@@ -80,7 +81,7 @@ class DeepMatcher:
         self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[Guess]
     ) -> int | None:
         for sign, guess in itertools.product((1, -1), guesses):
-            if sign < 0 and not self._turns(opened | guess.opened):
+            if sign < 0 and not _turns(self.model, opened | guess.opened):
                 continue
             fact = make_fact(
                 self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(sign)
@@ -91,11 +92,6 @@ class DeepMatcher:
                 return number
             self.k.drop(number)
         return None
-
-    def _turns(self, opened: frozenset[Ref]) -> bool:
-        """May the sign of a number change in a cone, as in a logit that is subtracted from a logarithm?"""
-        ops = [self.model.op(t) for t in opened]
-        return any(op is not None and op.name in SIGNED and op.type.sort == "Real" for op in ops)
 
     def _guesses(
         self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]
@@ -322,7 +318,7 @@ class DeepMatcher:
             if known is None:
                 continue
             symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
-            for full in self._positions(known, [s for s in symbols if s not in known], cone, index):
+            for full in _positions(known, [s for s in symbols if s not in known], cone, index):
                 out = tuple(f.substitute(full) for f in cell.at.values())
                 if all(
                     all(s in ranges for s in f.symbols)
@@ -332,19 +328,6 @@ class DeepMatcher:
                 ):
                     guesses.append(Guess(spec, out, frozenset(mine.opened)))
         return guesses
-
-    def _positions(
-        self, known: dict[str, Affine], missing: Sequence[str], cone: Cone, index: Sequence[Affine]
-    ) -> list[dict[str, Affine]]:
-        """Index symbols; one that no read determines is a coordinate of the plan's, with an offset."""
-        if not missing:
-            return [known]
-        if len(missing) > 1:
-            return []
-        taken = set(known.values())
-        offsets = sorted(cone.offsets, key=str)[:MAX_OFFSETS]
-        moved = [f + offset for f in index if not f.is_const for offset in (Affine(), *offsets)]
-        return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
 
     def _match(self, mine: Cone, theirs: Cone) -> dict[str, Affine] | None:
         """Values of the specification's index symbols under which each of its reads is one of the cone's."""
@@ -358,6 +341,26 @@ class DeepMatcher:
             else:
                 return None
         return known
+
+
+def _turns(model: Model, opened: frozenset[Ref]) -> bool:
+    """May the sign of a number change in a cone, as in a logit that is subtracted from a logarithm?"""
+    ops = [model.op(t) for t in opened]
+    return any(op is not None and op.name in SIGNED and op.type.sort == "Real" for op in ops)
+
+
+def _positions(
+    known: dict[str, Affine], missing: Sequence[str], cone: Cone, index: Sequence[Affine]
+) -> list[dict[str, Affine]]:
+    """Index symbols; one that no read determines is a coordinate of the plan's, with an offset."""
+    if not missing:
+        return [known]
+    if len(missing) > 1:
+        return []
+    taken = set(known.values())
+    offsets = sorted(cone.offsets, key=str)[:MAX_OFFSETS]
+    moved = [f + offset for f in index if not f.is_const for offset in (Affine(), *offsets)]
+    return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
 
 
 def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
