@@ -107,7 +107,9 @@ def capture(
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
         raise error.at(definition.frame) from error
-    shims = sorted({shim for sample in (found[0], *grid.traces.values()) for shim in sample.shims})
+    samples = found[0], *grid.traces.values()
+    shims = sorted({shim for sample in samples for shim in sample.shims})
+    assumed = sorted({said for sample in samples for said in sample.assumed})
     plan = Plan(
         definition.name,
         mesh,
@@ -118,7 +120,7 @@ def capture(
         related_inputs,
         related_outputs,
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
-        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, shims)
+        _provenance(definition, mesh, fitted, related.untraced(), grid.needed, shims, assumed)
         | _channels(fitted, messages),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
@@ -252,6 +254,7 @@ def _provenance(
     untraced: Sequence[str],
     needed: Iterable[Meeting],
     shims: Iterable[str],
+    assumed: Sequence[str],
 ) -> dict[str, object]:
     traced = sorted({rank for f in fitted for rank in f.traced})
     return {
@@ -259,6 +262,7 @@ def _provenance(
         "traced_ranks": [str(r) for r in traced],
         "interpolated_ranks": str(mesh.ranks - len(traced)),
         "shims": [*SHIMS, *shims],
+        **({"assumed": list(assumed)} if assumed else {}),
         **{key: str(value) for key, value in definition.provenance.items()},
         **({"declared, not traced": list(untraced)} if untraced else {}),
         **({FOR_OTHERS: [f"{group} {at}" for group, at in sorted(needed)]} if needed else {}),

@@ -92,6 +92,7 @@ class Sample:
     kept: frozenset[Meeting] = frozenset()
     dropped: frozenset[Meeting] = frozenset()
     shims: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -101,7 +102,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     ops = len(program.drafts)
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
-        traced.shims,
+        traced.shims, program.assumed,
     )  # fmt: skip
 
 

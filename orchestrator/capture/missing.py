@@ -32,9 +32,9 @@ OPS: tuple[MissingOp, ...] = (
         "the mask or noise as an entry of the batch, sharded as it is drawn; or model.eval() and p=0",
     ),
     MissingOp(
-        "sorting and selection (`sort`, `topk`, `argsort`, `kthvalue`, `median`)",
-        ("sort", "topk", "argsort", "kthvalue", "median", "mode"),
-        "the order or the chosen rows as an integer entry of the batch, with bounds",
+        "selection by rank (`kthvalue`, `median`, `mode`)",
+        ("kthvalue", "median", "mode"),
+        "torch.sort or torch.topk, and the element at its place",
     ),
     MissingOp(
         "rounding and remainders (`floor`, `round`, `//`, `%`, `fmod`)",

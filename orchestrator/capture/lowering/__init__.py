@@ -7,6 +7,7 @@ through it.
 from . import (
     attention,
     batches,
+    choosing,
     collectives,
     complex,
     creation,
@@ -29,6 +30,7 @@ __all__ = [
     "RankProgram",
     "attention",
     "batches",
+    "choosing",
     "collectives",
     "complex",
     "creation",

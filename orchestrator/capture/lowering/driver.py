@@ -55,6 +55,8 @@ class RankProgram:
     #: Rendezvous that are in the program, and those without a reader here.
     kept: frozenset[Meeting] = frozenset()
     dropped: frozenset[Meeting] = frozenset()
+    #: What its outputs take for granted of PyTorch.
+    assumed: tuple[str, ...] = ()
 
 
 class Lowering:
@@ -319,6 +321,7 @@ class Lowering:
             tuple(sorted(self.context.groups)),
             frozenset(meeting for meeting, out in met.items() if out in live),
             frozenset(meeting for meeting, out in met.items() if out not in live),
+            tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
         )
 
     def _reached(self, names: Sequence[str]) -> set[str]:

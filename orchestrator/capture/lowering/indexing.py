@@ -7,7 +7,7 @@ from typing import Any
 
 from ..builder import Literal, Value
 from ..recorder import Node
-from .places import Places, places
+from .places import Places, counted_axis, distinct_axis, places
 from .table import Context, axis_of, effects, lowers
 
 #: Rows that are put in places apart from each other: each is a piece of a concatenation.
@@ -85,13 +85,34 @@ def _gather(c: Context, x: Value, dim: int, index: Value) -> Value:
     dim = axis_of(dim, rank)
     sizes = [n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))]
     order = last(dim, rank)
-    found = c.b.gather(
-        c.b.transpose(c.b.slice(x, [0] * rank, sizes), order),
-        c.b.transpose(index, order),
-        axis=rank - 1,
-        batch_dims=rank - 1,
-    )
-    return c.b.transpose(found, back(order))
+    rows = c.b.transpose(c.b.slice(x, [0] * rank, sizes), order)
+    return c.b.transpose(looked_up(c, rows, c.b.transpose(index, order)), back(order))
+
+
+def looked_up(c: Context, x: Value, index: Value) -> Value:
+    """Elements of each row of ``x``, of the last dimension.
+
+    Where the row itself is chosen from (:mod:`.choosing`) it is a product with the mask of what is chosen, as
+    its gradient is: so shares of a sum may be looked up before they are added.
+    """
+    axis = len(x.shape) - 1
+    chosen = distinct_axis(c, index) == axis and counted_axis(c, index) is None
+    if x.type.sort != "Real" or not chosen or _infinite(c, x):
+        return c.b.gather(x, index, axis=axis, batch_dims=axis)
+    wide = c.b.insert(index, axis + 1, x.shape[-1])
+    hot = c.b.convert(c.b.compare("EQ", wide, c.b.iota(axis + 1, wide.shape, index.dtype)), x.dtype)
+    rows = tuple(range(axis))
+    return c.b.dot(hot, x, batch=(rows, rows), contract=((axis + 1,), (axis,)))
+
+
+def _infinite(c: Context, x: Value) -> bool:
+    """Has the code put infinities in ``x``? Their product with 0 has no meaning."""
+    draft = c.b.draft(x)
+    if draft is None or draft.name not in ("constant", "select", "transpose", "reshape", "slice", "convert"):
+        return False
+    if draft.name == "constant":
+        return draft.attr("value") in ("inf", "-inf")
+    return any(_infinite(c, c.b.operand(x, i)) for i in range(len(draft.ins)))
 
 
 def last(dim: int, rank: int) -> list[int]:

@@ -88,9 +88,10 @@ def places(c: Context, whole: Sequence[int], indices: Sequence[Value | None]) ->
     for _, index in given:
         shape = broadcast_shape(shape, index.shape)
     through: dict[int, int] = {}
-    apart = {axis for axis, size in enumerate(shape) if size == 1}
+    apart, differing = {axis for axis, size in enumerate(shape) if size == 1}, set[int | None]()
     for d, index in given:
         axis = counted_axis(c, c.b.expand(index, shape))
+        differing |= {distinct_axis(c, c.b.expand(index, shape))}
         apart |= set() if axis is None else {axis}
         if axis is not None and shape[axis] == whole[d] and axis not in through.values():
             through[d] = axis
@@ -120,7 +121,8 @@ def places(c: Context, whole: Sequence[int], indices: Sequence[Value | None]) ->
         len(looked_up),
         dims[0] if adjacent else 0,
         c.b.transpose(c.b.expand(position, shape), axes),
-        len(apart) == len(shape),
+        # One axis more may differ for each place of the others: of two such ones that says nothing.
+        not (left := set(range(len(shape))) - apart) or (len(left) == 1 and left <= differing),
     )
 
 
@@ -135,15 +137,41 @@ def _wide(c: Context, *values: Value) -> list[Value]:
 def counted_axis(c: Context, x: Value) -> int | None:
     """The axis along which ``x`` is 0, 1, 2, …, the same along all others; ``None`` if there is none."""
     draft = c.b.draft(x)
-    if draft is None:
-        return None
-    if draft.name == "iota":
+    if draft is not None and draft.name == "iota":
         return int(str(draft.attr("dim")))
-    if draft.name not in ("broadcast_in_dim", "transpose", "reshape", "convert"):
+    moved = _moved(c, x)
+    if moved is None:
         return None
-    source = c.b.operand(x)
-    axis = counted_axis(c, source)
-    if axis is None or draft.name == "convert":
+    axis = counted_axis(c, moved)
+    return None if axis is None else _axis_now(c, x, axis)
+
+
+def distinct_axis(c: Context, x: Value) -> int | None:
+    """An axis along which no two elements of ``x`` are equal, at each place of the others; ``None`` if none
+    is known."""
+    draft = c.b.draft(x)
+    if x.name in c.distinct:
+        return c.distinct[x.name]
+    if draft is not None and draft.name == "iota":
+        return int(str(draft.attr("dim")))
+    if draft is not None and draft.name == "slice":
+        return distinct_axis(c, c.b.operand(x))
+    moved = _moved(c, x)
+    axis = None if moved is None else distinct_axis(c, moved)
+    return None if axis is None else _axis_now(c, x, axis)
+
+
+def _moved(c: Context, x: Value) -> Value | None:
+    """What was moved, or converted between integers, to give ``x``."""
+    draft = c.b.draft(x)
+    moves = "broadcast_in_dim", "transpose", "reshape", "convert"
+    return c.b.operand(x) if draft is not None and draft.name in moves else None
+
+
+def _axis_now(c: Context, x: Value, axis: int) -> int | None:
+    """Where ``axis`` of the operand is in ``x``, which was made of it by a move; ``None`` if not whole."""
+    draft, source = c.b.drafts[x.name], c.b.operand(x)
+    if draft.name == "convert":
         return axis
     if draft.name == "reshape":  # only of dimensions of size 1
         kept = [d for d, n in enumerate(source.shape) if n > 1]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ..builder import Literal, Value
 from .indexing import back, last
-from .places import counted_axis
+from .places import counted_axis, distinct_axis
 from .ranges import wrapped
 from .table import Context, Operand, axis_of, lowers
 
@@ -59,6 +59,8 @@ def _scattered(c: Context, x: Value, dim: int, index: Value, source: Operand, ki
     if kind == "add":
         added = added_along(c, source, at, x.shape[dim])
         result = c.b.binary("add", target, _whole(c, added, target, 0))
+    elif kind == "set" and x.type.sort == "Real" and _is_zero(c, target) and _each_once(c, at):
+        result = _whole(c, added_along(c, source, at, x.shape[dim]), target, 0)
     elif kind == "set":
         here = c.b.reduce(one_hot, (rank - 1,), "or")
         result = c.b.select(_whole(c, here, target, False), _written(c, at, source, one_hot, target), target)
@@ -84,7 +86,19 @@ def _written(c: Context, at: Value, source: Value, one_hot: Value, target: Value
         return _whole(c, c.b.broadcast(source, wide, range(rank)), target, 0)
     if counted_axis(c, at) == rank - 1:
         return _whole(c, source, target, 0)
+    if _each_once(c, at):  # one entry at most is not zero
+        return _whole(c, added_along(c, source, at, target.shape[-1]), target, 0)
     raise c.refuse("values at indices of which two may be equal: which of them stays is not defined")
+
+
+def _is_zero(c: Context, x: Value) -> bool:
+    literal = c.b.made_by(x, "constant")
+    return literal is not None and literal.attr("value") == "0"
+
+
+def _each_once(c: Context, at: Value) -> bool:
+    """Does no row of ``at`` name a position twice?"""
+    return distinct_axis(c, at) == len(at.shape) - 1
 
 
 def added_along(c: Context, values: Value, index: Value, size: int) -> Value:

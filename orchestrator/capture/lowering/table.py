@@ -87,6 +87,10 @@ class Context:
     attention: dict[tuple[str, str], Attention] = field(default_factory=dict)
     #: One-hot and row factor of a cross-entropy gradient, see :mod:`.losses`.
     one_hot_rows: dict[str, tuple[Value, Value]] = field(default_factory=dict)
+    #: By the name of an integer tensor the axis along which all its elements differ, see :mod:`.choosing`.
+    distinct: dict[str, int] = field(default_factory=dict)
+    #: By the name of a value what is taken for granted of PyTorch where an output depends on it.
+    assumed: dict[str, str] = field(default_factory=dict)
     #: Communicators by axes and ordinal, and how many collectives each has seen.
     groups: dict[tuple[tuple[str, ...], int], int] = field(default_factory=dict)
     #: The rank that is traced; ``None`` for the single device.

@@ -187,8 +187,8 @@ def adds_noise(model, optimizer, batch):
     return finish(model, optimizer, model(batch["x"] + torch.randn(4)).mean())
 
 
-def sorts(model, optimizer, batch):
-    return finish(model, optimizer, model(batch["x"]).sort(0)[0][0].mean())
+def takes_the_least(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"]).kthvalue(1, 0)[0].mean())
 
 
 def rounds(model, optimizer, batch):
@@ -298,7 +298,7 @@ TRACED: list[Case] = [
     ("shapes that do not fit", {"step": does_not_fit}, 1, ".t()[:3]"),
     ("random numbers", {"step": drops}, None, "nn.functional.dropout("),
     ("random numbers", {"step": adds_noise}, None, "torch.randn(4)"),
-    ("sorting", {"step": sorts}, None, ".sort(0)"),
+    ("selection by rank", {"step": takes_the_least}, None, ".kthvalue(1, 0)"),
     ("rounding and", {"step": rounds}, None, ".floor()"),
     ("products of many", {"step": multiplies_all}, None, ".prod()"),
     ("images of another size", {"step": resizes}, None, "interpolate("),
@@ -645,10 +645,7 @@ def test_every_method_of_a_scaler_that_decides_by_values_is_refused(method: str)
             (f"aten.{n}.default", "the mask or noise as an entry")
             for n in ("multinomial", "log_normal_", "rand_like")
         ),
-        *(
-            (f"aten.{n}.default", "the order or the chosen rows")
-            for n in ("sort", "topk", "kthvalue", "mode")
-        ),
+        *((f"aten.{n}.default", "torch.sort or torch.topk") for n in ("median", "kthvalue", "mode")),
         *((f"aten.{n}.default", "the formula in ops") for n in ("i0", "tril", "sorted")),
     ],
 )
