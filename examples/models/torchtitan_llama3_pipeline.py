@@ -142,7 +142,7 @@ def definition(
         )
         optimizer.step()
         optimizer.zero_grad()
-        loss = torch.sum(torch.stack(losses)).detach() if losses else torch.tensor([-1.0])
+        loss = torch.sum(torch.stack(losses)).detach() if losses else count.new_full((1,), -1.0, dtype=torch.float32)
         if dims.dp_cp_enabled:
             loss = dist_utils.dist_sum_tensor(loss, dims.get_mesh("loss"))
         return {"grad_norm": norm} | ({"loss": loss} if losses else {})
