@@ -2,7 +2,8 @@
 
 Needs ``torchtitan==0.3.0``. Everything is torchtitan's but the step, which is its trainer's
 (``pp_forward_backward_step`` and ``train_step``) without data loading and logging. The single device runs the
-plain model on the whole batch. A rank's rows are ``microbatches`` microbatches of ``rows`` each.
+plain model on the whole batch.
+The batch has a dimension for microbatches, as a rank's loader gives it one after the other, ``rows`` rows each.
 """
 
 from __future__ import annotations
@@ -104,13 +105,13 @@ def definition(
         return held
 
     def labels_of(batch: Mapping[str, Tensor]) -> Tensor:
-        return torch.where(batch["valid"], batch["labels"], IGNORE_INDEX)
+        return torch.where(batch["valid"], batch["labels"], IGNORE_INDEX).flatten(0, 1)
 
     def step(
         model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         labels = labels_of(batch)
-        loss, _ = loss_fn(model(batch["tokens"]), labels, (labels != IGNORE_INDEX).sum())
+        loss, _ = loss_fn(model(batch["tokens"].flatten(0, 1)), labels, (labels != IGNORE_INDEX).sum())
         loss.backward()
         norm = dist_utils.clip_grad_norm_(list(model.parameters()), training.max_norm, foreach=True)
         optimizer.step()
@@ -128,7 +129,7 @@ def definition(
             count = dist_utils.dist_sum_tensor(count, dims.get_mesh("batch"))
         losses: list[Tensor] = []
         model.schedule.step(
-            *((batch["tokens"],) if model.first else ()),
+            *((batch["tokens"].flatten(0, 1),) if model.first else ()),
             target=labels if model.last else None,
             losses=losses if model.last else None,
             loss_kwargs={"global_valid_tokens": count},
@@ -148,9 +149,9 @@ def definition(
         return {"grad_norm": norm} | ({"loss": loss} if losses else {})
 
     entry = Batch(
-        (shards * microbatches * rows, length),
+        (microbatches, shards * rows, length),
         torch.int64,
-        {"fsdp": 0} if shards > 1 else {},
+        {"fsdp": 1} if shards > 1 else {},
         (0, vocab),
     )
     sizes = "".join(f"-{axis}{size}" for axis, size in mesh.items())
