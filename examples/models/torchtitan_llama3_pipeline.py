@@ -1,9 +1,9 @@
-"""torchtitan's own pipelines of Llama 3: its split by module names, stages, schedule, tensor parallel and FSDP2.
+"""torchtitan's own pipelines of Llama 3: its split by module names, stages, schedule and FSDP2.
 
 Needs ``torchtitan==0.3.0``. Everything is torchtitan's but the step, which is its trainer's
 (``pp_forward_backward_step`` and ``train_step``) without data loading and logging. The single device runs the
 plain model on the whole batch.
-The batch has a dimension for microbatches, as a rank's loader gives it one after the other, ``rows`` rows each.
+The batch has a dimension for microbatches of ``rows`` rows, as a rank's loader gives one after the other.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 import torchtitan_shim
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torchtitan.components.loss import IGNORE_INDEX, CrossEntropyLoss
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed import ParallelDims
@@ -83,9 +84,18 @@ def definition(
         dims = ParallelDims.from_config(parallelism, pp * shards * tp)
         dist_utils.set_spmd_backend(parallelism.spmd_backend)
         dims.build_mesh()
-        hidden = torch.zeros(rows, length, config().dim, dtype=torch.bfloat16, requires_grad=True)
         tokens = torch.zeros(rows, length, dtype=torch.int64)
-        logits = torch.zeros(rows, length, vocab, dtype=torch.bfloat16, requires_grad=True)
+        hidden, logits = (
+            torch.zeros(rows, length, n, dtype=torch.bfloat16, requires_grad=True)
+            for n in (config().dim, vocab)
+        )
+        if tp > 1:  # sequence parallel between layers, logits by columns
+            hidden, logits = (
+                DTensor.from_local(
+                    x.chunk(tp, dim)[0].detach().clone(), dims.get_mesh("tp"), [Shard(dim)]
+                ).requires_grad_()
+                for x, dim in ((hidden, 1), (logits, 2))
+            )
         with torchtitan_shim.shapes_of_stages(tokens, hidden, logits):
             pp_schedule, parts, first, last = pipeline_llm(
                 model,
@@ -143,7 +153,11 @@ def definition(
         )
         optimizer.step()
         optimizer.zero_grad()
-        loss = torch.sum(torch.stack(losses)).detach() if losses else count.new_full((1,), -1.0, dtype=torch.float32)
+        loss = (
+            torch.sum(torch.stack(losses)).detach()
+            if losses
+            else count.new_full((1,), -1.0, dtype=torch.float32)
+        )
         if dims.dp_cp_enabled:
             loss = dist_utils.dist_sum_tensor(loss, dims.get_mesh("loss"))
         return {"grad_norm": norm} | ({"loss": loss} if losses else {})

@@ -21,7 +21,7 @@ SHIMS = (
     "torchtitan: its SDPA module stands for flex attention with a causal mask; no activation checkpointing",
 )
 PIPELINE_SHIMS = (
-    "torchtitan: its stages are told the shapes of a microbatch, which they would send round in the first step",
+    "torchtitan: its stages are told a microbatch's shapes, which they would send round in the first step",
     "torchtitan: PyTorch 2.13's schedules split a rank's rows, where torchtitan hands them microbatches",
 )
 
@@ -51,7 +51,7 @@ def install() -> None:
 
 @contextmanager
 def shapes_of_stages(tokens: torch.Tensor, hidden: torch.Tensor, logits: torch.Tensor) -> Iterator[None]:
-    """Stages that torchtitan makes know one microbatch's tokens, hidden states and logits (shape and type)."""
+    """Stages that torchtitan makes know a microbatch's tokens, hidden states and logits (shape and type)."""
     from torchtitan.distributed import pipeline_parallel
 
     kind = pipeline_parallel.PipelineStage
@@ -60,6 +60,8 @@ def shapes_of_stages(tokens: torch.Tensor, hidden: torch.Tensor, logits: torch.T
         shapes = {
             "input_args": tokens if index == 0 else hidden,
             "output_args": logits if index == count - 1 else hidden,
+            "input_grads": (None,) if index == 0 else hidden.detach(),
+            "output_grads": (None,) if index == count - 1 else hidden.detach(),
         }
         return kind(module, index, count, *args, **shapes, **kwargs)
 
