@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import torch
 import torch._inductor.compile_fx  # before the stub: inductor asks whether Triton is installed
 
 SHIMS = (
     "torchtitan: an empty module stands for triton, whose kernels the dense model does not use",
     "torchtitan: torchtitan.tools.utils.device_type is 'cpu'",
     "torchtitan: its SDPA module stands for flex attention with a causal mask; no activation checkpointing",
+)
+PIPELINE_SHIMS = (
+    "torchtitan: its stages are told a microbatch's shapes, which they would send round in the first step",
+    "torchtitan: PyTorch 2.13's schedules split a rank's rows, where torchtitan hands them microbatches",
 )
 
 
@@ -40,6 +47,29 @@ def install() -> None:
     import torchtitan.tools.utils
 
     torchtitan.tools.utils.device_type = "cpu"
+
+
+@contextmanager
+def shapes_of_stages(tokens: torch.Tensor, hidden: torch.Tensor, logits: torch.Tensor) -> Iterator[None]:
+    """Stages that torchtitan makes know a microbatch's tokens, hidden states and logits (shape and type)."""
+    from torchtitan.distributed import pipeline_parallel
+
+    kind = pipeline_parallel.PipelineStage
+
+    def stage(module: Any, index: int, count: int, *args: Any, **kwargs: Any) -> Any:
+        shapes = {
+            "input_args": tokens if index == 0 else hidden,
+            "output_args": logits if index == count - 1 else hidden,
+            "input_grads": (None,) if index == 0 else hidden.detach(),
+            "output_grads": (None,) if index == count - 1 else hidden.detach(),
+        }
+        return kind(module, index, count, *args, **shapes, **kwargs)
+
+    pipeline_parallel.PipelineStage = stage
+    try:
+        yield
+    finally:
+        pipeline_parallel.PipelineStage = kind
 
 
 install()

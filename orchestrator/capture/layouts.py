@@ -96,6 +96,8 @@ def _dtensor_layout(name: str, tensor: DTensor) -> tuple[dict[str, int], tuple[s
             continue
         if not isinstance(placement, Shard | _StridedShard):
             raise LayoutError(f"placement {placement} of a state tensor", tensor=name)
+        if tensor.device_mesh[axis].size() == 1:
+            continue  # one shard is the whole; a definition's mesh may leave such an axis out
         dim = placement.dim
         at = next((i for i, other in enumerate(order) if shards[other] == dim), len(order))
         if isinstance(placement, _StridedShard):

@@ -45,8 +45,8 @@ def test_a_plain_tensor_lies_as_it_is_declared_major_axis_first() -> None:
 
 
 def placed(**placements: Any) -> Any:
-    """A DTensor on a mesh of 2 x 3 x 2 ranks, as far as its layout is asked for."""
-    sizes = {"dp": 2, "cp": 3, "tp": 2}
+    """A DTensor on a mesh of 2 x 1 x 3 x 2 ranks, as far as its layout is asked for."""
+    sizes = {"dp": 2, "one": 1, "cp": 3, "tp": 2}
 
     class Mesh:
         mesh_dim_names = tuple(sizes)
@@ -80,6 +80,13 @@ def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
     assert apart[0] == {"dp": 1, "tp": 0}
 
 
+def test_a_shard_over_an_axis_of_one_rank_is_the_whole_tensor() -> None:
+    """Such an axis may be no axis of the plan's mesh, as where FSDP wraps a stage that has one rank."""
+    assert _dtensor_layout("w", placed(one=Shard(0))) == ({}, ())
+    cut = placed(dp=_StridedShard(0, split_factor=2), one=_StridedShard(0, split_factor=2), tp=Shard(0))
+    assert _dtensor_layout("w", cut) == ({"dp": 0, "tp": 0}, ("tp", "dp"))
+
+
 @pytest.mark.parametrize(
     ("placements", "message"),
     [
@@ -88,6 +95,7 @@ def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
         ({"dp": _StridedShard(0, split_factor=4), "tp": Shard(0)}, "over no matching axes"),
         ({"dp": _StridedShard(0, split_factor=3), "tp": Shard(0)}, "splits an axis"),
         ({"tp": Partial()}, "of a state tensor"),
+        ({"one": Partial()}, "of a state tensor"),
     ],
 )
 def test_placements_that_are_no_layout_are_refused(placements: dict[str, Any], message: str) -> None:
