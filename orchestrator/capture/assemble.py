@@ -28,7 +28,7 @@ from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .meetings import unmet
-from .messages import THROUGH, channel, matched
+from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
 from .processes import survey, trace_ranks
@@ -94,14 +94,15 @@ def capture(
         raise gathered(problems).at(definition.frame)
     sources = Sources(root or Path.cwd(), [single, *programs])
     spec = _program(single, sources)
-    numbering = _Numbering(messages)
+    used = sorted({key for f in fitted for key in f.program.groups})
+    over = {communicator(axes, n): axes for axes, n in used}
+    numbering = _Numbering(messages, stages(fitted, messages), over)
     classes = tuple(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)
     )
     seen = tuple(split_classes(classes, mesh, definition.buckets))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
-    used = sorted({key for f in fitted for key in f.program.groups})
     related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
@@ -175,13 +176,20 @@ def _cores() -> int:
 
 
 class _Numbering:
-    """Rendezvous numbers: equal collectives at equal positions of a communicator's order meet.
+    """Rendezvous numbers: equal collectives at equal positions of a communicator's order meet, in one stage.
 
-    Messages have the first numbers; ``messages`` are those by class and result.
+    Messages have the first numbers; ``messages`` are those by class and result, ``stages`` says where a class
+    stands along axes that messages cross, ``over`` of which axes a communicator is.
     """
 
-    def __init__(self, messages: Mapping[tuple[int, str], int]) -> None:
+    def __init__(
+        self,
+        messages: Mapping[tuple[int, str], int],
+        stages: Sequence[Mapping[str, int]],
+        over: Mapping[str, Sequence[str]],
+    ) -> None:
         self._messages, self._first = messages, len(set(messages.values()))
+        self._stages, self._over = stages, over
         self._numbers: dict[tuple[object, ...], int] = {}
         self._class = 0
 
@@ -196,7 +204,9 @@ class _Numbering:
             end = "to" if draft.name == "send" else "from"
             seq = self._messages[self._class, draft.out]
             return {"seq": seq, end: attrs[end], **{key: attrs[key] for key in ISSUED}}
-        key = (draft.name, tuple(sorted(attrs.items())), operand)
+        over = self._over[str(draft.attr("group"))]
+        stage = tuple((axis, n) for axis, n in self._stages[self._class].items() if axis not in over)
+        key = (draft.name, tuple(sorted(attrs.items())), operand, stage)
         return {**attrs, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
 
 

@@ -104,6 +104,27 @@ def matched(
         classes = [*classes[:number], *parts, *classes[number + 1 :]]
 
 
+def stages(classes: Sequence[FittedClass], numbers: Mapping[tuple[int, str], int]) -> list[dict[str, int]]:
+    """Where each class stands along the axes that messages between classes cross.
+
+    Classes of two stages meet in collectives over such an axis only. What both call in the same place of the
+    orders of their own communicators is no rendezvous of both: one may wait for a message of the other.
+    """
+    tied: dict[int, set[int]] = {}
+    for (cls, _), number in numbers.items():
+        tied.setdefault(number, set()).add(cls)
+    pairs = {pair for of in tied.values() for pair in itertools.combinations(sorted(of), 2)}
+    found: list[dict[str, int]] = [{} for _ in classes]
+    for axis in classes[0].box:
+        spans = [c.box[axis] for c in classes]
+        if any(spans[a][1] <= spans[b][0] or spans[b][1] <= spans[a][0] for a, b in pairs):
+            edges = {x for low, high in spans for x in (low, high)}
+            cuts = sorted(x for x in edges if not any(low < x < high for low, high in spans))
+            for stage, (low, _) in zip(found, spans, strict=True):
+                stage[axis] = sum(x <= low for x in cuts)
+    return found
+
+
 def channel(op: Draft | Op) -> str:
     """Where a traced send or receive goes through: communicator, place in the order of its channel, tag."""
     attrs = dict(op.attrs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from certificates.plan.affine import Affine
@@ -16,9 +17,10 @@ from orchestrator.capture.builder import Draft
 from orchestrator.capture.cutting import Cut
 from orchestrator.capture.definition import Bucket
 from orchestrator.capture.errors import LayoutError
-from orchestrator.capture.fitting import Sample, summarise
+from orchestrator.capture.fitting import FittedClass, Sample, summarise
 from orchestrator.capture.layouts import Layout
 from orchestrator.capture.lowering import RankProgram
+from orchestrator.capture.messages import stages
 from orchestrator.capture.origins import Part
 from orchestrator.capture.tracing import RankTrace
 
@@ -231,3 +233,76 @@ def test_a_plain_tensor_of_which_nothing_is_known_needs_a_layout(
     assert {(p.message, p.tensor, p.frame) for p in caught.value.problems()} == {
         (f"a plain tensor without a declared layout; {message}", "params.w", frame or made.frame)
     }
+
+
+# --- collectives within stages -----------------------------------------------------------------------------
+
+
+class Shifted(nn.Module):
+    """The weight of a stage, and the group of its replicas."""
+
+    def __init__(self, weight: torch.Tensor, group: Any = None) -> None:
+        super().__init__()
+        self.w, self.group = nn.Parameter(weight), group
+
+
+def centred(x: torch.Tensor, group: Any) -> torch.Tensor:
+    total = x.sum(0)
+    if group is not None:
+        dist.all_reduce(total, group=group)
+    return x - total / 8
+
+
+def stages_with_replicas(*, whole: bool = True) -> Definition:
+    """Both stages take a mean over their replicas: the first before it sends, the second, of its labels, once
+    it has received. Not ``whole``: the second takes none."""
+
+    def alone(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        y = (centred(batch["x"], None) @ model.w).tanh()
+        return {"d": (y - centred(batch["y"], None)).square().sum()}
+
+    def together(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        rank = dist.get_rank()
+        if rank < 2:
+            dist.send((centred(batch["x"], model.group) @ model.w).tanh().detach(), rank + 2)
+            return {}
+        y = torch.empty_like(batch["x"])
+        dist.recv(y, rank - 2)
+        labels = centred(batch["y"], model.group) if whole else batch["y"]
+        distance = (y - labels).square().sum()
+        dist.all_reduce(distance, group=model.group)
+        return {"d": distance}
+
+    return definition(
+        mesh={"pp": 2, "dp": 2},
+        build=lambda: Shifted(torch.zeros(4, 4)),
+        parallelize=lambda m, mesh: Shifted(m.w.detach(), mesh["dp"].get_group()),
+        step=alone,
+        parallel_step=together,
+        batch={n: Batch((8, 4), shard={"dp": 0}) for n in ("x", "y")},
+    )
+
+
+def test_stages_call_collectives_of_their_own() -> None:
+    """The communicators of two stages have one name and one order; the second stage's waits for the first."""
+    plan = assemble.capture(stages_with_replicas(), jobs=1)
+    met = [{op.integer("seq") for op in c.program.ops if op.name == "all_reduce"} for c in plan.classes]
+    assert [len(seqs) for seqs in met] == [1, 2] and not met[0] & met[1]
+    assert unproved(plan) == []
+    assert unproved(assemble.capture(stages_with_replicas(whole=False), jobs=1)) != []
+
+
+def at(**box: tuple[int, int]) -> FittedClass:
+    return FittedClass(box, RankProgram({}, (), {}, ()), (), ())
+
+
+def test_stages_lie_along_axes_that_messages_cross() -> None:
+    """Classes 1 and 2 are one stage: class 2 has ranks beside those of 1, and some of class 3's place."""
+    boxes = [
+        at(pp=(0, 1), dp=(0, 3)), at(pp=(1, 3), dp=(0, 2)), at(pp=(1, 2), dp=(2, 3)),
+        at(pp=(2, 3), dp=(2, 3)), at(pp=(3, 4), dp=(0, 3)),
+    ]  # fmt: skip
+    sent = {(0, "%0"): 0, (1, "%0"): 0, (1, "%1"): 1, (4, "%0"): 1}
+    assert stages(boxes, sent) == [{"pp": 1}, {"pp": 2}, {"pp": 2}, {"pp": 2}, {"pp": 3}]
+    assert stages(boxes, {}) == [{}] * 5, "without messages all that is called alike is one rendezvous"
+    assert stages(boxes, {(1, "%0"): 0, (2, "%0"): 0})[0] == {"dp": 1}
