@@ -179,7 +179,7 @@ class _Numbering:
     """Rendezvous numbers: equal collectives at equal positions of a communicator's order meet, in one stage.
 
     Messages have the first numbers; ``messages`` are those by class and result, ``stages`` says where a class
-    stands along axes that messages cross, ``over`` of which axes a communicator is.
+    stands along axes that messages cross (ADR 0160), ``over`` of which axes a communicator is.
     """
 
     def __init__(
