@@ -22,7 +22,7 @@ from orchestrator.capture import Batch, Definition
 
 
 class Experts(nn.Module):
-    """Router and gated experts; ``own`` are the first expert of this rank and how many it has."""
+    """Router and gated experts, of which each token has ``chosen``."""
 
     def __init__(self, width: int, hidden: int, experts: int, chosen: int) -> None:
         super().__init__()
