@@ -47,6 +47,7 @@ from .proving.engine import Engine, Judge, Plausibility, anything
 from .proving.lemmas import Lemma, Prover
 from .proving.reuse import Kept
 from .relating.hints import Hints, Missing
+from .room import for_numpy, is_memory
 from .scheduling import when
 from .solving.confirming import confirm
 from .solving.journal import Journal
@@ -158,6 +159,7 @@ def provable(plan: Plan) -> bool:
 
 def _on_samples(plan: Plan) -> Plausibility:
     """Whether a fact holds on some inputs, as far as floating point shows."""
+    for_numpy()
     from .refuting.plausible import Plausible
 
     return Plausible(plan)
@@ -165,6 +167,7 @@ def _on_samples(plan: Plan) -> Plausibility:
 
 def _witness(plan: Plan, facts: Sequence[tuple[int, int]], seconds: float, prove: Prove) -> Refutation | None:
     """Inputs on which one of these facts about outputs fails."""
+    for_numpy()
     from .refuting.witnessing import refute
 
     return refute(inline(plan), facts, seconds, prove)
@@ -311,6 +314,7 @@ class _Run:
         lacks = {i: m for i, m in self.lacks.items() if i in self.why and not _told(refutation, i)}
         if not lacks:
             return ()
+        for_numpy()
         from .refuting.missing import grouped
 
         found = grouped(self.plan, lacks, None if refutation else seconds)
@@ -369,6 +373,8 @@ def _attempt(task: Callable[[], None]) -> str:
     except RecursionError:
         return "the proof is nested too deeply"
     except Exception as error:
+        if is_memory(error):
+            raise MemoryError from error
         at = traceback.extract_tb(error.__traceback__)[-1]
         return f"internal error {type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error}"
     return ""

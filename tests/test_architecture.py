@@ -52,11 +52,12 @@ ROWS = {
     "orchestrator": {
         "errors": "",
         "progress": "",
+        "room": "",
         "children": "certificates",
         "cells": "certificates",
         "outlining": "certificates",
         "evaluating": "certificates errors",
-        "solving": "certificates children errors",
+        "solving": "certificates children errors room",
         "relating": "certificates smtlib_emit cells",
         "staging": "certificates smtlib_emit relating",
         "spanning": "certificates smtlib_emit cells relating staging",
@@ -65,8 +66,8 @@ ROWS = {
         "standalone": "",
         "scheduling": "certificates",
         "emission": "certificates",
-        "emit": "certificates children emission errors progress proving refuting relating scheduling solving "
-        "standalone",
+        "emit": "certificates children emission errors progress proving refuting relating room scheduling "
+        "solving standalone",
         "cli": "certificates children emit errors progress",
         "starting": "certificates",
         "attesting": "certificates children",

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 
 from ..children import command
 from ..errors import NoAnswer
+from ..room import is_memory
 from .journal import Journal, key
 
 #: Wall-clock limit per file, which ends the run; the solvers' own step limits strike long before it.
 SECONDS = 600
+#: What a child says that ran out of memory: it is no answer to the file, so it ends the run.
+NO_MEMORY = "out of memory"
 #: What a solver may say; only this is worth remembering.
 _CLEAN = {"unsat", "sat", "unknown"}
 
@@ -49,7 +52,8 @@ def confirm(
 ) -> list[Answers]:
     """Answers to all texts, in order. Journal keys hold the whole text and the solvers' versions.
 
-    Raises :class:`NoAnswer` where a solver has none in :data:`SECONDS`.
+    Raises :class:`NoAnswer` where a solver has none in :data:`SECONDS`, :class:`MemoryError` where it had no
+    memory.
     """
     names = [key("confirm", versions, text) for text in texts]
     found = {i: answers for i, name in enumerate(names) if (answers := _read(journal.get(name)))}
@@ -60,6 +64,8 @@ def confirm(
         for done, task in enumerate(as_completed(tasks), 1):
             i = tasks[task]
             answers = found[i] = task.result()
+            if NO_MEMORY in (answers.z3, answers.cvc5):
+                raise MemoryError
             if {answers.z3, answers.cvc5} <= _CLEAN:
                 journal.put(names[i], [answers.z3, answers.cvc5])
             step(len(texts) - len(open_) + done, len(texts))
@@ -134,4 +140,6 @@ def _guarded(solve: Callable[[str], str], text: str) -> str:
     try:
         return solve(text)
     except Exception as error:  # solvers raise several trees of exceptions; each is no confirmation
+        if is_memory(error):
+            return NO_MEMORY
         return "error: " + " ".join(str(error).split())[:200]

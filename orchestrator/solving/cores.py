@@ -9,6 +9,7 @@ from typing import Literal
 import cvc5
 import z3
 
+from ..room import for_solver
 from .journal import Journal, key
 from .premises import premises
 
@@ -53,6 +54,7 @@ def minimal_core(text: str) -> tuple[int, ...] | None:
 
     It depends on the text alone: what z3 did before in the same context could change its choice.
     """
+    for_solver()
     context = z3.Context()
     assertions = list(z3.parse_smt2_string(text, ctx=context))
     solver = _limited(z3.Solver(ctx=context))
@@ -105,6 +107,7 @@ def _bounded(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int], 
 
 def confirm_z3(text: str) -> Answer:
     """z3's answer for a finished file."""
+    for_solver()
     solver = _limited(z3.Solver())
     solver.from_string(text)
     answer = solver.check()
@@ -113,6 +116,7 @@ def confirm_z3(text: str) -> Answer:
 
 def confirm_cvc5(text: str) -> Answer:
     """cvc5's answer for a finished file, parsed strictly."""
+    for_solver()
     manager = cvc5.TermManager()
     solver = cvc5.Solver(manager)
     solver.setOption("strict-parsing", "true")

@@ -53,6 +53,23 @@ def test_a_child_that_fails_confirms_nothing(
     assert confirm([UNSAT, SAT], Journal(), VERSIONS, 2) == [Answers(answer, answer)] * 2
 
 
+def test_a_solver_without_memory_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no answer to the file, and nothing that the journal should keep."""
+    journal = Journal()
+    child = 'import sys; sys.stdin.readline(); print(\'["out of memory", "unsat"]\', flush=True)'
+    monkeypatch.setattr(confirming, "command", lambda *_: [sys.executable, "-c", child])
+    with pytest.raises(MemoryError):
+        confirm([UNSAT], journal, VERSIONS, 1)
+    assert key("confirm", VERSIONS, UNSAT) not in journal
+
+
+def test_a_child_tells_memory_from_files() -> None:
+    def without(_text: str) -> str:
+        raise RuntimeError("std::bad_alloc")
+
+    assert confirming._guarded(without, UNSAT) == confirming.NO_MEMORY
+
+
 def test_a_solver_that_hangs_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a slow machine would write another bundle than a fast one."""
     hung = "import sys, time; sys.stdin.readline(); time.sleep(60)"
