@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import click
 
 from . import kernel
-from .endings import ending, version
+from .endings import ending, prepare, version
 from .errors import CheckerError, Malformed, Rejected, SolverMissing, Undecided, need
 from .reading.bundle import read_bundle, read_file, read_plan_file
 from .reading.plan import read_plan
@@ -199,7 +198,7 @@ def check(
     progress: Progress,
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Exit code, lines to print, members for `--json`."""
-    gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
+    prepare()
     policy = read_policy(policy_path) if policy_path else Policy()
     data = read_bundle(bundle)
     manifest = read_manifest(data)

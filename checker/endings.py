@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,13 @@ FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED = 6, 130, 141, 143
 """What stops the command from outside is no verdict, and has exit codes of its own."""
 
 version = click.version_option(VERSION, message="%(prog)s, TrainVerify %(version)s")
+
+
+def prepare() -> None:
+    """Settings of Python for a whole bundle. A sum of a thousand summands nests their definitions; what is
+    read from files has depths of its own."""
+    gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
+    sys.setrecursionlimit(5_000)
 
 
 class Terminated(BaseException):

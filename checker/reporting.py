@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Mapping
 from html import escape
@@ -11,7 +10,7 @@ from pathlib import Path
 import click
 
 from . import kernel
-from .endings import ending, version
+from .endings import ending, prepare, version
 from .errors import CheckerError, Rejected
 from .language.proof import Proof
 from .reading.bundle import read_bundle
@@ -52,7 +51,7 @@ def compare(
 
 def reports(bundle: Path) -> tuple[int, dict[str, str]]:
     """Exit code and reports of a bundle; of one that does not hold, they say so."""
-    gc.set_threshold(100_000, 20, 100)  # nearly all that is made lives to the end
+    prepare()
     try:
         return 0, render(read(read_bundle(bundle)))
     except (CheckerError, RecursionError) as error:

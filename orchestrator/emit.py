@@ -10,7 +10,8 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -61,9 +62,23 @@ if TYPE_CHECKING:
 _REASON = 900
 #: Of a plan, related and proved on a slow machine: what is tried may not depend on the clock.
 _OPS_PER_SECOND = 250
+#: Python's frames for a sum of a thousand summands, each added to those before it.
+FRAMES = 30_000
 UNSOLVED = "all of its obligations are written, none is solved (--no-solve)"
 
 
+@contextmanager
+def _many_frames() -> Iterator[None]:
+    """Sums are gone into as deeply as they are nested; Python's own calls are not on C's stack."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@_many_frames()
 def emit(
     plan: Plan,
     out: Path | str,

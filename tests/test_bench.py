@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import compare, measure, routings, unexplained
+import trainverify as tv
+from bench import compare, long_sums, measure, routings, unexplained
 from certificates.plan.plan import Plan
 from certificates.plan.writing import dump
 from orchestrator.relating import tries
@@ -202,3 +203,19 @@ def test_chains_that_have_nothing_to_do_with_each_other_are_unknown(
     monkeypatch.setattr(tries.Tries, "left", property(lambda self: self.in_vain < 2_000))
     verdict, _ = unexplained.measured(unexplained.unexplained(kind, 9))
     assert verdict == "UNKNOWN"
+
+
+@pytest.mark.parametrize("kind", long_sums.KINDS)
+@pytest.mark.parametrize(("missing", "verdict"), [(None, "PROVED"), (3, "UNKNOWN")])
+def test_a_norm_over_many_tensors_is_found_as_a_whole(kind: str, missing: int | None, verdict: str) -> None:
+    """More summands than specification ops that a tensor is compared with; without one it is wrong."""
+    said, _ = unexplained.measured(long_sums.norm(kind, 70, missing=missing))
+    assert said == verdict
+
+
+@pytest.mark.slow
+def test_a_deep_norm_is_checked_too(tmp_path: Path) -> None:
+    """Python's own limit of nested calls is 1,000: the checker gave up where the emitter had not."""
+    tv.emit(long_sums.norm("chain", 280), tmp_path / "b")
+    verdict = tv.check(tmp_path / "b")
+    assert verdict.exit_code == 0, verdict

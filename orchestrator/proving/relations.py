@@ -22,6 +22,7 @@ from ..relating.positions import Positions
 from ..relating.roots import Roots
 from ..relating.signs import Shown
 from ..relating.windows import Windows
+from ..spanning.expansion import SUMS
 from ..spanning.patchworks import Patchworks
 from ..spanning.spans import Spans
 from .lemmas import Binding, FromCall, Lemma, available, renamed
@@ -82,14 +83,68 @@ class Relations:
                 self._call(self.sites[segment])
                 continue
             waiting = self._settle(segment)
-            for ref in waiting:
-                if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
-                    continue
-                for way in self._ways(ref):
-                    if way():
-                        waiting = self._settle(waiting)
-                        if ref in self.knowledge.by_lhs:
-                            break
+            inner = self._summands(waiting)
+            outer = [ref for ref in waiting if ref not in inner]
+            waiting = self._explain(outer, waiting)
+            if inner:
+                self.spans.relate_early(self._collectives_of(self._unexplained(outer)))
+                inside = self._inside_of(self._unexplained(outer), inner)
+                before = len(waiting)
+                waiting = self._explain([ref for ref in waiting if ref in inside], waiting)
+                if len(waiting) < before:
+                    self.spans.retry(outer)
+                    self._explain(outer, waiting)
+
+    def _collectives_of(self, refs: Sequence[str]) -> list[str]:
+        """Sums over ranks of some tensors."""
+        return [
+            f"{cls.name}:{op.out}"
+            for cls in self.plan.classes
+            for op in cls.program.ops
+            if op.name in ("all_reduce", "reduce_scatter") and f"{cls.name}:{op.ins[0]}" in refs
+        ]
+
+    def _unexplained(self, refs: Sequence[str]) -> list[str]:
+        """Those of which nothing is known, nor of a sum over ranks of theirs."""
+        summed = {m for lhs in self.knowledge.by_lhs if isinstance(lhs, Reduced) for m in lhs.of}
+        return [ref for ref in refs if ref not in self.knowledge.by_lhs and ref not in summed]
+
+    def _inside_of(self, refs: Sequence[str], inner: set[str]) -> set[str]:
+        """The ``inner`` ones that some sums are made of."""
+        found, work = set[str](), list(refs)
+        while work:
+            for v in self.model.operands(work.pop()):
+                if v in inner and v not in found:
+                    found.add(v)
+                    work.append(v)
+        return found
+
+    def _explain(self, refs: Sequence[str], waiting: list[str]) -> list[str]:
+        """Try all ways with some tensors; those that wait for a relation still."""
+        for ref in refs:
+            if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
+                continue
+            for way in self._ways(ref):
+                if way():
+                    waiting = self._settle(waiting)
+                    if ref in self.knowledge.by_lhs:
+                        break
+        return waiting
+
+    def _summands(self, waiting: Sequence[str]) -> set[str]:
+        """Sums that only sums read which wait too: these are opened down to what is below both.
+
+        They are tried last. Else each of a long sum's parts, grouped otherwise in the specification, would be
+        opened on its own, in vain.
+        """
+        sums = {ref for ref in waiting if self.model.ops[ref].name in SUMS}
+        inner = {v for ref in sums for v in self.model.operands(ref)} & sums
+        for cls in self.plan.classes if inner else ():
+            inner -= {f"{cls.name}:{v}" for v in cls.program.outputs.values()}
+            for op in cls.program.ops:
+                if f"{cls.name}:{op.out}" not in sums:
+                    inner -= {f"{cls.name}:{v}" for v in op.ins}
+        return inner
 
     def _ways(self, ref: str) -> Iterator[Callable[[], bool]]:
         """What may relate an op that the specification's ops do not explain one by one, or what it reads.

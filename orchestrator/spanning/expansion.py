@@ -24,10 +24,14 @@ from .terms import Forms, Leaf, Sum, Term, Trace, added, applied, multiplied, sp
 
 #: Ops that polynomials are made of; every other one is a free function here.
 RING = frozenset(("add", "subtract", "multiply", "divide", "negate", "dot_general", "reduce"))
-#: Elements opened for one tensor, in all attempts together.
-MAX_STEPS = 4000
+#: Elements opened for one tensor, in all attempts together: at least, and for each op of the plan.
+MAX_STEPS, STEPS_PER_OP = 4000, 8
 #: Elements opened inside each other; what is written of one is as long as it is deep.
 MAX_DEPTH = 100
+#: These are none of them: the terms of sums of sums stand next to each other.
+SUMS = frozenset(("add", "subtract", "negate", "reduce"))
+#: Elements opened inside each other, those of sums too: each takes some of Python's frames.
+MAX_NESTED = 1500
 
 
 def kind_of(op: Op, kind: str) -> str:
@@ -48,9 +52,9 @@ class Expansion:
 
     def __init__(self, knowledge: Knowledge, kind: str = "add", limit: int | None = None) -> None:
         self.k, self.model, self.kind = knowledge, knowledge.model, kind
-        self.limit = MAX_STEPS if limit is None else limit
+        self.limit = max(MAX_STEPS, STEPS_PER_OP * len(self.model.ops)) if limit is None else limit
         self.mesh = list(self.model.plan.mesh.axes)
-        self.steps, self._depth = 0, 0
+        self.steps, self._depth, self._nested = 0, 0, 0
         self._names = itertools.count()
         self._open: dict[Ref, bool] = {}
 
@@ -65,17 +69,20 @@ class Expansion:
         self.steps += 1
         if self.steps > self.limit:
             raise Unfollowable(f"more than {self.limit} elements are opened")
-        if self._depth >= MAX_DEPTH:
-            raise Unfollowable(f"more than {MAX_DEPTH} elements are opened inside each other")
+        flat = isinstance(ref, Reduced) or ((op := self.model.op(ref)) is not None and op.name in SUMS)
+        if self._depth >= MAX_DEPTH or self._nested >= MAX_NESTED:
+            raise Unfollowable(f"more than {self._nested} elements are opened inside each other")
         at = tuple(at)
         here = Trace((ref,), (Use(ref, at),))
-        self._depth += 1
+        self._nested += 1
+        self._depth += not flat
         try:
             terms = self._members(ref, at, ranges, stops) if isinstance(ref, Reduced) else self._op(
                 ref, at, ranges, stops
             )  # fmt: skip
         finally:
-            self._depth -= 1
+            self._nested -= 1
+            self._depth -= not flat
         return [t.through(here) for t in terms]
 
     def element(

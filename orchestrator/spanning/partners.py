@@ -134,8 +134,8 @@ class Partners:
     ) -> Iterator[str]:
         """Ops that are made of some elements, nearest first.
 
-        Those that add up only some of the ``plain`` ones lie on the way: the sum over all layers of a deep
-        model is far above each.
+        Those made of only some of the ``plain`` ones lie on the way: the sum over all layers of a deep model
+        is far above each.
         """
         readers = self._index()
         rarest = min(sorted(leaves, key=str), key=lambda r: len(readers.get(r, ())))
@@ -146,7 +146,7 @@ class Partners:
                 return
             if not self.opens(spec, names):
                 continue
-            if plain and self._summands(spec, plain, sums) < plain:
+            if plain and self._made_of(spec, plain, sums) < plain:
                 passed += 1
                 above = [r for r in readers.get(spec, ()) if r not in seen]
                 seen.update(above)
@@ -161,23 +161,25 @@ class Partners:
             seen.update(above)
             reached += above
 
-    def _summands(self, ref: str, plain: frozenset[Ref], known: dict[str, frozenset[Ref]]) -> frozenset[Ref]:
-        """What an op, and the ops that it adds up, add up, down to the ``plain`` elements."""
+    def _made_of(self, ref: str, plain: frozenset[Ref], known: dict[str, frozenset[Ref]]) -> frozenset[Ref]:
+        """The ``plain`` elements that sums and products are made of, and whatever else they are made of."""
+        if ref in known:
+            return known[ref]
         found: set[Ref] = set()
-        work = [ref]
+        work, seen = [ref], {ref}
         while work:
-            here = work.pop()
-            if here in known:
-                found |= known[here]
-                continue
-            for v in self.model.operands(here) if self.model.ops[here].name == "add" else ():
-                if v not in plain and self.opens(v, frozenset(("add",))):
-                    work.append(v)
+            for v in self.model.operands(work.pop()):
+                if v not in plain and v in known:
+                    found |= known[v]
+                elif v not in plain and self.opens(v, RING):
+                    if v not in seen:
+                        seen.add(v)
+                        work.append(v)
                 elif v not in self.k.by_lhs and self.k.is_atom(v):
                     found.add(v)
                 else:
                     found.update(self.k.facts[i].rhs for i in self.k.facts_for(v))
-        known[ref] = frozenset(found or (ref,))
+        known[ref] = frozenset(found)
         return known[ref]
 
     def _own(self, spec: str, attempt: Attempt, stops: Stops) -> list[tuple[Cell, Sum]] | None:

@@ -7,7 +7,7 @@ of the goal cannot be, so its split is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from networkx.utils import UnionFind
 
@@ -22,8 +22,9 @@ from .terms import Sum, Term, grounded, split
 
 #: Offset, and stride and number of positions per digit, major to minor.
 Shape = tuple[int, tuple[tuple[int, int], ...]]
+#: Pieces of one coordinate that are more than a point; points are equal or disjoint.
 MAX_PIECES = 64
-MAX_PARTS = 300
+MAX_PARTS = 4000
 
 
 class Refinement:
@@ -42,9 +43,10 @@ class Refinement:
             for term in (t for s in sums for t in s):
                 for group, form in self._positions(term, groups):
                     pieces.setdefault(group, {})[self._shape(form, term)] = None
-            if any(len(p) > MAX_PIECES for p in pieces.values()):
+            wide = {group: [p for p in found if p[1]] for group, found in pieces.items()}
+            if any(len(found) > MAX_PIECES for found in wide.values()):
                 raise Unfollowable(f"more than {MAX_PIECES} pieces")
-            refined = [[part for t in s for part in self._parts(t, groups, pieces)] for s in sums]
+            refined = [[part for t in s for part in self._parts(t, groups, pieces, wide)] for s in sums]
             if [len(s) for s in refined] == [len(s) for s in sums] and all(
                 a is b for x, y in zip(refined, sums, strict=True) for a, b in zip(x, y, strict=True)
             ):
@@ -84,14 +86,15 @@ class Refinement:
         self,
         term: Term,
         groups: Callable[[Coordinate], object],
-        pieces: Mapping[object, Mapping[Shape, None]],
+        pieces: Mapping[object, Iterable[Shape]],
+        wide: Mapping[object, Iterable[Shape]],
     ) -> Sum:
         """The term, or parts of it where it uses a part of a piece only."""
         work, out = [term], Sum()
         while work:
             part = work.pop()
             try:
-                self._check(part, groups, pieces)
+                self._check(part, groups, pieces, wide)
             except (Cut, Digits) as error:
                 if error.symbol not in part.box:
                     raise
@@ -106,13 +109,14 @@ class Refinement:
         self,
         term: Term,
         groups: Callable[[Coordinate], object],
-        pieces: Mapping[object, Mapping[Shape, None]],
+        pieces: Mapping[object, Iterable[Shape]],
+        wide: Mapping[object, Iterable[Shape]],
     ) -> None:
         """Raise a split of the term if one of its positions is in a piece here and out of it there."""
         ranges = {**self.ranges, **term.box}
         for group, form in self._positions(term, groups):
             mine = self._shape(form, term)
-            for piece in pieces.get(group, ()):
+            for piece in (pieces if mine[1] else wide).get(group, ()):
                 if piece == mine or (mine, piece) in self._fine:
                     continue
                 offset, digits = piece

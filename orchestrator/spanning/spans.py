@@ -7,7 +7,7 @@ one algebra stage of several opened tensors says so. All of it is a guess: its s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 
@@ -58,6 +58,16 @@ class Spans:
                 continue
         return done
 
+    def relate_early(self, refs: Sequence[str]) -> None:
+        """Relate sums over ranks that are not reached yet; where that fails, they are tried again then."""
+        for ref in refs:
+            try:
+                red = self.model.reduced(ref, self.model.ops[ref].text("kind"))
+            except NoDefinition:
+                continue
+            if red not in self._tried and not self.relate(red):
+                self._tried.discard(red)
+
     def _collectives(self, refs: Sequence[str]) -> Iterator[str]:
         work, seen = list(refs), set[str]()
         while work:
@@ -89,6 +99,10 @@ class Spans:
             return False
         self.k.forget_movement()  # of what was known in part
         return True
+
+    def retry(self, refs: Iterable[Ref]) -> None:
+        """Tensors may be tried once more: something that they are made of is related now."""
+        self._tried.difference_update(refs)
 
     def _unknown(self, ref: Ref, cell: Cell, attempt: Attempt) -> Span | None:
         """What the tensor is on a box of which nothing is known yet."""

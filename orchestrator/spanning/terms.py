@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -22,7 +22,8 @@ from ..relating.polynomials import combined
 from ..relating.recipes import Instance, Use
 
 Forms = tuple[Affine, ...]
-MAX_TERMS = 300
+#: Terms of a sum, and of a product that is multiplied out.
+MAX_TERMS, MAX_PRODUCTS = 2000, 300
 #: Orders of bound symbols that are tried where nothing tells these apart.
 MAX_ORDERS = 24
 
@@ -62,26 +63,63 @@ class Call:
 Factor = Leaf | Call
 
 
-@dataclass(frozen=True)
 class Trace:
-    """What one term rests on: opened tensors, elements and instances of facts, at symbolic positions."""
+    """What one term rests on: opened tensors, elements and instances of facts, at symbolic positions.
 
-    opened: tuple[Ref, ...] = ()
-    uses: tuple[Use, ...] = ()
-    instances: tuple[Instance, ...] = ()
+    Terms of a sum share most of theirs, and a deep sum has many: parts are joined by reference, and gone
+    through only where they are read.
+    """
+
+    __slots__ = ("_found", "_own", "_parts")
+
+    def __init__(
+        self,
+        opened: Sequence[Ref] = (),
+        uses: Sequence[Use] = (),
+        instances: Sequence[Instance] = (),
+        parts: Sequence[Trace] = (),
+    ) -> None:
+        self._own, self._parts = (opened, uses, instances), parts
+        self._found: tuple[dict[Ref, None], dict[Use, None], dict[Instance, None]] | None = None
+
+    def _all(self) -> tuple[dict[Ref, None], dict[Use, None], dict[Instance, None]]:
+        """Its own and those of its parts, each once, in order."""
+        if self._found is None:
+            self._found = {}, {}, {}
+            work, seen = [self], set[int]()
+            while work:
+                here = work.pop()
+                if id(here) in seen:
+                    continue
+                seen.add(id(here))
+                opened, uses, instances = here._own
+                self._found[0].update(dict.fromkeys(opened))
+                self._found[1].update(dict.fromkeys(uses))
+                self._found[2].update(dict.fromkeys(instances))
+                work += reversed(here._parts)
+        return self._found
+
+    @property
+    def opened(self) -> Iterable[Ref]:
+        return self._all()[0]
+
+    @property
+    def uses(self) -> Iterable[Use]:
+        return self._all()[1]
+
+    @property
+    def instances(self) -> Iterable[Instance]:
+        return self._all()[2]
 
     def __or__(self, other: Trace) -> Trace:
-        return Trace(
-            tuple(dict.fromkeys((*self.opened, *other.opened))),
-            tuple(dict.fromkeys((*self.uses, *other.uses))),
-            tuple(dict.fromkeys((*self.instances, *other.instances))),
-        )
+        return Trace(parts=(self, other))
 
     def substitute(self, values: Mapping[str, Affine]) -> Trace:
+        opened, uses, instances = self._all()
         return Trace(
-            self.opened,
-            tuple(dict.fromkeys(Use(u.ref, _moved(u.at, values)) for u in self.uses)),
-            tuple(dict.fromkeys(replace(i, values=_moved(i.values, values)) for i in self.instances)),
+            tuple(opened),
+            tuple(Use(u.ref, _moved(u.at, values)) for u in uses),
+            tuple(replace(i, values=_moved(i.values, values)) for i in instances),
         )
 
 
@@ -92,7 +130,7 @@ class Term:
     coef: Fraction
     factors: tuple[Factor, ...] = ()
     box: Mapping[str, Range] = field(default_factory=dict)
-    trace: Trace = Trace()
+    trace: Trace = field(default=Trace(), compare=False)
 
     def scaled(self, factor: Fraction) -> Term:
         return replace(self, coef=self.coef * factor)
@@ -152,8 +190,8 @@ def added(*parts: Sum) -> Sum:
 
 def multiplied(left: Sum, right: Sum) -> Sum:
     """The product of two sums, multiplied out."""
-    if len(left) * len(right) > MAX_TERMS:
-        raise Unfollowable(f"more than {MAX_TERMS} terms")
+    if len(left) * len(right) > MAX_PRODUCTS:
+        raise Unfollowable(f"more than {MAX_PRODUCTS} terms of a product")
     out = []
     for a, b in itertools.product(left, right):
         coef = a.coef * b.coef

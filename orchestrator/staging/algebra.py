@@ -60,7 +60,11 @@ class AlgebraBuilder:
         self.variables = {s: r for s, r in recipe.ranges.items() if r[1] - r[0] > 1}
         self._class_of = UnionFind()
         self._trees()
-        self.instances = [self._sides(i) for i in recipe.instances]
+        #: Fact instances, and the sides of theirs that they substitute, by the tensors of these.
+        self._defining: dict[Ref, list[tuple[Instance, Side]]] = {}
+        for instance in recipe.instances:
+            side = self._side_of(instance)
+            self._defining.setdefault(side.ref, []).append((instance, side))
 
     # --- classes and trees ---------------------------------------------------------------------------------
 
@@ -193,20 +197,19 @@ class AlgebraBuilder:
                 raise NoDefinition(f"{self.goal.lhs}: {ref} has no piece for {form}")
         return Side(ref, tuple(places))
 
-    def _sides(self, instance: Instance) -> tuple[Instance, Side, Side]:
+    def _side_of(self, instance: Instance) -> Side:
         fact = self.k.facts[instance.fact]
         values = {s: form for (s, _, _), form in zip(fact.symbols, instance.values, strict=True)}
         left = self._side(fact.lhs, [f.substitute(values) for f in fact.lhs_index])
         right = self._side(fact.rhs, [f.substitute(values) for f in fact.rhs_index])
-        return instance, left, right
+        return left if instance.defines == "lhs" else right
 
     # --- elements ------------------------------------------------------------------------------------------
 
     def hypothesis(self, e: Elem) -> ElemHyp | None:
         """The fact instance that substitutes an element."""
-        for instance, left, right in self.instances:
-            side = left if instance.defines == "lhs" else right
-            if side.ref != e.ref or [p for p, _ in side.places] != [p[0] for p in e.index]:
+        for instance, side in self._defining.get(e.ref, ()):
+            if [p for p, _ in side.places] != [p[0] for p in e.index]:
                 continue
             reps: dict[str, int] = {}
             consistent = all(
@@ -216,9 +219,9 @@ class AlgebraBuilder:
             )
             if consistent:
                 values = {
-                    s: Affine(lo)
+                    s: Affine(self.recipe.ranges[s][0])
                     + (Affine.symbol(f"{self._name(s)}.{reps.get(s, 0)}") if s in self.variables else 0)
-                    for s, (lo, _) in self.recipe.ranges.items()
+                    for s in {s for form in instance.values for s in form.symbols}
                 }
                 at = tuple(form.substitute(values) for form in instance.values)
                 return ElemHyp(instance.fact, at, instance.defines)
@@ -226,9 +229,7 @@ class AlgebraBuilder:
 
     def defined(self, e: Elem) -> bool:
         """Whether the stage unfolds this element by its op (a substituting fact comes first)."""
-        return e.ref in self.recipe.expand and not any(
-            (left if i.defines == "lhs" else right).ref == e.ref for i, left, right in self.instances
-        )
+        return e.ref in self.recipe.expand and e.ref not in self._defining
 
     def other_side(self, text: AlgebraText, hyp: ElemHyp) -> tuple[Elem, Elem]:
         """The substituted element and what replaces it."""

@@ -137,6 +137,7 @@ def test_what_has_no_definition_as_a_sum_is_unrelated() -> None:
 
 def test_the_work_for_one_tensor_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expansion, "MAX_STEPS", 2)
+    monkeypatch.setattr(expansion, "STEPS_PER_OP", 0)
     with pytest.raises(Unfollowable, match="more than 2 elements are opened"):
         opened(lambda b, x, w: x @ w, lambda b, x, w: b.tanh(b.tanh(b.tanh(x))))
 
@@ -147,3 +148,16 @@ def test_elements_are_opened_inside_each_other_so_deeply_only(monkeypatch: pytes
     opened(lambda b, x, w: x @ w, lambda b, x, w: b.tanh(x) + b.tanh(b.negate(x)) + b.sine(b.negate(x)))
     with pytest.raises(Unfollowable, match="more than 3 elements are opened inside each other"):
         opened(lambda b, x, w: x @ w, lambda b, x, w: b.tanh(b.tanh(b.tanh(b.tanh(x)))))
+
+
+def test_sums_that_follow_each_other_are_not_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norm of 126 layers, each of whose squares is added to those before it, was found no more."""
+    monkeypatch.setattr(expansion, "MAX_DEPTH", 2)
+
+    def norm(b: ProgramBuilder, x: Value, w: Value) -> Value:
+        total = x * x
+        for _ in range(20):
+            total = b.negate(total) - x * x + (x + x) * x
+        return total
+
+    opened(lambda b, x, w: x @ w, norm)
