@@ -5,6 +5,7 @@ file cannot be read or written, 130 interrupted, 143 terminated.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +24,19 @@ from .output import objection
 TRACEBACK = "TV_TRACEBACK"
 
 
-def _setting(text: str) -> tuple[str, int | str]:
+Setting = bool | int | float | str
+#: As Python writes them; all else is a text.
+_NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][-+]?\d+)?")
+
+
+def _setting(text: str) -> tuple[str, Setting]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")
-    return key, int(value) if value.lstrip("-").isdigit() else value
+    if value in ("True", "False"):
+        return key, value == "True"
+    number = _NUMBER.fullmatch(value)
+    return key, value if number is None else float(value) if number[1] or number[2] else int(value)
 
 
 def extra() -> str:

@@ -16,7 +16,7 @@ from .refusals import frame_of, refused, scalers_noted, sentence
 _PROTOCOL = "definition = Definition(…), or a function that returns one (docs/capture.md)"
 
 
-def load_definition(path: Path, settings: Mapping[str, int | str] | None = None) -> Definition:
+def load_definition(path: Path, settings: Mapping[str, bool | int | float | str] | None = None) -> Definition:
     """Run ``path`` and return its ``definition``, or what that returns when called with ``settings``.
 
     The file's directory is put on the import path, so that it can import its neighbours. A file that

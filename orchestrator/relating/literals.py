@@ -112,7 +112,7 @@ class Folder:
             (v.literal, v.position, v.coef) == (view.literal, view.position, view.coef) for _, v in parts
         )
         if len(parts) > 1 and not (alike and layout):
-            return self.patches.note(ref, pattern, parts, layout)
+            return not any(v.opened for _, v in parts) and self.patches.note(ref, pattern, parts, layout)
         if view.literal is None and (view.position is None or not view.coef):
             return False
         cell = start if layout else parts[0][0]
@@ -150,14 +150,17 @@ class Folder:
             except Unrelated:
                 readings.append(None)
         values = [self._value(r) for r in readings]
-        literal = self._literal(op, pattern, values, readings, cell.ranges)
+        opened: set[Ref] = set()
+        literal = self._literal(op, pattern, values, readings, cell.ranges, opened)
         if literal is not None and pattern.summed:
             literal = Fraction(literal) * summands(ref, pattern, cell)
         position, coef = (0, Fraction(1)) if _sums_one(op, pattern) else self._passed(op, values)
         used = tuple(
             r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
         )
-        return replace(view, readings=used, literal=literal, position=position, coef=coef)
+        return replace(view, readings=used, literal=literal, position=position, coef=coef,
+            opened=frozenset(opened),
+        )  # fmt: skip
 
     def _value(self, reading: Reading | None) -> Literal | None:
         value = None if reading is None else self.model.literal(reading.target)
@@ -172,9 +175,10 @@ class Folder:
         values: Sequence[Literal | None],
         readings: Sequence[Reading | None],
         ranges: Mapping[str, Range],
+        opened: set[Ref],
     ) -> Literal | None:
         if op.name == "compare":
-            return self._compare(op, values, readings, ranges)
+            return self._compare(op, readings, ranges, opened)
         if op.name in ("and", "or") and any(v is (op.name == "or") for v in values):
             return op.name == "or"
         factors = {"multiply": values, "divide": values[:1]}.get(op.name, ())
@@ -208,27 +212,15 @@ class Folder:
                 return None
 
     def _compare(
-        self,
-        op: Op,
-        values: Sequence[Literal | None],
-        readings: Sequence[Reading | None],
-        ranges: Mapping[str, Range],
+        self, op: Op, readings: Sequence[Reading | None], ranges: Mapping[str, Range], opened: set[Ref]
     ) -> Literal | None:
-        """Decided by two numbers, or by the range of a position or of a declared input against another."""
+        """Decided by two numbers, or by the ranges of positions and of declared inputs, and of their sums."""
         bounds = []
-        for value, reading in zip(values, readings, strict=True):
-            if isinstance(value, Fraction):
-                bounds.append((value, value))
-                continue
-            between = self.bounds(reading, ranges) if reading else None
-            if between is not None:
-                bounds.append(between)
-                continue
-            name = split_ref(reading.target)[1] if reading and isinstance(reading.target, str) else ""
-            span = self.model.plan.ranges.get(name)
-            if span is None or reading is None or reading.target != f"s:{name}":
+        for reading in readings:
+            between = reading and self._between(reading, ranges, opened)
+            if not between:
                 return None
-            bounds.append((Fraction(span[0]), Fraction(span[1] - 1)))
+            bounds.append(between)
         (a, b), (c, d) = bounds
         match op.text("direction"):
             case "EQ" | "NE" if b < c or d < a:
@@ -241,6 +233,36 @@ class Folder:
                 return (b <= c) == (op.text("direction") == "LE")
             case _:
                 return None
+
+    def _between(
+        self, reading: Reading, ranges: Mapping[str, Range], opened: set[Ref]
+    ) -> tuple[Fraction, Fraction] | None:
+        """Between which values an element lies; ``opened`` are the ops whose definitions say so."""
+        value = self._value(reading)
+        if isinstance(value, Fraction):
+            return value, value
+        between = self.bounds(reading, ranges)
+        if between is not None:
+            return between
+        owner, _, name = str(reading.target).partition(":")
+        span = self.model.plan.ranges.get(name) if owner == "s" else None
+        if span is not None:
+            return Fraction(span[0]), Fraction(span[1] - 1)
+        op = self.model.op(reading.target)
+        if op is None or op.type.sort != "Int" or op.name not in ("add", "subtract") or reading.coef != 1:
+            return None
+        sides = []
+        for v in self.model.operands(str(reading.target)):
+            try:
+                side = self._between(self.k.read(v, reading.at, ranges), ranges, opened)
+            except Unrelated:
+                return None
+            if side is None:
+                return None
+            sides.append(side)
+        opened.add(reading.target)
+        (a, b), (c, d) = sides
+        return (a + c, b + d) if op.name == "add" else (a - d, b - c)
 
     def _passed(self, op: Op, values: Sequence[Literal | None]) -> tuple[int | None, Fraction]:
         one = Fraction(1)
@@ -270,7 +292,7 @@ class Folder:
     ) -> int:
         fact = make_fact(self.model, cell, ref, left, target, right, coef)
         if layout:
-            return self.k.add(fact, LayoutRecipe(frozenset((ref,))), relates=relates)
+            return self.k.add(fact, LayoutRecipe(view.opened | {ref}), relates=relates)
         recipe = recipe_of(fact, ref, left, places_of(self.model.operands(ref), [(cell, view)]))
         return self.k.add(fact, recipe, relates=relates)
 

@@ -34,6 +34,8 @@ class View:
     literal: Literal | None = None
     position: int | None = None
     coef: Fraction = Fraction(1)
+    #: Ops of integers, beside its own, whose definitions the literal follows from.
+    opened: frozenset[Ref] = frozenset()
 
 
 class Patches:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from certificates.plan.reading import load
 from certificates.plan.writing import dump, is_plan_file
 from orchestrator.capture import capture
-from orchestrator.capture.cli import _refuse, main
+from orchestrator.capture.cli import _refuse, _setting, main
 from orchestrator.capture.errors import (
     CaptureError,
     DefinitionError,
@@ -149,6 +149,19 @@ definition = Definition(
             assert f"unsupported-op: no lowering for {op} {where}\n" in result.output
         assert "odd.py:6 in step: return" in result.output and "odd.py:7" not in result.output
     assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", 2), ("-3", -3), ("0.5", 0.5), ("1e-3", 1e-3), ("-2.", -2.0), ("True", True), ("False", False),
+        ("", ""), ("1F1B", "1F1B"), ("--1", "--1"), ("1.2.3", "1.2.3"), ("nan", "nan"), ("true", "true"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_a_number_a_truth_value_or_a_text(text: str, value: object) -> None:
+    """``--set wrong=False`` was a text, which is true."""
+    name, found = _setting(f"x={text}")
+    assert (name, found, type(found)) == ("x", value, type(value))
 
 
 @pytest.mark.parametrize("setting", ["2x=3", "x", "=3", "a b=3"])

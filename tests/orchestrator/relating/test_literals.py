@@ -94,6 +94,47 @@ def test_comparisons_at_the_ends_of_a_declared_range(direction: str, number: int
             engine.prove(n)
 
 
+@pytest.mark.parametrize(
+    ("shift", "direction", "number", "told"),
+    [
+        (0, "GE", 0, "true"),
+        (0, "LT", 10, "true"),
+        (0, "LT", 9, None),
+        (3, "GE", 3, "true"),
+        (3, "GT", 3, None),
+        (3, "LE", 12, "true"),
+        (3, "LE", 11, None),
+        (-4, "GE", -4, "true"),
+        (-4, "GE", -3, None),
+        (-4, "LT", -4, "false"),
+    ],
+)
+def test_comparisons_of_what_is_added_to_a_declared_range(
+    shift: int, direction: str, number: int, told: str | None
+) -> None:
+    """A vocabulary that is not cut starts at 0: whoever subtracts that and asks who is inside asks in vain.
+
+    The definition of the sum belongs to the proof.
+    """
+
+    def write(b: ProgramBuilder) -> None:
+        labels = b.input("batch.labels", "i64[4]")
+        moved = b.op("add", [labels, b.constant(shift, "i64[4]")], labels.type)
+        back = b.op("subtract", [labels, b.constant(-shift, "i64[4]")], labels.type)
+        for name, value in (("out", moved), ("back", back)):
+            b.output(name, b.compare(value, number, direction))
+
+    plan = pair({"dp": 2}, write, write, {"batch.labels": {}}, {"out": {}, "back": {}}, LABELS)
+    engine = Engine(plan, Cores())
+    engine.relate()
+    found = {f.rhs for f in literal_facts(engine)}
+    assert found == ({literal_ref("Bool", told == "true")} if told else set())
+    assert len([f for f in literal_facts(engine) if str(f.lhs).startswith("s:")]) == 2 * bool(told)
+    for facts in engine.claims():
+        for number_ in facts:
+            engine.prove(number_)
+
+
 def test_literal_facts_that_are_false_have_no_proof() -> None:
     """The folder guesses; only a stage decides."""
     plan = mean_loss(8, -100, cut=True)
