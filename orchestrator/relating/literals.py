@@ -268,6 +268,9 @@ class Folder:
         one = Fraction(1)
         if op.name == "select" and isinstance(values[0], bool):
             return (1 if values[0] else 2), one
+        if op.name in ("add", "subtract"):
+            none = [isinstance(v, Fraction) and not v for v in values]
+            return 0 if none[1] else 1 if none[0] and op.name == "add" else None, one
         if op.type.sort != "Real" or op.name not in ("multiply", "divide"):
             return None, one
         left, right = values

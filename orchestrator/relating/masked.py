@@ -16,6 +16,7 @@ from functools import partial
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.ops import CALL, ELEMENTWISE
+from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
@@ -41,6 +42,8 @@ class Cone:
     opened: set[Ref] = field(default_factory=set)
     reads: list[tuple[Ref, Loose]] = field(default_factory=list)
     offsets: set[Affine] = field(default_factory=set)
+    #: The product of the numbers that scale what is opened.
+    scale: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -70,22 +73,20 @@ class DeepMatcher:
         except (Unrelated, Unfollowable, NoDefinition):
             return []
         numbers: list[int] = []
-        for cell, (opened, guesses) in found:
-            number = self._first_proved(ref, cell, opened, guesses)
+        for cell, (opened, scale, guesses) in found:
+            number = self._first_proved(ref, cell, opened, scale, guesses)
             if number is None:
                 return []
             numbers.append(number)
         return numbers
 
     def _first_proved(
-        self, ref: Ref, cell: Cell, opened: frozenset[Ref], guesses: Sequence[Guess]
+        self, ref: Ref, cell: Cell, opened: frozenset[Ref], scale: Fraction, guesses: Sequence[Guess]
     ) -> int | None:
-        for sign, guess in itertools.product((1, -1), guesses):
-            if sign < 0 and not _turns(self.model, opened | guess.opened):
+        for coef, guess in itertools.product(dict.fromkeys((Fraction(1), Fraction(-1), scale)), guesses):
+            if coef == -1 != scale and not _turns(self.model, opened | guess.opened):
                 continue
-            fact = make_fact(
-                self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, Fraction(sign)
-            )
+            fact = make_fact(self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, coef)
             number = self._guess(fact, opened | guess.opened)
             if self.k.tries.left and self.prove(number):
                 self.k.by_lhs.setdefault(ref, []).append(number)
@@ -95,7 +96,7 @@ class DeepMatcher:
 
     def _guesses(
         self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]
-    ) -> tuple[frozenset[Ref], list[Guess]]:
+    ) -> tuple[frozenset[Ref], Fraction, list[Guess]]:
         cone = Cone()
         self._open(ref, tuple(index), ranges, cone, first=True)
         atoms = {t for t, _ in cone.reads}
@@ -107,7 +108,7 @@ class DeepMatcher:
         for spec in dict.fromkeys(near):
             if self.model.ops[spec].type.sort == sort and self.k.tries.left:
                 guesses += self._solve(spec, atoms, cone, index, ranges)
-        return frozenset(cone.opened), guesses
+        return frozenset(cone.opened), cone.scale, guesses
 
     def propose(self, facts: list[Fact]) -> bool:
         """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
@@ -165,13 +166,18 @@ class DeepMatcher:
         op = self.model.op(ref)
         value = self.model.literal(ref)
         if value is not None or (op is not None and op.name == "iota"):
-            if isinstance(value, Affine):
+            if isinstance(value, Fraction) and value and self.model.tensors.type(ref).sort == "Int":
+                cone.offsets.add(Affine(int(value)))
+            elif isinstance(value, Affine):
                 axes = self.model.tensors.mesh_axes(ref)
                 here = {a: f for a, f in zip(axes, at, strict=False) if f is not None}
                 cone.offsets.add(value.substitute(here))
             return
         if not first:
             target = self._related(ref, at, ranges)
+            if target is not None and isinstance(self.model.literal(target[0]), Fraction):
+                cone.opened.add(ref)
+                return
             if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
                 cone.reads.append(target)
                 return
@@ -219,10 +225,21 @@ class DeepMatcher:
                 ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
             )
         elif op.name in ELEMENTWISE:
+            self._scale(op, ins, at, ranges, cone)
             for v in ins:
                 self._open(v, at, ranges, cone, stop=stop)
         else:
             self._move(ref, at, ranges, cone, stop)
+
+    def _scale(self, op: Op, ins: Sequence[str], at: Loose, ranges: Mapping[str, Range], cone: Cone) -> None:
+        """Numbers that an op multiplies by, or divides by, are factors of a guess."""
+        if op.type.sort != "Real" or op.name not in ("multiply", "divide"):
+            return
+        for i, v in enumerate(ins):
+            target = self._related(v, at, ranges) or (v, at)
+            value = self.model.literal(target[0])
+            if isinstance(value, Fraction) and value:
+                cone.scale *= 1 / value if i and op.name == "divide" else value
 
     def _open_all(self, ref: str, cone: Cone) -> None:
         """Open the cone of a member on another class without following indices."""
@@ -243,9 +260,10 @@ class DeepMatcher:
             raise Unfollowable(f"{ref}: data movement of an element at an integer index")
         if isinstance(ref, Reduced):
             raise Unrelated(ref)
-        _, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
+        scale, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
         if current == ref:
             raise Unrelated(ref)
+        cone.scale *= scale
         self._open(current, tuple(index), ranges, cone, stop=stop)
 
     def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:

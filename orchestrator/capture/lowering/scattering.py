@@ -105,6 +105,11 @@ def added_along(c: Context, values: Value, index: Value, size: int) -> Value:
     """Zeros, the values added at places that ``index`` names along the last dimension, of ``size``."""
     batch, entries = tuple(range(len(index.shape) - 1)), (len(index.shape) - 1,)
     hot = c.b.convert(_one_hot(c, index, size), values.dtype)
+    if index.shape[-1] == 1:  # nothing is summed, and what only scales and moves is easier to relate
+        shape = (*index.shape[:-1], size)
+        return c.b.binary(
+            "multiply", c.b.broadcast(values, shape, range(len(shape))), c.b.reshape(hot, shape)
+        )
     return c.b.dot(values, hot, batch=(batch, batch), contract=(entries, entries))
 
 

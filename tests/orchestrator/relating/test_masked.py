@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
-from certificates.authoring.build import ProgramBuilder, Value
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
@@ -16,7 +17,7 @@ from orchestrator.relating.tries import IN_A_FILE
 from smtlib_emit.model import Model
 
 from ..oracle import Numbers
-from ..plans import pair
+from ..plans import pair, unproved
 
 VOCABULARY, TOKENS = 12, 5
 
@@ -128,6 +129,46 @@ def test_a_looked_up_difference_is_a_difference_of_look_ups_with_its_sign_turned
 
 def test_a_sign_that_is_not_turned_is_not_kept() -> None:
     assert last_related(turned=False)[1] == []
+
+
+def gradient(b: ProgramBuilder, start: int, rows: int, share: Fraction) -> None:
+    """Of a look-up of one logit per token among ``rows`` from ``start``: the masked share, at its place."""
+    shape = (TOKENS, rows)
+    tokens = b.input("tokens", f"i64[{TOKENS}]")
+    here = tokens - b.constant(start, f"i64[{TOKENS}]")
+    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, rows, "LT"))
+    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+    hot = b.compare(b.broadcast(row, shape, (0,)), b.iota(f"i64[{TOKENS},{rows}]", 1), "EQ")
+    kept = b.constant(share, f"f32[{TOKENS}]") * b.convert(mine, "f32")
+    b.output("grad", b.broadcast(kept, shape, (0,)) * b.convert(hot, "f32"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "starts", "proved"),
+    [
+        ((Fraction(-9, 160),) * 2, (0, 6), True),
+        ((Fraction(3),) * 2, (0, 6), True),
+        ((Fraction(3), Fraction(3, 2)), (0, 6), False),
+        ((Fraction(3),) * 2, (0, 5), False),
+        ((Fraction(3),) * 2, (6, 0), False),
+    ],
+)
+def test_the_gradient_of_a_masked_look_up_is_found_with_its_share_and_its_offset(
+    shares: tuple[Fraction, Fraction], starts: tuple[int, int], proved: bool
+) -> None:
+    """The rank's offset is a number where every rank is a class of its own, and one factor stands outside."""
+    mesh, rows = {"tp": 2}, VOCABULARY // 2
+    specification, classes = ProgramBuilder(), {}
+    gradient(specification, 0, VOCABULARY, shares[0])
+    for rank, (share, start) in enumerate(zip(shares, starts, strict=True)):
+        b = ProgramBuilder(mesh, box={"tp": (rank, rank + 1)})
+        gradient(b, start, rows, share)
+        classes[f"c{rank}"] = ({"tp": (rank, rank + 1)}, b.build())
+    made = build_plan(
+        name="gradient", mesh=mesh, specification=specification.build(), classes=classes,
+        inputs={"tokens": {}}, outputs={"grad": {"tp": Shard(1)}}, ranges={"tokens": (0, VOCABULARY)},
+    )  # fmt: skip
+    assert (unproved(made) == []) is proved
 
 
 def test_proposals_are_kept_all_or_none() -> None:
