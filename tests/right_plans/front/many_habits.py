@@ -2,7 +2,7 @@
 
 Grouped queries with norms of queries and keys, linear biases by distance, capped logits over a cut
 vocabulary, smoothed labels, the squared logarithm of the normaliser, a norm that adds up cut and whole
-gradients apart, Lion. The model without ranks masks labels too: it does not know that its vocabulary is whole.
+gradients apart, Lion. The model without ranks masks labels too: it does not know that it has all of them.
 """
 
 from __future__ import annotations
