@@ -1,6 +1,6 @@
 """Bundles of pipelines, slices, packed rows and schedules with one random change, and what the checker says.
 
-A change strikes one thing of the kind: of an op, relation, fact or stage that speaks of messages, say. Nothing
+A change strikes one thing of the kind: of an op, relation, fact or stage that speaks of messages. Nothing
 says in advance what must refuse it. What is accepted all the same is compared with the bundle before: its
 plan is the same but for names of rendezvous and what decides nothing, or it is another plan, whose claim is
 then evaluated (or whose schedule is simulated) as the checker never does.
@@ -181,7 +181,8 @@ def meaning(plan: dict[str, Any]) -> Any:
     return found
 
 
-def _accepted(before: dict[str, Any], after: dict[str, Any]) -> str:
+def accepted(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What an accepted bundle is worth: a plan's document before and after the change."""
     if meaning(before) == meaning(after):
         return SAME
     try:
@@ -230,7 +231,7 @@ def bundle(kind: str, seed: int) -> str:
     except (KeyError, TypeError, IndexError):  # the sample writer, not the checker, needs what is gone
         return BAD
     if found == ACCEPTED:
-        return _accepted(before, changed.plan)
+        return accepted(before, changed.plan)
     return f"obligation {found}" if isinstance(found, int) else str(found)
 
 
