@@ -4,6 +4,7 @@ python bench/fuzz.py --pairs 200000
 python bench/fuzz.py --pairs 20000 --weaken width      must find a pair that is accepted and differs
 python bench/fuzz.py --pairs 200000 --field             the law `field`, against floating point
 python bench/fuzz.py --pairs 2000 --engine             plans with reshapes, cuts, masks, lookups, shards
+python bench/fuzz.py --tampered 500 --write         changed bundles of the newer kinds, into docs/fuzz.md
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.fuzz import fields, run
+from bench.schedules import put
+from tests.fuzz import fields, run, tampering
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "fuzz.md"
 
 
 def main() -> None:
@@ -31,7 +35,15 @@ def main() -> None:
     )
     parser.add_argument("--engine", action="store_true", help="whole plans: engine, solver, checker")
     parser.add_argument("--field", action="store_true", help="the law `field`: both normal forms, and floats")
+    parser.add_argument("--tampered", type=int, default=0, help="changed bundles of each of the newer kinds")
+    parser.add_argument("--write", action="store_true", help="put the table of --tampered into docs/fuzz.md")
     options = parser.parse_args()
+    if options.tampered:
+        changed = tampering.run(options.tampered, options.seed)
+        print("\n".join([*changed.rows(), *changed.false]))
+        if options.write:
+            PAGE.write_text(put(PAGE.read_text("utf-8"), "tampered", list(changed.rows())), "utf-8")
+        sys.exit(bool(changed.false))
     if options.field:
         found = fields.run(options.pairs, options.seed)
         print(found.table())

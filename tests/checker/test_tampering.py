@@ -58,8 +58,11 @@ Change = Callable[[Bundle, Random], Any]
 
 @cache
 def emitted(name: str) -> Bundle:
+    return proved({**BUILDERS, "dispatch": dispatch, "slices": dense}[name]())
+
+
+def proved(plan: Plan) -> Bundle:
     """What the engine proves of a small plan; an output without a proof has no place in this test."""
-    plan: Plan = {**BUILDERS, "dispatch": dispatch, "slices": dense}[name]()
     engine = Engine(plan, Cores())
     engine.relate()
     claims = [fact for facts in engine.claims() for fact in facts]
