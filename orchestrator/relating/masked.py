@@ -225,21 +225,12 @@ class DeepMatcher:
                 ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
             )
         elif op.name in ELEMENTWISE:
-            self._scale(op, ins, at, ranges, cone)
+            numbers = [self.model.literal((self._related(v, at, ranges) or (v, at))[0]) for v in ins]
+            cone.scale *= _factor(op, numbers)
             for v in ins:
                 self._open(v, at, ranges, cone, stop=stop)
         else:
             self._move(ref, at, ranges, cone, stop)
-
-    def _scale(self, op: Op, ins: Sequence[str], at: Loose, ranges: Mapping[str, Range], cone: Cone) -> None:
-        """Numbers that an op multiplies by, or divides by, are factors of a guess."""
-        if op.type.sort != "Real" or op.name not in ("multiply", "divide"):
-            return
-        for i, v in enumerate(ins):
-            target = self._related(v, at, ranges) or (v, at)
-            value = self.model.literal(target[0])
-            if isinstance(value, Fraction) and value:
-                cone.scale *= 1 / value if i and op.name == "divide" else value
 
     def _open_all(self, ref: str, cone: Cone) -> None:
         """Open the cone of a member on another class without following indices."""
@@ -365,6 +356,16 @@ def _turns(model: Model, opened: frozenset[Ref]) -> bool:
     """May the sign of a number change in a cone, as in a logit that is subtracted from a logarithm?"""
     ops = [model.op(t) for t in opened]
     return any(op is not None and op.name in SIGNED and op.type.sort == "Real" for op in ops)
+
+
+def _factor(op: Op, values: Sequence[object]) -> Fraction:
+    """What an op multiplies by, as far as its operands are numbers: a factor of what it is a part of."""
+    factor = Fraction(1)
+    if op.type.sort == "Real" and op.name in ("multiply", "divide"):
+        for i, value in enumerate(values):
+            if isinstance(value, Fraction) and value:
+                factor *= 1 / value if i and op.name == "divide" else value
+    return factor
 
 
 def _positions(

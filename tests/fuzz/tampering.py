@@ -168,9 +168,13 @@ def _words(document: Any) -> list[str]:
 
 
 def meaning(plan: dict[str, Any]) -> Any:
-    """What of a plan file the claim is about: no provenance, and rendezvous by order of first occurrence."""
+    """What of a plan file the claim is about: no provenance, rendezvous by order of first occurrence, and of
+    functions no names of results, which calls take by position."""
     found = {k: v for k, v in plan.items() if k not in ("name", "provenance", "sources")}
     found = copy.deepcopy(found)
+    for function in found.get("functions", {}).values():
+        for body in (function["specification"], *function["classes"].values()):
+            body["outputs"] = [value for _, value in body["outputs"]]
     numbers: dict[tuple[bool, int], int] = {}
     for _, body in _programs(found):
         for op in body["ops"]:
