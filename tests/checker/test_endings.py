@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 from collections.abc import Callable
 
 import click
@@ -67,3 +69,14 @@ def test_both_sides_of_the_wall_mean_the_same_by_their_codes() -> None:
     for name in ("FAILED", "INTERRUPTED", "PIPE_CLOSED", "TERMINATED"):
         assert getattr(endings, name) == getattr(theirs, name)
     assert run(lambda: None, "--version").stdout == f"tv-try, TrainVerify {VERSION}\n"
+
+
+def test_python_is_prepared_for_a_whole_bundle() -> None:
+    """Rare collections, and calls as deep as a sum of a thousand summands: but not so deep that C's stack ends."""
+    threshold, frames = gc.get_threshold(), sys.getrecursionlimit()
+    try:
+        endings.prepare()
+        assert gc.get_threshold() == (100_000, 20, 100) and sys.getrecursionlimit() == 5_000
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setrecursionlimit(frames)
