@@ -72,7 +72,7 @@ def test_both_sides_of_the_wall_mean_the_same_by_their_codes() -> None:
 
 
 def test_python_is_prepared_for_a_whole_bundle() -> None:
-    """Rare collections, and calls as deep as a sum of a thousand summands: but not so deep that C's stack ends."""
+    """Rare collections, and calls as deep as a sum of a thousand summands, within C's stack."""
     threshold, frames = gc.get_threshold(), sys.getrecursionlimit()
     try:
         endings.prepare()
