@@ -101,6 +101,8 @@ class Ledger:
             number = self._known[fact]
             if recipe is not None and self.recipes.get(number) == LayoutRecipe():
                 self.recipes[number] = recipe  # a claim, for which a way was found since
+            if relates and number not in self.by_lhs.get(fact.lhs, ()):
+                self.relate_by(number)
             return number
         number = len(self.facts)
         self.facts.append(fact)

@@ -53,6 +53,9 @@ class Guess:
     spec: str
     out: tuple[Affine, ...]
     opened: frozenset[Ref]
+    #: The product of the numbers that scale what is opened of the specification.
+    scale: Fraction
+    scale: Fraction
 
 
 class DeepMatcher:
@@ -83,9 +86,9 @@ class DeepMatcher:
     def _first_proved(
         self, ref: Ref, cell: Cell, opened: frozenset[Ref], scale: Fraction, guesses: Sequence[Guess]
     ) -> int | None:
-        for coef, guess in itertools.product(dict.fromkeys((Fraction(1), Fraction(-1), scale)), guesses):
-            if coef == -1 != scale and not _turns(self.model, opened | guess.opened):
-                continue
+        turning = [g for g in guesses if _turns(self.model, opened | g.opened)]
+        tries = [(Fraction(1), g) for g in guesses] + [(Fraction(-1), g) for g in turning]
+        for coef, guess in dict.fromkeys(tries + [(scale / g.scale, g) for g in guesses]):
             fact = make_fact(self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, coef)
             number = self._guess(fact, opened | guess.opened)
             if self.k.tries.left and self.prove(number):
@@ -103,12 +106,18 @@ class DeepMatcher:
         sort = self.model.tensors.type(ref).sort
         near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
         # A mask as numbers is one op further away.
-        near += [c for s in near for c in self._reading(s) if self.model.ops[c].name == "convert"]
+        near += [c for s in near for c in self._reading(s) if self._numbers(c)]
         guesses: list[Guess] = []
         for spec in dict.fromkeys(near):
             if self.model.ops[spec].type.sort == sort and self.k.tries.left:
                 guesses += self._solve(spec, atoms, cone, index, ranges)
         return frozenset(cone.opened), cone.scale, guesses
+
+    def _numbers(self, spec: str) -> bool:
+        """Is it a mask as numbers, or a number where a mask holds and another elsewhere?"""
+        values = [self.model.literal(v) for v in self.model.operands(spec)[1:]]
+        name = self.model.ops[spec].name
+        return name == "convert" or (name == "select" and all(isinstance(v, Fraction) for v in values))
 
     def propose(self, facts: list[Fact]) -> bool:
         """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
@@ -225,8 +234,7 @@ class DeepMatcher:
                 ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
             )
         elif op.name in ELEMENTWISE:
-            numbers = [self.model.literal((self._related(v, at, ranges) or (v, at))[0]) for v in ins]
-            cone.scale *= _factor(op, numbers)
+            cone.scale *= _factor(op, [self._number(v, at, ranges) for v in ins])
             for v in ins:
                 self._open(v, at, ranges, cone, stop=stop)
         else:
@@ -256,6 +264,15 @@ class DeepMatcher:
             raise Unrelated(ref)
         cone.scale *= scale
         self._open(current, tuple(index), ranges, cone, stop=stop)
+
+    def _number(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> object:
+        """The number that an element is, if it is one."""
+        try:
+            reading = self.k.read(ref, [f for f in at if f is not None], ranges) if None not in at else None
+        except Unrelated:
+            reading = None
+        value = self.model.literal(ref if reading is None else reading.target)
+        return value * reading.coef if reading is not None and isinstance(value, Fraction) else value
 
     def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
         """The atom element behind a related element."""
@@ -335,7 +352,7 @@ class DeepMatcher:
                     and f.interval(ranges)[1] < hi
                     for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
                 ):
-                    guesses.append(Guess(spec, out, frozenset(mine.opened)))
+                    guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
         return guesses
 
     def _match(self, mine: Cone, theirs: Cone) -> dict[str, Affine] | None:
@@ -361,6 +378,9 @@ def _turns(model: Model, opened: frozenset[Ref]) -> bool:
 def _factor(op: Op, values: Sequence[object]) -> Fraction:
     """What an op multiplies by, as far as its operands are numbers: a factor of what it is a part of."""
     factor = Fraction(1)
+    if op.type.sort == "Real" and op.name == "select":
+        some = [v for v in values[1:] if v != 0]
+        return some[0] if len(some) == 1 and isinstance(some[0], Fraction) else factor
     if op.type.sort == "Real" and op.name in ("multiply", "divide"):
         for i, value in enumerate(values):
             if isinstance(value, Fraction) and value:
