@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
-from certificates.proof.facts import Fact, Reduced, Ref
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable
@@ -162,6 +162,9 @@ class Candidates:
         if not targets:
             return []
         pools = [self.readers(op.name, t) for t in targets]
+        owner = split_ref(ref)[0]
+        places = [cell.at[f"{owner}.{name}"] for name, _ in pattern.summed]
+        summed = frozenset(s for place in places for s in place.symbols)
         out = []
         for spec in dict.fromkeys(pools[0]):
             if spec == ref or not all(spec in pool for pool in pools[1:]):
@@ -174,7 +177,8 @@ class Candidates:
                 orders.append(tuple(reversed(orders[0])))
             for order in orders:
                 found = self.match(spec, op, [operands[i] for i in order], cell)
-                if found is not None:
+                # A sum of elements of which each is of another result is none of these results.
+                if found is not None and not any(summed.intersection(f.symbols) for f in found.out):
                     out.append(found)
                     break
         if op.name in ("maximum", "minimum") or (op.name == "reduce" and op.text("kind") != "add"):

@@ -53,8 +53,6 @@ class Guess:
     spec: str
     out: tuple[Affine, ...]
     opened: frozenset[Ref]
-    #: The product of the numbers that scale what is opened of the specification.
-    scale: Fraction
     scale: Fraction
 
 
