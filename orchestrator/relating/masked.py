@@ -9,7 +9,7 @@ proved.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -21,10 +21,10 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable, explore
+from ..cells import Cell, Cut, Digits, Unfollowable, explore, within
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
-from .solving_facts import make_fact
+from .solving_facts import fold, make_fact
 from .tries import IN_A_FILE
 
 #: An index with ``None`` where a coordinate is an integer element, so not affine.
@@ -106,9 +106,12 @@ class DeepMatcher:
         # A mask as numbers is one op further away.
         near += [c for s in near for c in self._reading(s) if self._numbers(c)]
         guesses: list[Guess] = []
+        splits: list[Cut] = []
         for spec in dict.fromkeys(near):
             if self.model.ops[spec].type.sort == sort and self.k.tries.left:
-                guesses += self._solve(spec, atoms, cone, index, ranges)
+                guesses += self._solve(spec, atoms, cone, index, ranges, splits)
+        if not guesses and splits:
+            raise splits[0]
         return frozenset(cone.opened), cone.scale, guesses
 
     def _numbers(self, spec: str) -> bool:
@@ -290,7 +293,7 @@ class DeepMatcher:
                 if target is not None and len(form.terms) == 1 and form.terms[0][1] == 1
             }
             loose = tuple(
-                form.substitute(values) if set(form.symbols) <= set(values) else None
+                fold(form.substitute(values), ranges) if set(form.symbols) <= set(values) else None
                 for form in fact.rhs_index
             )
             return fact.rhs, loose
@@ -317,9 +320,18 @@ class DeepMatcher:
         return self._readers.get(target, [])
 
     def _solve(
-        self, spec: str, atoms: set[Ref], cone: Cone, index: Sequence[Affine], ranges: Mapping[str, Range]
+        self,
+        spec: str,
+        atoms: set[Ref],
+        cone: Cone,
+        index: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        splits: list[Cut],
     ) -> list[Guess]:
-        """The index at which a specification op reads the same elements as a cone."""
+        """The index at which a specification op reads the same elements as a cone.
+
+        If it does so on some ranks only, the split that tells them apart is added to ``splits``.
+        """
         whole = self.k.full_index(spec)
 
         def compute(cell: Cell) -> Cone:
@@ -338,7 +350,9 @@ class DeepMatcher:
             return []
         guesses = []
         for cell, mine in parts:
-            known = self._match(mine, cone) if {t for t, _ in mine.reads} <= atoms else None
+            known = None
+            if {t for t, _ in mine.reads} <= atoms:
+                known = _match(mine, cone, ranges, splits)
             if known is None:
                 continue
             symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
@@ -352,19 +366,6 @@ class DeepMatcher:
                 ):
                     guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
         return guesses
-
-    def _match(self, mine: Cone, theirs: Cone) -> dict[str, Affine] | None:
-        """Values of the specification's index symbols under which each of its reads is one of the cone's."""
-        known: dict[str, Affine] = {}
-        for target, loose in mine.reads:
-            for other, at in theirs.reads:
-                trial = dict(known)
-                if other == target and _unify(loose, at, trial):
-                    known = trial
-                    break
-            else:
-                return None
-        return known
 
 
 def _turns(model: Model, opened: frozenset[Ref]) -> bool:
@@ -398,6 +399,36 @@ def _positions(
     offsets = sorted(cone.offsets, key=str)[:MAX_OFFSETS]
     moved = [f + offset for f in index if not f.is_const for offset in (Affine(), *offsets)]
     return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
+
+
+def _match(
+    mine: Cone, theirs: Cone, ranges: Mapping[str, Range], splits: list[Cut]
+) -> dict[str, Affine] | None:
+    """Values of the specification's index symbols under which each of its reads is one of the cone's."""
+    known: dict[str, Affine] = {}
+    for target, loose in mine.reads:
+        for other, at in theirs.reads:
+            trial = dict(known)
+            if other == target and _unify(loose, at, trial):
+                known = trial
+                break
+        else:
+            splits += [c for other, at in theirs.reads if other == target for c in _apart(loose, at, ranges)]
+            return None
+    return known
+
+
+def _apart(mine: Loose, theirs: Loose, ranges: Mapping[str, Range]) -> Iterator[Cut]:
+    """Where a coordinate that is a number on one side becomes it on the other, as on the rank that has it."""
+    for form, target in zip(mine, theirs, strict=True):
+        if form is None or target is None or not form.is_const or target.is_const:
+            continue
+        try:
+            within(target - form, 0, 1, ranges)
+        except Cut as split:
+            yield split
+        except Unfollowable:
+            continue
 
 
 def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
