@@ -233,13 +233,34 @@ class Expansion:
 
         def product(values: Mapping[str, Affine], inner: Mapping[str, Range]) -> Sum:
             place = known | {name: values[symbol] for name, symbol in bound.items()}
-            parts = [
-                self.element(v, (*at[:mesh], *(place[n] for n in names)), inner, stops)
-                for v, names in zip(ins, pattern.operands, strict=True)
-            ]
-            return self._combined(ref, parts)
+            there = [(*at[:mesh], *(place[n] for n in names)) for names in pattern.operands]
+            if op.name in ("multiply", "dot_general"):
+                return multiplied(*self._factors(ins, there, inner, stops))
+            return self._combined(
+                ref, [self.element(v, i, inner, stops) for v, i in zip(ins, there, strict=True)]
+            )
 
         return self._over({bound[n]: (0, size) for n, size in pattern.summed}, ranges, product)
+
+    def _factors(
+        self, refs: Sequence[str], places: Sequence[Forms], ranges: Mapping[str, Range],
+        stops: Callable[[str], bool],
+    ) -> list[Sum]:  # fmt: skip
+        """Elements that are multiplied; what stands beside a zero is read as it is."""
+        found: list[Sum | None] = []
+        trouble: Exception | None = None
+        for ref, at in zip(refs, places, strict=True):
+            try:
+                found.append(self.element(ref, at, ranges, stops))
+            except (Alien, Unrelated) as error:
+                found.append(None)
+                trouble = error
+        if trouble is not None and not any(f is not None and not any(t.coef for t in f) for f in found):
+            raise trouble
+        unread = [Trace(uses=(Use(ref, at),)) for ref, at in zip(refs, places, strict=True)]
+        return [
+            [Term(Fraction(1), (), {}, u)] if f is None else f for u, f in zip(unread, found, strict=True)
+        ]
 
     def _inner(self, ref: str, at: Forms, ranges: Mapping[str, Range], stops: Callable[[str], bool]) -> Sum:
         """A member of a maximum: one product, without a sum."""
@@ -265,7 +286,7 @@ class Expansion:
                 return added(parts[0], [t.scaled(minus) for t in parts[1]])
             case "negate":
                 return [t.scaled(minus) for t in parts[0]]
-            case "multiply" | "and" | "dot_general":
+            case "and":
                 return multiplied(*parts)
             case "divide":
                 return multiplied(parts[0], applied("recip", parts[1:]))
