@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
@@ -204,7 +205,9 @@ class Candidates:
             return None
         parts = list(zip(self.model.operands(spec), pattern.operands, operands, strict=True))
         numbers = {i for i, o in enumerate(operands) if self.model.literal(o.reading.target) is not None}
-        placed = self._placed([(i, p) for i, p in enumerate(parts) if i not in numbers], {}, cell.ranges)
+        like_plan = {name.rpartition(".")[2]: form for name, form in cell.at.items()}
+        read = [(i, p) for i, p in enumerate(parts) if i not in numbers]
+        placed = self._placed(read, {}, cell.ranges, like_plan)
         if placed is None:
             return None
         known, factors = placed
@@ -325,6 +328,7 @@ class Candidates:
         parts: Sequence[tuple[int, tuple[str, tuple[str, ...], Operand]]],
         known: Mapping[str, Affine],
         ranges: Mapping[str, Range],
+        like: Mapping[str, Affine],
     ) -> tuple[dict[str, Affine], dict[int, Fraction | None]] | None:
         """Variables under which all operands are what the specification reads, and their factors.
 
@@ -333,8 +337,8 @@ class Candidates:
         if not parts:
             return dict(known), {}
         (i, (v, names, operand)), *rest = parts
-        for coef, more in self.solutions(v, names, operand.reading, known, ranges):
-            found = self._placed(rest, more, ranges)
+        for coef, more in self.solutions(v, names, operand.reading, known, ranges, like):
+            found = self._placed(rest, more, ranges, like)
             if found is not None:
                 found[1][i] = operand.coef / coef
                 return found
@@ -347,8 +351,12 @@ class Candidates:
         reading: Reading,
         known: Mapping[str, Affine],
         ranges: Mapping[str, Range],
+        like: Mapping[str, Affine] = MappingProxyType({}),
     ) -> Iterator[tuple[Fraction, dict[str, Affine]]]:
-        """For each place of an operand: the specification's own factor, the variables that it determines."""
+        """For each place of an operand: the specification's own factor, the variables that it determines.
+
+        An element that is there many times, as a sum of two positions is, is read first where ``like`` says.
+        """
         if ref == reading.target and not self.k.repeats(ref):
             trial = dict(known)
             if _assign(trial, zip(names, reading.at, strict=True)):
@@ -360,7 +368,8 @@ class Candidates:
             fact = self.k.facts[number]
             if fact.rhs != reading.target:
                 continue
-            values = solve(fact.rhs_index, fact.ranges, reading.at, ranges)
+            values = _as_there(fact, dict(zip(names, fact.lhs_index, strict=True)), reading.at, ranges, like)
+            values = values or solve(fact.rhs_index, fact.ranges, reading.at, ranges)
             if values is None:
                 continue
             fixed = {s for f in fact.rhs_index for s in f.symbols}
@@ -400,6 +409,35 @@ def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
             return branches[0] if branches else Fraction(1)
         case _:
             return Fraction(1) if all(f in (None, Fraction(1)) for f in factors) else None
+
+
+def _as_there(
+    fact: Fact,
+    names: Mapping[str, Affine],
+    index: Sequence[Affine],
+    ranges: Mapping[str, Range],
+    like: Mapping[str, Affine],
+) -> dict[str, Affine] | None:
+    """The symbols of a fact at the coordinates of ``like``, if it has the element there and elsewhere too."""
+    if not any(len(f.terms) > 1 and len({c for _, c in f.terms}) < len(f.terms) for f in fact.rhs_index):
+        return None
+    values = {
+        form.symbols[0]: like[name]
+        for name, form in names.items()
+        if form.symbols
+        and form == Affine.symbol(form.symbols[0])
+        and name in like
+        and set(like[name].symbols) <= ranges.keys()
+    }
+    if values.keys() != fact.ranges.keys() or any(
+        form.substitute(values) != target for form, target in zip(fact.rhs_index, index, strict=True)
+    ):
+        return None
+    for s, (lo, hi) in fact.ranges.items():
+        first, last = values[s].interval(ranges)
+        if first < lo or last >= hi:
+            return None
+    return values
 
 
 def _assign(known: dict[str, Affine], pairs: Iterable[tuple[str, Affine]]) -> bool:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from certificates.proof.facts import Fact, Reduced
 from certificates.proof.stages import AlgebraStage, Elem, Tree
 from smtlib_emit.algebra import AlgebraText
+from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
 Variable = tuple[str, int]
@@ -100,14 +101,18 @@ class Measurer(AlgebraText):
 
     def measure(self, e: Elem) -> Measure:
         """Measure of an element after substitution of definitions and hypotheses."""
-        if self.model.literal(e.ref) is not None:
-            return Measure()
-        if self.defined(e):
-            return self._definition(e)
-        other = self.substitute(e)
-        if other is not None:
-            return self.measure(other)
-        return Measure(Counter(), self.variables(e))
+        gone = set[Elem]()
+        while self.model.literal(e.ref) is None:
+            if self.defined(e):
+                return self._definition(e)
+            other = self.substitute(e)
+            if other is None:
+                return Measure(Counter(), self.variables(e))
+            gone.add(e)
+            if other in gone:
+                raise NoDefinition(f"{e.ref}: an element that is known as itself only")
+            e = other
+        return Measure()
 
     def _definition(self, e: Elem) -> Measure:
         start = self.next

@@ -1,8 +1,8 @@
 """Cross-entropy and mean squared error, by their defining formulas.
 
-The ops are chosen so that a plain ``cross_entropy`` and one that is cut along the classes, DTensor's or written
-by hand, have the same tensors: amax, subtract, exp, sum, log, subtract, gather, negate, select, sum, divide; and
-backward a mask at the label times a row, the softmax times that row, their sum.
+The ops are chosen so that a plain ``cross_entropy`` and one that is cut along the classes, DTensor's or
+written by hand, have the same tensors: amax, subtract, exp, sum, log, subtract, gather, negate, select, sum,
+divide; and backward a mask at the label times a row, the softmax times that row, their sum.
 """
 
 from __future__ import annotations
