@@ -1,8 +1,7 @@
 """Cross-entropy and mean squared error, by their defining formulas.
 
-The ops are chosen so that a plain ``cross_entropy`` and one that is cut along the classes, DTensor's or
-written by hand, have the same tensors: amax, subtract, exp, sum, log, subtract, gather, negate, select, sum,
-divide; and backward a mask at the label times a row, the softmax times that row, their sum.
+The ops are chosen so that a plain ``cross_entropy`` and DTensor's ``loss_parallel``, which is written in
+Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate, select, sum, divide.
 """
 
 from __future__ import annotations
@@ -27,12 +26,15 @@ def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Valu
 
     When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0
     elsewhere: its sum is ``-w``, because the kernel requires every label to be a class or to be ignored (then
-    ``w`` is 0). So the result is ``g + exp(out) * w``.
+    ``w`` is 0). So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as
+    ``loss_parallel`` has it.
     """
     powers, dtype, axis = c.b.unary("exponential", out), c.out[0].dtype, axis_of(dim, len(out.shape))
     if grad.name in c.one_hot_rows and axis == 1:
-        row = c.one_hot_rows[grad.name]
-        return c.value(c.b.binary("add", grad, c.b.binary("multiply", powers, row)), dtype)
+        one_hot, row = c.one_hot_rows[grad.name]
+        if one_hot is None:
+            return c.value(c.b.binary("add", grad, c.b.binary("multiply", powers, row)), dtype)
+        return c.value(c.b.binary("multiply", c.b.binary("add", one_hot, powers), row), dtype)
     total = c.b.reduce(grad, (axis,), "add", keepdim=True)
     return c.value(c.b.binary("subtract", grad, c.b.binary("multiply", powers, total)), dtype)
 
@@ -94,9 +96,14 @@ def _nll_backward(
     row = row if factor is None else c.b.binary("multiply", row, factor)
     row = c.b.reshape(row, (*counted.shape, 1))
     here = c.b.compare("EQ", c.b.iota(1, x.shape, safe.dtype), c.b.insert(safe, 1, x.shape[1]))
-    mask = c.b.convert(here, x.dtype)
-    result = c.b.binary("multiply", mask, c.b.expand(c.b.unary("negate", row), mask.shape))
-    c.one_hot_rows[result.name] = row
+    if reduction == _NONE:
+        mask = c.b.convert(here, x.dtype)
+        result = c.b.binary("multiply", mask, c.b.expand(c.b.unary("negate", row), x.shape))
+        c.one_hot_rows[result.name] = (None, row)
+        return c.b.reshape(result, shape)
+    one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
+    result = c.b.binary("multiply", one_hot, row)
+    c.one_hot_rows[result.name] = (one_hot, row)
     return c.b.reshape(result, shape)
 
 

@@ -31,9 +31,20 @@ def test_nll_of_something_else_than_log_softmax(agrees) -> None:
     agrees(gradient(lambda a, t: F.nll_loss(a * 2, t)), x, labels)
 
 
-def test_the_gradient_is_a_mask_at_the_label_and_the_softmax_each_times_the_row(lowered) -> None:
-    """A mask times a row is what a look-up written by hand has: the prover compares the two."""
+def test_the_gradient_has_the_structure_of_loss_parallel(lowered) -> None:
     program = lowered(gradient(lambda a, t: F.cross_entropy(a, t)), x, labels)
+    by_name = {d.out: d for d in program.drafts}
+    product = by_name[program.outputs["y1"]]
+    total = by_name[product.ins[0]]
+    assert (product.name, total.name) == ("multiply", "add")
+    assert [by_name[v].name for v in total.ins] == ["select", "exponential"]
+
+
+def test_with_a_weight_for_each_row_the_label_and_the_softmax_stay_apart(lowered) -> None:
+    """A mask times a row is what a look-up written by hand has: the prover compares the two."""
+    weights = torch.randn(5, dtype=torch.float64)
+    loss = gradient(lambda a, t, w: (F.cross_entropy(a, t, reduction="none") * w).sum())
+    program = lowered(loss, x, labels, weights)
     by_name = {d.out: d for d in program.drafts}
     total = by_name[program.outputs["y1"]]
     label, softmax = (by_name[v] for v in total.ins)
