@@ -32,8 +32,6 @@ def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Valu
     powers, dtype, axis = c.b.unary("exponential", out), c.out[0].dtype, axis_of(dim, len(out.shape))
     if grad.name in c.one_hot_rows and axis == 1:
         one_hot, row = c.one_hot_rows[grad.name]
-        if one_hot is None:
-            return c.value(c.b.binary("add", grad, c.b.binary("multiply", powers, row)), dtype)
         return c.value(c.b.binary("multiply", c.b.binary("add", one_hot, powers), row), dtype)
     total = c.b.reduce(grad, (axis,), "add", keepdim=True)
     return c.value(c.b.binary("subtract", grad, c.b.binary("multiply", powers, total)), dtype)
@@ -96,11 +94,6 @@ def _nll_backward(
     row = row if factor is None else c.b.binary("multiply", row, factor)
     row = c.b.reshape(row, (*counted.shape, 1))
     here = c.b.compare("EQ", c.b.iota(1, x.shape, safe.dtype), c.b.insert(safe, 1, x.shape[1]))
-    if reduction == _NONE:
-        mask = c.b.convert(here, x.dtype)
-        result = c.b.binary("multiply", mask, c.b.expand(c.b.unary("negate", row), x.shape))
-        c.one_hot_rows[result.name] = (None, row)
-        return c.b.reshape(result, shape)
     one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
     result = c.b.binary("multiply", one_hot, row)
     c.one_hot_rows[result.name] = (one_hot, row)

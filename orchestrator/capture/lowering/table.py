@@ -85,8 +85,8 @@ class Context:
     op: str = ""
     #: Saved attention weights by the kernel's two outputs, see :mod:`.attention`.
     attention: dict[tuple[str, str], Attention] = field(default_factory=dict)
-    #: One-hot, if it is kept apart, and row factor of a cross-entropy gradient, see :mod:`.losses`.
-    one_hot_rows: dict[str, tuple[Value | None, Value]] = field(default_factory=dict)
+    #: One-hot and row factor of a cross-entropy gradient, see :mod:`.losses`.
+    one_hot_rows: dict[str, tuple[Value, Value]] = field(default_factory=dict)
     #: By the name of an integer tensor the axis along which all its elements differ, see :mod:`.choosing`.
     distinct: dict[str, int] = field(default_factory=dict)
     #: By the name of a value what is taken for granted of PyTorch where an output depends on it.

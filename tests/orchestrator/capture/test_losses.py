@@ -40,19 +40,6 @@ def test_the_gradient_has_the_structure_of_loss_parallel(lowered) -> None:
     assert [by_name[v].name for v in total.ins] == ["select", "exponential"]
 
 
-def test_with_a_weight_for_each_row_the_label_and_the_softmax_stay_apart(lowered) -> None:
-    """A mask times a row is what a look-up written by hand has: the prover compares the two."""
-    weights = torch.randn(5, dtype=torch.float64)
-    loss = gradient(lambda a, t, w: (F.cross_entropy(a, t, reduction="none") * w).sum())
-    program = lowered(loss, x, labels, weights)
-    by_name = {d.out: d for d in program.drafts}
-    total = by_name[program.outputs["y1"]]
-    label, softmax = (by_name[v] for v in total.ins)
-    assert (total.name, label.name, softmax.name) == ("add", "multiply", "multiply")
-    assert by_name[label.ins[0]].name == "convert"
-    assert by_name[softmax.ins[0]].name == "exponential"
-
-
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_mean_squared_error(agrees, reduction) -> None:
     agrees(gradient(lambda a, b: F.mse_loss(a, b, reduction=reduction)), x, torch.randn_like(x))
