@@ -16,13 +16,14 @@ from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
+from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Digits, Unfollowable
 from .access import COMMUTATIVE, Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import Instance, Pair, Use
-from .solving_facts import solve
+from .solving_facts import as_there, solve
 
 Forms = tuple[Affine, ...]
 
@@ -217,10 +218,12 @@ class Candidates:
         for i in sorted(numbers):
             v, names, operand = parts[i]
             try:
-                factors[i] = self._of_numbers(operand, self.k.read(v, [known[n] for n in names], cell.ranges))
+                factors[i] = _of_numbers(
+                    self.model, operand, self.k.read(v, [known[n] for n in names], cell.ranges)
+                )
             except Unrelated:
                 return None
-        zero = self._vanishes(op, operands)
+        zero = _vanishes(self.model, op, operands)
         coef = combine(op.name, [factors[i] for i in range(len(parts))]) or (Fraction(1) if zero else None)
         if coef is None:
             return None
@@ -284,22 +287,6 @@ class Candidates:
             if lo < 0 or hi >= size:
                 return False
         return True
-
-    def _vanishes(self, op: Op, operands: Sequence[Operand]) -> bool:
-        """Whether a product is one with zero, or a sum one of zeros."""
-        sums = op.name == "reduce" and op.text("kind") == "add"
-        products = {"multiply": operands, "dot_general": operands, "divide": operands[:1]}
-        factors = operands if sums else products.get(op.name, ())
-        return any(self.model.literal(o.reading.target) == 0 for o in factors)
-
-    def _of_numbers(self, operand: Operand, there: Reading) -> Fraction | None:
-        """The factor between numbers, ``None`` if they are equal zeros or words; else ``Unrelated``."""
-        literal, value = self.model.literal(operand.reading.target), self.model.literal(there.target)
-        if isinstance(literal, Fraction) and isinstance(value, Fraction) and literal and value:
-            return operand.coef * literal / (there.coef * value)
-        if value is None or literal != value:
-            raise Unrelated(there.target)
-        return None
 
     def with_summand(
         self,
@@ -368,7 +355,7 @@ class Candidates:
             fact = self.k.facts[number]
             if fact.rhs != reading.target:
                 continue
-            values = _as_there(fact, dict(zip(names, fact.lhs_index, strict=True)), reading.at, ranges, like)
+            values = as_there(fact, dict(zip(names, fact.lhs_index, strict=True)), reading.at, ranges, like)
             values = values or solve(fact.rhs_index, fact.ranges, reading.at, ranges)
             if values is None:
                 continue
@@ -381,6 +368,24 @@ class Candidates:
             trial = dict(known)
             if _assign(trial, pairs):
                 yield fact.coef, trial
+
+
+def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:
+    """Whether a product is one with zero, or a sum one of zeros."""
+    sums = op.name == "reduce" and op.text("kind") == "add"
+    products = {"multiply": operands, "dot_general": operands, "divide": operands[:1]}
+    factors = operands if sums else products.get(op.name, ())
+    return any(model.literal(o.reading.target) == 0 for o in factors)
+
+
+def _of_numbers(model: Model, operand: Operand, there: Reading) -> Fraction | None:
+    """The factor between numbers, ``None`` if they are equal zeros or words; else ``Unrelated``."""
+    literal, value = model.literal(operand.reading.target), model.literal(there.target)
+    if isinstance(literal, Fraction) and isinstance(value, Fraction) and literal and value:
+        return operand.coef * literal / (there.coef * value)
+    if value is None or literal != value:
+        raise Unrelated(there.target)
+    return None
 
 
 def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
@@ -409,35 +414,6 @@ def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
             return branches[0] if branches else Fraction(1)
         case _:
             return Fraction(1) if all(f in (None, Fraction(1)) for f in factors) else None
-
-
-def _as_there(
-    fact: Fact,
-    names: Mapping[str, Affine],
-    index: Sequence[Affine],
-    ranges: Mapping[str, Range],
-    like: Mapping[str, Affine],
-) -> dict[str, Affine] | None:
-    """The symbols of a fact at the coordinates of ``like``, if it has the element there and elsewhere too."""
-    if not any(len(f.terms) > 1 and len({c for _, c in f.terms}) < len(f.terms) for f in fact.rhs_index):
-        return None
-    values = {
-        form.symbols[0]: like[name]
-        for name, form in names.items()
-        if form.symbols
-        and form == Affine.symbol(form.symbols[0])
-        and name in like
-        and set(like[name].symbols) <= ranges.keys()
-    }
-    if values.keys() != fact.ranges.keys() or any(
-        form.substitute(values) != target for form, target in zip(fact.rhs_index, index, strict=True)
-    ):
-        return None
-    for s, (lo, hi) in fact.ranges.items():
-        first, last = values[s].interval(ranges)
-        if first < lo or last >= hi:
-            return None
-    return values
 
 
 def _assign(known: dict[str, Affine], pairs: Iterable[tuple[str, Affine]]) -> bool:

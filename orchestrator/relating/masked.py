@@ -103,7 +103,7 @@ class DeepMatcher:
         sort = self.model.tensors.type(ref).sort
         near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
         # A mask as numbers is one op further away.
-        near += [c for s in near for c in self._reading(s) if self._numbers(c)]
+        near += [c for s in near for c in self._reading(s) if _are_numbers(self.model, c)]
         guesses: list[Guess] = []
         splits: list[Cut] = []
         for spec in dict.fromkeys(near):
@@ -112,12 +112,6 @@ class DeepMatcher:
         if not guesses and splits:
             raise splits[0]
         return frozenset(cone.opened), cone.scale, guesses
-
-    def _numbers(self, spec: str) -> bool:
-        """Is it a mask as numbers, or a number where a mask holds and another elsewhere?"""
-        values = [self.model.literal(v) for v in self.model.operands(spec)[1:]]
-        name = self.model.ops[spec].name
-        return name == "convert" or (name == "select" and all(isinstance(v, Fraction) for v in values))
 
     def propose(self, facts: list[Fact]) -> bool:
         """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
@@ -234,7 +228,7 @@ class DeepMatcher:
                 ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
             )
         elif op.name in ELEMENTWISE:
-            cone.scale *= _factor(op, [self._number(v, at, ranges) for v in ins])
+            cone.scale *= _factor(op, [_number(self.k, v, at, ranges) for v in ins])
             for v in ins:
                 self._open(v, at, ranges, cone, stop=stop)
         else:
@@ -264,15 +258,6 @@ class DeepMatcher:
             raise Unrelated(ref)
         cone.scale *= scale
         self._open(current, tuple(index), ranges, cone, stop=stop)
-
-    def _number(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> object:
-        """The number that an element is, if it is one."""
-        try:
-            reading = self.k.read(ref, [f for f in at if f is not None], ranges) if None not in at else None
-        except Unrelated:
-            reading = None
-        value = self.model.literal(ref if reading is None else reading.target)
-        return value * reading.coef if reading is not None and isinstance(value, Fraction) else value
 
     def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
         """The atom element behind a related element."""
@@ -365,6 +350,23 @@ class DeepMatcher:
                 ):
                     guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
         return guesses
+
+
+def _are_numbers(model: Model, spec: str) -> bool:
+    """Is it a mask as numbers, or a number where a mask holds and another elsewhere?"""
+    values = [model.literal(v) for v in model.operands(spec)[1:]]
+    name = model.ops[spec].name
+    return name == "convert" or (name == "select" and all(isinstance(v, Fraction) for v in values))
+
+
+def _number(known: Knowledge, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> object:
+    """The number that an element is, if it is one."""
+    try:
+        reading = known.read(ref, [f for f in at if f is not None], ranges) if None not in at else None
+    except Unrelated:
+        reading = None
+    value = known.model.literal(ref if reading is None else reading.target)
+    return value * reading.coef if reading is not None and isinstance(value, Fraction) else value
 
 
 def _turns(model: Model, opened: frozenset[Ref]) -> bool:

@@ -66,6 +66,35 @@ def solve(
     return {s: values.get(s, Affine(lo)) for s, (lo, _) in symbols.items()}
 
 
+def as_there(
+    fact: Fact,
+    names: Mapping[str, Affine],
+    index: Sequence[Affine],
+    ranges: Mapping[str, Range],
+    like: Mapping[str, Affine],
+) -> dict[str, Affine] | None:
+    """The symbols of a fact at the coordinates of ``like``, if it has the element there and elsewhere too."""
+    if not any(len(f.terms) > 1 and len({c for _, c in f.terms}) < len(f.terms) for f in fact.rhs_index):
+        return None
+    values = {
+        form.symbols[0]: like[name]
+        for name, form in names.items()
+        if form.symbols
+        and form == Affine.symbol(form.symbols[0])
+        and name in like
+        and set(like[name].symbols) <= ranges.keys()
+    }
+    if values.keys() != fact.ranges.keys() or any(
+        form.substitute(values) != target for form, target in zip(fact.rhs_index, index, strict=True)
+    ):
+        return None
+    for s, (lo, hi) in fact.ranges.items():
+        first, last = values[s].interval(ranges)
+        if first < lo or last >= hi:
+            return None
+    return values
+
+
 def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
     """Replace symbols that have one value only."""
     single = {
