@@ -15,7 +15,7 @@ from orchestrator.relating.candidates import Candidate, Operand, combine, same_a
 from orchestrator.relating.ledger import Unrelated
 from orchestrator.relating.matching import Matcher
 
-from .kit import Formula, formulas, related
+from .kit import Formula, facts, formulas, related
 
 HALF, NONE = Fraction(1, 2), None
 
@@ -126,3 +126,24 @@ def test_attributes_that_change_the_meaning_must_agree() -> None:
     (largest,) = made.specification.ops
     assert same_attributes(less, less) and not same_attributes(less, at_most)
     assert not same_attributes(largest, less)
+
+
+def test_the_largest_of_a_column_is_not_that_of_a_row() -> None:
+    """Both read the same tensor; that of a row would be another result for each element of the column."""
+    rows = {"x": ("f32[8,3]", "f32[8,3]", {}), "y": ("f32[8,3]", "f32[4,3]", {"dp": Shard(0)})}
+
+    def spec(b: ProgramBuilder, x: Value, y: Value) -> Value:
+        scores = x @ y.T
+        both = b.tanh(b.reduce(scores, [1], "max")), b.reduce(scores.T, [1], "max")
+        b.output("rows", both[0])
+        return both[1].sum(0)
+
+    def plan(b: ProgramBuilder, x: Value, y: Value) -> Value:
+        return b.all_reduce(b.reduce(y @ x.T, [1], "max").sum(0), "dp")
+
+    made = formulas({"dp": 2}, spec, plan, rows)
+    knowledge, _ = related(made)
+    largest = next(f"c0:{op.out}" for op in made.classes[0].program.ops if op.attrs.get("kind") == "max")
+    (fact,) = facts(knowledge, largest)
+    _, columns = (op.out for op in made.specification.ops if op.attrs.get("kind") == "max")
+    assert fact.rhs == f"s:{columns}"

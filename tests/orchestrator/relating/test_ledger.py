@@ -86,3 +86,11 @@ def test_full_indices_name_mesh_axes_and_dimensions(ledger: Knowledge) -> None:
     cell = ledger.full_index("c0:batch.x")
     assert list(cell.ranges.items()) == [("dp", (0, 2)), ("tp", (0, 2)), ("o0", (0, 3)), ("o1", (0, 4))]
     assert ledger.full_index("s:hyper.lr").ranges == {}
+
+
+def test_a_guess_that_is_made_again_as_a_relation_is_one(ledger: Knowledge) -> None:
+    """Else only those parts of a tensor would be known of which nothing was guessed before."""
+    guess = ledger.add(rows(0, 3), LayoutRecipe(), relates=False)
+    other = ledger.add(rows(3, 5), LayoutRecipe())
+    assert ledger.add(rows(0, 3), LayoutRecipe()) == guess
+    assert sorted(ledger.by_lhs["s:batch.x"]) == [guess, other]

@@ -200,3 +200,32 @@ def test_what_is_guessed_in_vain_is_counted_until_nothing_is_guessed() -> None:
     assert matcher.relate(whole) == [] and not knowledge.tries.left and asked == [], "spent on the cones"
     spent = knowledge.tries.in_vain
     assert matcher.relate(whole) == [] and not matcher.propose([]) and knowledge.tries.in_vain == spent
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_look_up_in_the_ranks_own_tables_is_told_apart_rank_by_rank(first: int) -> None:
+    """Each rank has two of four tables; with the columns of other tables there is no proof."""
+
+    def spec(b: ProgramBuilder) -> None:
+        tables, tokens = b.input("tables", "f32[4,6,3]"), b.input("tokens", f"i64[{TOKENS},4]")
+        for t in range(4):
+            column = b.reshape(b.slice(tokens, [0, t], [TOKENS, 1]), (TOKENS,))
+            found = b.gather(b.reshape(b.slice(tables, [t, 0, 0], [1, 6, 3]), (6, 3)), column)
+            b.output(f"found{t}", b.tanh(found))
+
+    def plan(b: ProgramBuilder) -> None:
+        tables, tokens = b.input("tables", "f32[2,6,3]"), b.input("tokens", f"i64[{TOKENS},4]")
+        start = b.axis_index("tp").scale(2) + first
+        column = b.reshape(b.slice(tokens, [0, start], [TOKENS, 1]), (TOKENS,))
+        found = b.gather(b.reshape(b.slice(tables, [0, 0, 0], [1, 6, 3]), (6, 3)), column)
+        b.output("mine", b.reshape(b.tanh(found), (1, TOKENS, 3)))
+
+    inputs = {"tables": {"tp": Shard(0)}, "tokens": {"tp": Replicate()}}
+    made = pair({"tp": 2}, spec, plan, inputs, {}, {"tokens": (0, 6)})
+    knowledge, numbers = Knowledge(Model(made)), Numbers(made)
+    knowledge.declare_inputs()
+    matcher = DeepMatcher(knowledge, lambda n: numbers.failure(knowledge.facts[n]) is None)
+    gather = next(f"c0:{op.out}" for op in made.classes[0].program.ops if op.name == "gather")
+    found = [knowledge.facts[n] for n in matcher.relate(gather)]
+    there = [f"s:{op.out}" for op in made.specification.ops if op.name == "gather"]
+    assert [f.rhs for f in found] == ([there[0], there[2]] if first == 0 else [])

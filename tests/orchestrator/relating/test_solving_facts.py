@@ -15,7 +15,7 @@ from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.relating.knowledge import Knowledge
-from orchestrator.relating.solving_facts import fold, make_fact, merge, solve
+from orchestrator.relating.solving_facts import as_there, fold, make_fact, merge, solve
 from smtlib_emit.model import Model
 
 from ..random_plans import random_plan
@@ -163,3 +163,18 @@ def test_rows_without_their_last_place_are_one_part_however_many_there_are(rows:
 
     parts = explore(Cell.whole({"o": (0, 8 * rows)}), solved)
     assert [found is None for _, found in parts] == [False, True]
+
+
+def test_an_element_that_is_there_many_times_is_read_where_the_other_side_reads_it() -> None:
+    """A sum of two positions: 3 is at (0, 3), (1, 2) and so on; without a choice nothing is preferred."""
+    i, j, a, b = map(Affine.symbol, "ijab")
+    names, ranges = {"o0": i, "o1": j}, {"a": (0, 4), "b": (0, 3)}
+    symbols = (("i", 0, 4), ("j", 0, 3))
+    sums = Fact("s:%2", "s:%0", symbols, (i, j), (i + j,), Fraction(1))
+    like = {"o0": a, "o1": b}
+    assert as_there(sums, names, [a + b], ranges, like) == {"i": a, "j": b}
+    assert as_there(sums, names, [a + b + 1], ranges, like) is None, "another element"
+    assert as_there(sums, names, [a + b], {"a": (0, 5), "b": (0, 3)}, like) is None, "out of range"
+    assert as_there(sums, names, [a + b], ranges, {"o0": a}) is None
+    once = Fact("s:%2", "s:%0", symbols, (i, j), (i.scale(3) + j,), Fraction(1))
+    assert as_there(once, names, [a.scale(3) + b], ranges, like) is None

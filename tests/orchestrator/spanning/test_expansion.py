@@ -17,7 +17,7 @@ from orchestrator.cells import Unfollowable
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.ledger import Unrelated
 from orchestrator.spanning import expansion
-from orchestrator.spanning.expansion import Expansion
+from orchestrator.spanning.expansion import Alien, Expansion
 from orchestrator.spanning.terms import Call, Factor, Leaf, Sum
 from smtlib_emit.model import Model
 
@@ -161,3 +161,30 @@ def test_sums_that_follow_each_other_are_not_deep(monkeypatch: pytest.MonkeyPatc
         return total
 
     opened(lambda b, x, w: x @ w, norm)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_what_is_multiplied_by_zero_need_not_be_known(zero: bool) -> None:
+    """Padding meets rows of another tensor, which the plan does not read."""
+
+    def spec(b: ProgramBuilder, x: Value, w: Value) -> Value:
+        left = b.pad(x, (0, 3), (0, 0)) if zero else b.concatenate([x, x], 1)
+        return left @ b.concatenate([b.tanh(w), w], 0)
+
+    made, expanded, _, _ = opened(spec, lambda b, x, w: x @ w)
+
+    def stops(ref: str) -> bool:
+        if ref not in ("s:x", "s:w"):
+            raise Alien(ref)
+        return True
+
+    product = f"s:{made.specification.outputs['there']}"
+    places = {f"p{i}": r for i, r in enumerate(expanded.model.tensors.ranges(product))}
+    if not zero:
+        with pytest.raises(Alien, match="s:%"):
+            expanded.opened(product, tuple(map(Affine.symbol, places)), places, stops)
+        return
+    terms, numbers = expanded.opened(product, tuple(map(Affine.symbol, places)), places, stops), Numbers(made)
+    for point in itertools.product(range(4), range(5)):
+        at = {f"p{i}": v for i, v in enumerate(point)}
+        assert value(numbers, terms, at) == pytest.approx(numbers.element(product, point))

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
+
+import pytest
 
 from certificates.authoring.build import ProgramBuilder
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
-from certificates.proof.stages import AlgebraStage
+from certificates.proof.stages import AlgebraStage, Elem
 from orchestrator.proving.engine import Engine
 from orchestrator.solving.cores import Cores
-from orchestrator.staging.widths import BOUND, Application, Measure, _apply, _either, _product, widths
+from orchestrator.staging.widths import (
+    BOUND,
+    Application,
+    Measure,
+    Measurer,
+    _apply,
+    _either,
+    _product,
+    widths,
+)
+from smtlib_emit.errors import NoDefinition
+from smtlib_emit.model import Model
 
-from ..plans import Write, pair, unproved
+from ..plans import Write, alone, pair, unproved
 
 
 def summed(cls: str, *variables: int) -> Measure:
@@ -111,3 +125,18 @@ def test_stages_take_as_many_representatives_as_they_need_and_no_more() -> None:
     sizes = {(n, m) for s in stages(plan).values() for n, m in s.classes.values()}
     assert sizes and all(m <= min(n, 3) for n, m in sizes)
     assert any(n == 1024 and m < n for n, m in sizes)
+
+
+def test_an_element_that_is_known_as_itself_only_has_no_stage() -> None:
+    """Two facts that lead to each other's element would be followed without end."""
+    b = ProgramBuilder()
+    b.output("y", b.input("x", "f32[2]") + 1)
+    model = Model(alone(b))
+    tree = ((Fraction(1), ("k",), ()),)
+    stage = AlgebraStage(0, "", {"k": (2, 1)}, {"s:x": (tree,)}, (), ())
+    here, there = Elem("s:x", ((0, 0),)), Elem("s:x", ((0, 1),))
+    measurer = Measurer(model, [], stage, lambda _: False, {here: there, there: here}.get)
+    with pytest.raises(NoDefinition, match="s:x: an element that is known as itself only"):
+        measurer.measure(here)
+    once = Measurer(model, [], stage, lambda _: False, {here: there}.get)
+    assert once.measure(here).variables == {("k", 1)}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator.capture import Definition
 
-from . import by_hand, many_habits, megatron, more_models, own_models
+from . import by_hand, fields, many_habits, megatron, more_models, own_models
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
 FRONT: dict[str, Callable[[bool], Definition]] = {
@@ -24,6 +24,11 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         by_hand.mla_tp,
         by_hand.experts_masked,
         many_habits.gpt_of_many_habits,
+        fields.contrastive,
+        fields.tables_by_rank,
+        fields.switch_experts,
+        fields.denoiser,
+        fields.clipped_policy,
         more_models.adagrad_ddp,
         more_models.muon_by_hand,
         more_models.context_parallel,
