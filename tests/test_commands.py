@@ -107,14 +107,16 @@ def test_a_check_that_is_stopped_takes_its_solvers_and_folders_with_it(
     word: str,
 ) -> None:
     """Ctrl-C used to end with 1, *refuted*, and every file was still given to new solvers."""
-    solver, mark = tmp_path / "slow.py", tmp_path / "started"
-    solver.write_text(f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    solver, started = tmp_path / "slow.py", tmp_path / "started"
+    started.mkdir()
+    solver.write_text(f"import os, time; open({str(started)!r} + f'/{{os.getpid()}}', 'w'); time.sleep(600)")
     child = here(f"tv-check {bundle} --solver '{sys.executable} {solver} {{file}}'")
-    until(lambda: mark.exists() and mark.read_text() != "", child)
+    until(lambda: any(started.iterdir()), child)
     os.killpg(child.pid, number)
     assert ended(child) == (code, "", f"tv-check: {word}: no verdict\n")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(mark.read_text()), 0)
+    for process in started.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process.name), 0)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
