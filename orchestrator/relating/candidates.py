@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
@@ -338,7 +337,7 @@ class Candidates:
         reading: Reading,
         known: Mapping[str, Affine],
         ranges: Mapping[str, Range],
-        like: Mapping[str, Affine] = MappingProxyType({}),
+        like: Mapping[str, Affine],
     ) -> Iterator[tuple[Fraction, dict[str, Affine]]]:
         """For each place of an operand: the specification's own factor, the variables that it determines.
 

@@ -118,7 +118,7 @@ class Siblings:
                     operand = operands[i]
                     if operand is not None and self.model.literal(operand.reading.target) is None:
                         found = next(
-                            self.candidates.solutions(v, names, operand.reading, known, cell.ranges), None
+                            self.candidates.solutions(v, names, operand.reading, known, cell.ranges, {}), None
                         )
                         fits = fits and found is not None
                         known = known if found is None else found[1]

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture import Batch, Definition
 
-from .by_hand import Batches
+from .by_hand import Batches, own
 
 # --- images and texts in one space -------------------------------------------------------------------------
 
@@ -165,8 +165,7 @@ def tables_by_rank(right: bool = True) -> Definition:
         return {"loss": loss}
 
     def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
-        rank, ranks = mesh.get_local_rank("dp"), mesh.size()
-        model.mesh, model.tables = mesh, nn.Parameter(model.tables.detach().chunk(ranks)[rank].clone())
+        model.mesh, model.tables = mesh, own(model.tables, mesh["dp"].get_group(), 0)
         return model
 
     return Definition(
@@ -245,8 +244,7 @@ def switch_experts(right: bool = True) -> Definition:
     def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
         model.group = mesh["ep"].get_group()
         for name in ("w1", "w2"):
-            part = getattr(model, name).detach().chunk(RANKS)[mesh.get_local_rank("ep")]
-            setattr(model, name, nn.Parameter(part.clone()))
+            setattr(model, name, own(getattr(model, name), model.group, 0))
         return model
 
     rows = Batch((2 * RANKS, TOKENS, SIZE), shard={"ep": 0})
