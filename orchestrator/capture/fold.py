@@ -20,7 +20,7 @@ from certificates.plan.program import Attr, Loc, Op, Program
 
 from .builder import WAIT
 from .recorded import ISSUED, Place
-from .views import composed, tilings
+from .views import composed, renames, tilings
 
 #: The name of the time axis, and of the group that joins its runs.
 AXIS, RUNS = "mb", "microbatches"
@@ -241,7 +241,7 @@ class _Folding:
             op = self._made.get(value)
             if op is not None and len(self._rests[value]) > 1 and self._joins(op):
                 self._only_here(op, "a sum over some microbatches is read before it is whole")
-                if op.name != "add":
+                if op.name != "add" and not renames(self.program, op):
                     raise NotAlike(f"{op.name} joins some microbatches, and a sum reads it", op.loc)
                 chain.add(value)
                 stack += op.ins
@@ -296,7 +296,8 @@ class _Folding:
 
     def _opens(self, value: str) -> bool:
         op = self._made[value]
-        return op.name == "add" and len(self._readers[value]) == 1 and value not in self._results
+        joins = op.name == "add" or renames(self.program, op)
+        return joins and len(self._readers[value]) == 1 and value not in self._results
 
     def _is_zero(self, value: str) -> bool:
         op = self._made.get(value)
@@ -408,17 +409,26 @@ class _Folding:
     ) -> None:
         """A sum or stack over time, and what is added to it that is the same in every run."""
         assert callable(add)
-        values = [names[v] for v in of[0]]
-        total = values[0]
-        for value in values[1:]:
-            total = add(replace(root, name="add"), (total, value), {})
+
+        def of_type(value: str, dtype: str) -> str:
+            made, alike = names.get(value, value), self.program.type_of(value).dtype == dtype
+            return made if alike else add(replace(root, name="convert"), (made,), {})  # type: ignore[no-any-return]
+
+        dtypes = {self.program.type_of(v).dtype for v in of[0]}
+        (dtype,) = dtypes if len(dtypes) == 1 else {root.type.dtype}
+        total = of_type(of[0][0], dtype)
+        summed = replace(root, name="add", type=replace(root.type, dtype=dtype))
+        for value in of[0][1:]:
+            total = add(summed, (total, of_type(value, dtype)), {})
         attrs: dict[str, Attr] = {"group": RUNS, "seq": seq}
         if root.name == "concatenate":
             total = add(replace(root, name="all_gather"), (total,), {**attrs, "dim": root.integer("dim")})
         else:
-            total = add(replace(root, name="all_reduce"), (total,), {**attrs, "kind": "add"})
+            total = add(replace(summed, name="all_reduce"), (total,), {**attrs, "kind": "add"})
+        if dtype != root.type.dtype:
+            total = add(replace(root, name="convert"), (total,), {})
         for value in of[-1]:
-            total = add(replace(root, name="add"), (total, names.get(value, value)), {})
+            total = add(replace(root, name="add"), (total, of_type(value, root.type.dtype)), {})
         names[root.out] = total
 
 

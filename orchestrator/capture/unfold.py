@@ -1,7 +1,8 @@
 """Is a folded plan the plan that was captured? Its runs are written out and compared, value by value.
 
 Two values are equal if they are made in one way of the same inputs. Sums are compared as bags of summands, as
-the order of additions is what folding changes, and zeros in them are none. Views of memory are compared in
+the order of additions is what folding changes, and zeros in them are none. A conversion between float types
+is the identity, so a sum may be one before it or after. Views of memory are compared in
 the form that folding gives them; what that form means is tested by numbers.
 """
 
@@ -13,10 +14,11 @@ from certificates.plan.affine import Affine
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Attr, Op, Program
+from certificates.plan.types import TensorType
 
 from .fold import AXIS, RUNS, SPREADS
 from .recorded import Place
-from .views import composed
+from .views import composed, renames
 
 #: Outputs of a run, and what it hands to each rendezvous.
 _Result = tuple[dict[str, int], dict[object, object]]
@@ -54,8 +56,9 @@ class _Table:
     def number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def total(self, kind: object, terms: Sequence[int]) -> int:
-        """The sum of expressions of one type."""
+    def total(self, of: TensorType, terms: Sequence[int]) -> int:
+        """The sum of expressions of one type; which float type it is does not count."""
+        kind = of.sort, of.shape
         leaves = tuple(sorted(leaf for term in terms for leaf in self._summands.get(term, (term,))))
         if len(leaves) == 1:
             return leaves[0]
@@ -81,11 +84,13 @@ class _Table:
                 meetings[op.name, at] = attrs, str(op.type), tuple(ins)
                 values[op.out] = self.number((op.name, attrs, str(op.type), at, tuple(ins)))
             elif op.name == "add":
-                values[op.out] = self.total(str(op.type), ins)
+                values[op.out] = self.total(op.type, ins)
             elif op.name == "concatenate":
                 values[op.out] = self.stack(op, ins)
+            elif renames(program, op):
+                values[op.out] = ins[0]
             elif self._is_zero(op, ins):
-                values[op.out] = self.total(str(op.type), ())
+                values[op.out] = self.total(op.type, ())
             else:
                 values[op.out] = self.number((op.name, attrs, str(op.type), tuple(ins)))
         return {n: values[v] for n, v in program.outputs.items()}, meetings
@@ -119,7 +124,7 @@ def _together(runs: Sequence[_Run], table: _Table) -> list[_Result]:
             return results
         assert not results and len({op.integer("seq") for op, _ in waiting}) == 1, "runs join alike"
         op, terms = waiting[0][0], [operand for _, operand in waiting]
-        sent = table.total(str(op.type), terms) if op.name == "all_reduce" else table.stack(op, terms)
+        sent = table.total(op.type, terms) if op.name == "all_reduce" else table.stack(op, terms)
 
 
 def _at(program: Program, run: int) -> Program:

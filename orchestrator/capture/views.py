@@ -34,6 +34,11 @@ def tilings(program: Program) -> Iterator[list[list[Op]]]:
                 yield found
 
 
+def renames(program: Program, op: Op) -> bool:
+    """Is it the identity, between float types: does a sum of its results have its operands' sum for a value?"""
+    return op.name == "convert" and op.type.sort == program.type_of(op.ins[0]).sort == "Real"
+
+
 def _numbers(op: Op, key: str) -> tuple[int, ...]:
     value = op.attrs[key]
     return tuple(v.const if isinstance(v, Affine) else int(v) for v in value)  # type: ignore[union-attr]

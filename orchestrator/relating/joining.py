@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from certificates.plan.affine import ZERO, Affine
 from certificates.proof.facts import Fact
@@ -43,23 +44,38 @@ def _normal(model: Model, fact: Fact) -> Fact:
 
 
 def _anchored(fact: Fact) -> Fact:
-    """The fact with offsets of the left side in the ranges of its digits, so that neighbours look alike."""
-    for form in fact.lhs_index:
-        digit = next((s for s, c in form.terms if c == 1 and _once(fact, s)), None)
-        if form.const and digit is not None and len(form.terms) > 1:
-            moved = {digit: Affine.symbol(digit) - form.const}
-            return _anchored(
-                replace(
-                    fact,
-                    symbols=tuple(
-                        (s, lo + form.const, hi + form.const) if s == digit else (s, lo, hi)
-                        for s, lo, hi in fact.symbols
-                    ),
-                    lhs_index=tuple(f.substitute(moved) for f in fact.lhs_index),
-                    rhs_index=tuple(f.substitute(moved) for f in fact.rhs_index),
-                )
-            )
+    """The fact with offsets of the left side in the ranges of its digits, so that neighbours look alike.
+
+    What is a whole step of a digit is carried to it: ``48*a + b`` from -48 + 48 on is ``48*a + b`` from 0 on.
+    """
+    for i in range(len(fact.lhs_index)):
+        form = fact.lhs_index[i]
+        digits = sorted((c, s) for s, c in form.terms if c > 0 and s.startswith("z") and _once(fact, s))
+        if not digits or digits[-1][0] == 1 == len(form.terms):
+            continue
+        step, lowest = digits[0]
+        fact = _counted_from(fact, lowest, -(form.const // step))
+        for (low, digit), (high, above) in pairwise(digits):
+            carried, rest = divmod(fact.ranges[digit][0] * low, high)
+            if carried and high % low == 0 and rest % low == 0:
+                fact = _counted_from(fact, digit, carried * high // low)
+                fact = _counted_from(fact, above, -carried)
     return fact
+
+
+def _counted_from(fact: Fact, symbol: str, start: int) -> Fact:
+    """The fact with a symbol that is less by ``start``."""
+    if not start:
+        return fact
+    moved = {symbol: Affine.symbol(symbol) + start}
+    return replace(
+        fact,
+        symbols=tuple(
+            (s, lo - start, hi - start) if s == symbol else (s, lo, hi) for s, lo, hi in fact.symbols
+        ),
+        lhs_index=tuple(f.substitute(moved) for f in fact.lhs_index),
+        rhs_index=tuple(f.substitute(moved) for f in fact.rhs_index),
+    )
 
 
 def _grounded(fact: Fact) -> Fact:
