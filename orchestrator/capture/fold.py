@@ -19,7 +19,7 @@ from certificates.plan.plan import Group, Mesh, Plan
 from certificates.plan.program import Attr, Loc, Op, Program
 
 from .builder import WAIT
-from .recorded import ISSUED, Place
+from .recorded import ISSUED, Place, pruned
 from .views import composed, renames, tilings
 
 #: The name of the time axis, and of the group that joins its runs.
@@ -253,7 +253,8 @@ class _Folding:
             opened = [v for values in of[:-1] for v in values if self._opens(v)]
             if not opened:
                 raise NotAlike("microbatches add values that do not correspond", root.loc)
-            for value in opened:
+            last = max(self._names[v] for v in opened)
+            for value in (v for v in opened if self._names[v] == last):
                 leaves.remove(value)
                 leaves += self._made[value].ins
             of = self._by_home(leaves)
@@ -352,7 +353,7 @@ class _Folding:
             if self._rests[value] and self._home[value] is not None:
                 raise NotAlike(f"{name} is made of one microbatch", self._made[value].loc)
             outputs[name] = names.get(value, value)
-        program, kept = _pruned(Program(self.program.inputs, tuple(ops), outputs))
+        program, kept = pruned(Program(self.program.inputs, tuple(ops), outputs))
         over = {i for i, op in enumerate(program.ops) if op.attrs.get("group") == RUNS}
         numbers = {v: kept[n] for v, n in names.items() if n in kept and kept[n] not in over}
         places = dict(self._places(numbers))
@@ -412,7 +413,7 @@ class _Folding:
 
         def of_type(value: str, dtype: str) -> str:
             made, alike = names.get(value, value), self.program.type_of(value).dtype == dtype
-            return made if alike else add(replace(root, name="convert"), (made,), {})  # type: ignore[no-any-return]
+            return made if alike else add(replace(root, name="convert"), (made,), {})
 
         dtypes = {self.program.type_of(v).dtype for v in of[0]}
         (dtype,) = dtypes if len(dtypes) == 1 else {root.type.dtype}
@@ -430,23 +431,3 @@ class _Folding:
         for value in of[-1]:
             total = add(replace(root, name="add"), (total, of_type(value, root.type.dtype)), {})
         names[root.out] = total
-
-
-def _pruned(program: Program) -> tuple[Program, dict[str, int]]:
-    """Without ops that nothing reads, and the numbers of those that stay: rendezvous and messages do."""
-    of = {op.out: op for op in program.ops}
-    stack = [*program.outputs.values(), *(op.out for op in program.ops if op.name in COLLECTIVES | MESSAGES)]
-    live: set[str] = set()
-    while stack:
-        value = stack.pop()
-        if value in of and value not in live:
-            live.add(value)
-            stack += of[value].ins
-    names = {op.out: f"%{i}" for i, op in enumerate(op for op in program.ops if op.out in live)}
-    ops = tuple(
-        replace(op, out=names[op.out], ins=tuple(names.get(v, v) for v in op.ins))
-        for op in program.ops
-        if op.out in live
-    )
-    made = Program(program.inputs, ops, {n: names.get(v, v) for n, v in program.outputs.items()})
-    return made, {old: int(new[1:]) for old, new in names.items()}

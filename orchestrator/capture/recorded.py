@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import networkx
 
@@ -58,6 +58,26 @@ def without_waits(program: Program, *, issued: bool = False) -> Program:
     return Program(program.inputs, tuple(ops), {n: names.get(v, v) for n, v in program.outputs.items()})
 
 
+def pruned(program: Program) -> tuple[Program, dict[str, int]]:
+    """Without ops that nothing reads, and the numbers of those that stay: rendezvous and messages do."""
+    of = {op.out: op for op in program.ops}
+    stack = [*program.outputs.values(), *(op.out for op in program.ops if op.name in COLLECTIVES | MESSAGES)]
+    live: set[str] = set()
+    while stack:
+        value = stack.pop()
+        if value in of and value not in live:
+            live.add(value)
+            stack += of[value].ins
+    names = {op.out: f"%{i}" for i, op in enumerate(op for op in program.ops if op.out in live)}
+    ops = tuple(
+        replace(op, out=names[op.out], ins=tuple(names.get(v, v) for v in op.ins))
+        for op in program.ops
+        if op.out in live
+    )
+    made = Program(program.inputs, ops, {n: names.get(v, v) for n, v in program.outputs.items()})
+    return made, {old: int(new[1:]) for old, new in names.items()}
+
+
 def scheduled(plan: Plan, traces: Mapping[str, Trace]) -> Plan:
     """The folded plan with the recorded order as its schedule; a ``FormatError`` if it has no place there."""
     lanes = [_Lane(plan, cls, traces[cls.name]) for cls in plan.classes]
@@ -68,6 +88,8 @@ def scheduled(plan: Plan, traces: Mapping[str, Trace]) -> Plan:
         Lane(lane.cls.name, {a: lane.cls.box[a] for a in plan.mesh.space}, tuple(found))
         for lane, found in zip(lanes, events, strict=True)
     )
+    for lane in lanes:
+        lane.check()
     return with_schedule(plan, Schedule(segments, once, made))
 
 
@@ -100,6 +122,13 @@ class _Lane:
             for run, number in key:
                 by_chunk.setdefault(number, []).append((names[key], run or 0))
         return list(self._issued(chunks, by_chunk))
+
+    def check(self) -> None:
+        """A ``FormatError`` for what stands in no segment: folding made it, no rank was seen to run it."""
+        placed = {i for ranges in self.segments.values() for lo, hi in ranges for i in range(lo, hi)}
+        for i, op in enumerate(self.cls.program.ops):
+            if i not in placed and op.name not in COLLECTIVES | MESSAGES:
+                raise FormatError(f"{op.out} {op.name} of class {self.cls.name} was not seen to run")
 
     def _order(self, of: Mapping[int, object], segment: Mapping[int, str]) -> Mapping[str, int]:
         """Segments in an order in which each finds what it reads."""

@@ -35,7 +35,7 @@ def tilings(program: Program) -> Iterator[list[list[Op]]]:
 
 
 def renames(program: Program, op: Op) -> bool:
-    """Is it the identity, between float types: does a sum of its results have its operands' sum for a value?"""
+    """Is it a conversion between float types, which is the identity and can be before a sum or after it?"""
     return op.name == "convert" and op.type.sort == program.type_of(op.ins[0]).sort == "Real"
 
 

@@ -130,6 +130,48 @@ def test_two_values_of_each_microbatch_are_added_up_in_it() -> None:
     assert verify(folded(step.plan(total(list(losses)), total(halves)))).kind is Kind.PROVED
 
 
+def in_two_precisions() -> Plan:
+    """Gradients in half precision; the sum of the first two is handed on in full precision."""
+    step = Step()
+    losses, gradients = zip(*(step.microbatch(k) for k in range(COUNT)), strict=True)
+    some, last = gradients[0].convert("bf16") + gradients[1].convert("bf16"), gradients[2].convert("bf16")
+    return step.plan(total(list(losses)), some.convert("f32") + last.convert("f32"))
+
+
+def test_a_sum_in_two_precisions_is_a_sum() -> None:
+    """As schedules without bubbles have it, whose weight gradients come apart from the others."""
+    found = folded(in_two_precisions())
+    (summed,) = [op for op in found.classes[0].program.ops if op.attrs.get("group") == RUNS and op.type.shape]
+    assert str(summed.type) == f"bf16[{WIDTH},{WIDTH}]"
+    assert verify(found).kind is Kind.PROVED
+
+
+def test_summands_in_two_precisions_are_added_up_in_a_microbatch() -> None:
+    step = Step()
+    losses, gradients = zip(*(step.microbatch(k) for k in range(COUNT)), strict=True)
+    parts = [(g / 4).convert("bf16").convert("f32") + g * 3 / 4 for g in gradients]
+    assert verify(folded(step.plan(total(list(losses)), total(parts)))).kind is Kind.PROVED
+
+
+def test_a_sum_in_half_precision_that_is_read_before_it_is_whole_is_not_folded() -> None:
+    step = Step()
+    losses, gradients = zip(*(step.microbatch(k) for k in range(COUNT)), strict=True)
+    some = gradients[0].convert("bf16") + gradients[1].convert("bf16")
+    loss = total(list(losses)) + some.convert("f32").sum(0, 1)
+    with pytest.raises(NotAlike, match="a sum over some microbatches is read before it is whole"):
+        fold_plan(step.plan(loss, some.convert("f32") + gradients[2]), COUNT)
+
+
+def test_a_conversion_that_is_not_the_identity_joins_no_microbatches() -> None:
+    """What counts microbatches with something in them is no sum over them."""
+    step = Step()
+    losses, gradients = zip(*(step.microbatch(k) for k in range(COUNT)), strict=True)
+    some = step.b.compare(losses[0] + losses[1], 1, "LT")
+    plan = step.plan(some.convert("f32") + losses[2], total(list(gradients)))
+    with pytest.raises(NotAlike, match="convert joins some microbatches, and a sum reads it"):
+        fold_plan(plan, COUNT)
+
+
 def test_a_stack_of_all_microbatches_is_a_stack_over_time() -> None:
     step = Step()
     losses, gradients = zip(*(step.microbatch(k) for k in range(COUNT)), strict=True)

@@ -9,16 +9,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from certificates.errors import FormatError
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 from certificates.plan.schedule import Batch, Run, Wait
 from certificates.plan.types import TensorType
 from orchestrator.capture import capture
 from orchestrator.capture.builder import WAIT
-from orchestrator.capture.recorded import without_waits
+from orchestrator.capture.fold import fold_plan
+from orchestrator.capture.recorded import Trace, scheduled, without_waits
 from orchestrator.scheduling import when
 
 from .conftest import load_example
+from .test_fold import COUNT, loop
 from .test_messages import pipeline
 
 F = TensorType("f32", (2,))
@@ -51,6 +54,18 @@ def order(plan: Plan, lane: int) -> list[str]:
             case Wait():
                 found.append("wait")
     return found
+
+
+def test_an_op_that_no_rank_was_seen_to_run_has_no_place_in_a_schedule() -> None:
+    """What folding makes beside the traced ops; the checker would refuse the segments."""
+    plan, _, made = fold_plan(loop(), COUNT)
+    (found,) = made.values()
+    trace = Trace(found.traced, found.places, found.seqs)
+    assert scheduled(plan, {"c0": trace}).schedule is not None
+    unseen = next(i for i, op in enumerate(plan.classes[0].program.ops) if op.name == "dot_general")
+    places = {value: place for value, place in found.places.items() if place[0] != unseen}
+    with pytest.raises(FormatError, match=f"%{unseen} dot_general of class c0 was not seen to run"):
+        scheduled(plan, {"c0": Trace(found.traced, places, found.seqs)})
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from certificates.plan.program import Op, Program
 from orchestrator.capture.fold import RUNS, fold_plan
 from orchestrator.capture.unfold import same
 
-from .test_fold import COUNT, loop
+from .test_fold import COUNT, in_two_precisions, loop
 
 
 def changed(change: Callable[[list[Op]], None]) -> bool:
@@ -54,3 +54,16 @@ def other_sum_over_ranks(ops: list[Op]) -> None:
 )
 def test_every_change_is_seen(change: Callable[[list[Op]], None], verdict: bool) -> None:
     assert changed(change) is verdict
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("convert", True), ("negate", False)])
+def test_a_sum_may_be_before_a_conversion_or_after_it_and_nothing_else(name: str, verdict: bool) -> None:
+    plan = in_two_precisions()
+    found, places, _ = fold_plan(plan, COUNT)
+    cls = found.classes[0]
+    ops = [
+        replace(op, name=name) if op.name == "convert" and op.type.dtype == "f32" else op
+        for op in cls.program.ops
+    ]
+    program = Program(cls.program.inputs, tuple(ops), cls.program.outputs)
+    assert same(plan, replace(found, classes=(replace(cls, program=program),)), places) is verdict

@@ -65,6 +65,25 @@ def test_digits_are_joined_over_a_missing_edge(model: Model) -> None:
     assert len(rows(whole)) == 12 and len(whole.symbols) == 1
 
 
+def test_what_begins_a_period_early_is_joined(model: Model) -> None:
+    """Periods of 6 whose last two places are apart, counted from the first period or from one before."""
+    whole = piece(Z0.scale(6) + Z1, Z0.scale(6) + Z1, ("z0", 0, 4), ("z1", 4, 6))
+    early = piece(Z0.scale(6) + Z1, Z0.scale(6) + Z1, ("z0", -1, 3), ("z1", 6, 10))
+    (joined,) = join(model, [whole, early])
+    assert sorted(rows(joined)) == [((p, 0), (p, 0)) for p in range(24)]
+
+
+def test_single_places_of_each_period_are_joined_whichever_period_begins(model: Model) -> None:
+    """Left over where a first period came apart otherwise than the others."""
+    pieces = [
+        *(piece(Affine(p), Affine(p)) for p in range(4)),
+        *(piece(Z0.scale(6) + p, Z0.scale(6) + p, ("z0", 0, 3)) for p in (6, 7, 8, 9)),
+        piece(Z0.scale(6) + Z1 + 4, Z0.scale(6) + Z1 + 4, ("z0", 0, 4), ("z1", 0, 2)),
+    ]
+    (joined,) = join(model, pieces)
+    assert sorted(rows(joined)) == [((p, 0), (p, 0)) for p in range(24)]
+
+
 def test_different_factors_and_targets_stay_apart(model: Model) -> None:
     a = piece(Z0, Z0, ("z0", 0, 2))
     b = Fact("s:x", "s:y", (("z0", 2, 4),), (Z0, Affine()), (Z0, Affine()), Fraction(2))
