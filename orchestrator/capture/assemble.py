@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def capture(
     def tracer(
         ranks: Iterable[int | None],
         known: Container[str] = (),
-        needed: frozenset[Meeting] = frozenset(),
+        needed: Collection[Meeting] = (),
     ) -> Iterator[Sample]:
         for traced in trace_ranks(definition, ranks, workers, known, needed):
             if report is not None:
@@ -77,7 +77,7 @@ def capture(
     found: list[Sample] = []
     try:
         found += tracer([None])
-        grid.fill_alike()
+        grid.fill()
     except CaptureError as error:
         rest = survey(definition, _ends(mesh, grid), workers)
         raise gathered([error, *rest, *_misnamed(definition, [*found, *grid.traces.values()])]) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from certificates.plan.affine import Affine, Range
@@ -149,14 +149,14 @@ class Grid:
 
     In every box its corners are traced, and on the lines through its first corner the sampled coordinates; a
     mesh of up to :data:`WHOLE` ranks is traced whole. Where two points of a box differ, it is divided. The
-    tracer is given ranks, the live collection of skeletons whose program is known already, and the rendezvous
-    that ranks have to keep.
+    tracer is given ranks and two collections that grow while it traces: skeletons whose program is known
+    already, and the rendezvous that ranks have to keep.
     """
 
     def __init__(
         self,
         mesh: Mesh,
-        tracer: Callable[[Iterable[int], Container[str], frozenset[Meeting]], Iterable[Sample]],
+        tracer: Callable[[Iterable[int], Container[str], Collection[Meeting]], Iterable[Sample]],
         most: int = MOST,
     ) -> None:
         self.mesh = mesh
@@ -167,15 +167,31 @@ class Grid:
         self._programs: dict[str, RankProgram] = {}
         self._boxes: list[Box] = []
         #: Rendezvous that some rank keeps for others only.
-        self.needed: frozenset[Meeting] = frozenset()
+        self.needed: set[Meeting] = set()
+        self._kept: set[Meeting] = set()
+        self._dropped: set[Meeting] = set()
 
     def _trace(self, points: Iterable[Point]) -> None:
-        todo = {self._rank(p): p for p in points if p not in self.traces}
-        for result in self._tracer(list(todo), self._programs, self.needed):
-            assert result.rank is not None
-            if result.program is not None:
-                self._programs.setdefault(result.skeleton, result.program)
-            self.traces[todo[result.rank]] = replace(result, program=None)
+        """Trace what is not traced yet. The last point comes second: what it needs of others, such as a last
+        stage's loss, is then known before most of them are traced.
+
+        A rank that drops a rendezvous which another one keeps is traced again, and keeps it. Its operand is
+        kept with it, and may be made of other rendezvous: so this is repeated.
+        """
+        todo = [p for p in points if p not in self.traces]
+        while todo:
+            ranks = {self._rank(p): p for p in [*todo[:1], *todo[1:][-1:], *todo[1:-1]]}
+            for result in self._tracer(list(ranks), self._programs, self.needed):
+                assert result.rank is not None
+                if result.program is not None:
+                    self._programs.setdefault(result.skeleton, result.program)
+                self.traces[ranks[result.rank]] = replace(result, program=None)
+                self._kept |= result.kept
+                self._dropped |= result.dropped
+                self.needed |= self._kept & self._dropped
+            todo = [p for p, sample in self.traces.items() if sample.dropped & self.needed]
+            for point in todo:
+                del self.traces[point]
 
     def _rank(self, point: Point) -> int:
         return self.mesh.rank(dict(zip(self._axes, point, strict=True)))
@@ -188,7 +204,14 @@ class Grid:
         """Trace, and divide the mesh into boxes of one program each whose scalars fit where that helps.
 
         Where programs differ, the whole mesh is cut: classes that lie side by side are proved more easily.
+        What was cut before all was known that ranks keep for others is not cut for that.
         """
+        known = -1
+        while known < len(self.needed):
+            known = len(self.needed)
+            self._fill()
+
+    def _fill(self) -> None:
         edges = [{0, n} for n in self.mesh.axes.values()]
         while True:
             boxes = list(itertools.product(*(list(itertools.pairwise(sorted(e))) for e in edges)))
@@ -198,21 +221,6 @@ class Grid:
             edges[cut[0]].add(cut[1])
         divided = itertools.chain.from_iterable(map(self._divided, boxes))
         self._boxes = sorted(divided, key=lambda box: [lo for lo, _ in box])
-
-    def fill_alike(self) -> None:
-        """Fill; a rank that drops a rendezvous which another one keeps is traced again, and keeps it.
-
-        Its operand is kept with it, and may be made of other rendezvous: so this is repeated.
-        """
-        while True:
-            self.fill()
-            kept = frozenset(m for sample in self.traces.values() for m in sample.kept)
-            lost = {p: s.dropped & kept for p, s in self.traces.items() if s.dropped & kept}
-            if not lost:
-                return
-            self.needed = self.needed.union(*lost.values())
-            for point in lost:
-                del self.traces[point]
 
     def _divided(self, box: Box) -> Iterator[Box]:
         cut = self._boundary(box) or self._misfit(box)

@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import signal
 import warnings
-from collections.abc import Container, Iterable, Iterator, Sized
+from collections.abc import Collection, Container, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -29,13 +29,13 @@ def trace_ranks(
     ranks: Iterable[int | None],
     jobs: int,
     known: Container[str] = (),
-    needed: frozenset[Meeting] = frozenset(),
+    needed: Collection[Meeting] = (),
 ) -> Iterator[Sample]:
     """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order.
 
     A program whose skeleton is ``known`` when its trace begins stays in the child. After a failure no trace
     begins, those that run come to their end, and what they found is raised as one error. Rendezvous that
-    other ranks have ``needed`` are kept.
+    other ranks have ``needed`` when a trace begins are kept.
     """
     found: list[CaptureError] = []
     for result in _results(definition, ranks, jobs, known, needed, found):
@@ -49,7 +49,7 @@ def trace_ranks(
 
 def survey(definition: Definition, ranks: Iterable[int | None], jobs: int) -> list[CaptureError]:
     """What stands against capturing each of ``ranks``; all of them are traced."""
-    results = _results(definition, ranks, jobs, (), frozenset(), ())
+    results = _results(definition, ranks, jobs, (), (), ())
     return [result for result in results if isinstance(result, CaptureError)]
 
 
@@ -58,7 +58,7 @@ def _results(
     ranks: Iterable[int | None],
     jobs: int,
     known: Container[str],
-    needed: frozenset[Meeting],
+    needed: Collection[Meeting],
     stop: Sized,
 ) -> Iterator[Sample | CaptureError]:
     """One result per rank; once ``stop`` has items, no further trace begins."""
@@ -70,7 +70,7 @@ def _results(
             while waiting and len(running) < jobs:
                 ours, theirs = context.Pipe(duplex=False)
                 rank = waiting.pop(0)
-                arguments = (definition, rank, known, needed, theirs)
+                arguments = (definition, rank, known, frozenset(needed), theirs)
                 process = context.Process(target=_child, args=arguments, daemon=True)
                 process.start()
                 theirs.close()

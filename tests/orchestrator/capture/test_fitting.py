@@ -1,13 +1,14 @@
 """Classes and affine scalars from traced ranks; no PyTorch program is run."""
 
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from certificates.plan.affine import Affine
 from certificates.plan.plan import Mesh
 from certificates.plan.types import TensorType
-from orchestrator.capture.builder import Draft
+from orchestrator.capture.builder import Draft, Meeting
 from orchestrator.capture.errors import FitError
 from orchestrator.capture.fitting import Grid, Sample, fit, grid_samples, samples, summarise
 from orchestrator.capture.lowering import RankProgram
@@ -68,6 +69,27 @@ def test_a_product_of_coordinates_shows_at_the_corners(mesh: dict[str, int]) -> 
     made, _ = grid(mesh, lambda dp, tp, rep=1: program(rep * dp * tp))
     with pytest.raises(FitError, match="but 0 gives 0"):
         made.classes()
+
+
+def test_few_ranks_are_traced_again_for_what_the_last_one_needs_of_them() -> None:
+    """Only the last stage reads the loss; the others are told before most of them are traced, and the classes
+    are those that come of it, not of what was traced before."""
+    mesh = Mesh({"pp": 4, "tp": 8})
+    loss = ("all", 0)
+    traced: list[int] = []
+
+    def tracer(ranks: Iterable[int], known: Container[str], needed: Container[Meeting]) -> Iterator[Sample]:
+        for rank in ranks:
+            traced.append(rank)
+            keeps = rank >= 24 or loss in needed
+            made = summarise(RankTrace(rank, program(0, extra=int(keeps)), {}), known)
+            here = frozenset([loss])
+            yield replace(made, kept=here if keeps else frozenset(), dropped=frozenset() if keeps else here)
+
+    made = Grid(mesh, tracer)
+    made.fill()
+    assert made.needed == {loss} and len(made.classes()) == 1
+    assert [rank for rank in set(traced) if traced.count(rank) > 1] == [0]
 
 
 def test_halves_of_a_class_are_traced_like_classes() -> None:
