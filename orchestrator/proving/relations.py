@@ -11,6 +11,7 @@ from certificates.plan.sites import CallSite, bodies, sites
 from certificates.proof.facts import Fact, Reduced, Ref, relation_facts
 from smtlib_emit.model import Model
 
+from ..relating.carried import sums_of_moved
 from ..relating.knowledge import Knowledge
 from ..relating.landmarks import Landmarks
 from ..relating.ledger import LayoutRecipe
@@ -167,7 +168,10 @@ class Relations:
 
     def relate_results(self, refs: Sequence[Ref]) -> None:
         """Relate sums over ranks that no op reads: they are results, or move to results."""
-        self.spans.relate_below([ref for ref in refs if isinstance(ref, str)])
+        plain = [ref for ref in refs if isinstance(ref, str)]
+        self.spans.relate_below(plain)
+        for reduced in list(sums_of_moved(self.knowledge, plain)):
+            self.knowledge.facts_for(reduced)
         for ref in refs:
             if isinstance(ref, Reduced):
                 self.spans.relate(ref)

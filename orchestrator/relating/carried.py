@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
+from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 
 from ..cells import Cell, Unfollowable, explore
@@ -110,6 +111,28 @@ def reduced_facts(known: Readings, ref: Reduced) -> list[int]:
         recipe = LayoutRecipe(lifts=(Lift(tuple(lifts), ref.axes, ref.kind),) if lifts else ())
         numbers.append(known.add(fact, recipe))
     return numbers
+
+
+def sums_of_moved(known: Readings, results: Sequence[str]) -> Iterator[Reduced]:
+    """Sums over ranks that are known of what results are moved from, as sums of these results.
+
+    So a gradient that is cast before it is handed on is a share of a sum like the gradient itself.
+    """
+    moved: dict[str, list[str]] = {}
+    for result in results:
+        ref = result
+        while known.moves(ref) and known.model.ops[ref].name not in COLLECTIVES | MESSAGES:
+            ins = known.model.operands(ref)
+            if len(ins) != 1:
+                break
+            ref = ins[0]
+        if ref != result:
+            moved.setdefault(ref, []).append(result)
+    for ref in moved:
+        for reduced in known.partials.get(ref, ()):
+            if reduced.of[0] == ref and all(m in moved for m in reduced.of):
+                for members in zip(*(moved[m] for m in reduced.of), strict=False):
+                    yield Reduced(reduced.kind, reduced.axes, members)
 
 
 def _of_member(known: Readings, ref: Reduced, member: str, index: Sequence[Affine]) -> list[Affine]:

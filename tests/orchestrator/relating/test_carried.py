@@ -9,6 +9,7 @@ from certificates.plan.placements import Partial, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from orchestrator.cells import Unfollowable
+from orchestrator.relating.carried import sums_of_moved
 from orchestrator.relating.knowledge import Knowledge
 from smtlib_emit.model import Model
 
@@ -87,6 +88,21 @@ def test_the_sum_of_moved_summands_is_the_moved_sum() -> None:
     knowledge = known(plan)
     (fact,) = facts(knowledge, Reduced("add", ("dp",), (last(knowledge, "multiply"),)))
     assert fact.coef == 3 and Numbers(plan).failure(fact) is None
+
+
+def test_a_result_that_is_moved_from_a_share_is_a_share() -> None:
+    """A gradient in bf16 that is cast before a function hands it on."""
+    plan = pair({"dp": 2}, lambda s: s.output("y", s.input("x", "f32[4,3]")),
+                lambda b: b.output("y", b.convert(b.transpose(b.input("x", "f32[4,3]"), (1, 0)), "bf16")),
+                {"x": {"dp": Partial()}}, {})  # fmt: skip
+    knowledge = known(plan)
+    result = last(knowledge, "convert")
+    assert Reduced("add", ("dp",), (result,)) not in knowledge.partials.get(result, ())
+    (found,) = sums_of_moved(knowledge, [result])
+    assert found == Reduced("add", ("dp",), (result,))
+    (fact,) = facts(knowledge, found)
+    assert Numbers(plan).failure(fact) is None
+    assert not list(sums_of_moved(knowledge, ["c0:x"])), "a result that is not moved has its facts already"
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("add", 2), ("max", 1)])
