@@ -21,10 +21,15 @@ CHEAP = frozenset(
 
 
 class Flow:
-    """Core ops over *leaves*: inputs and results of core ops."""
+    """Core ops over *leaves*: inputs and results of core ops.
 
-    def __init__(self, program: Program) -> None:
+    ``phases`` are numbers of values: what has a smaller one stands first, and what one phase has made of its
+    core results for another is core.
+    """
+
+    def __init__(self, program: Program, phases: Mapping[str, int] | None = None) -> None:
         self.program = program
+        self.phases = phases or {}
         self.producer = {op.out: op for op in program.ops}
         self._type = program.types()
         self._closed: dict[str, bool] = {}
@@ -32,7 +37,7 @@ class Flow:
         self._numbers: dict[object, int] = {}
         self._leaves: dict[str, tuple[str, ...]] = {}
         for op in program.ops:
-            self._closed[op.out] = op.name not in COLLECTIVES and all(
+            self._closed[op.out] = op.name not in COLLECTIVES | MESSAGES and all(
                 self._closed.get(v, False) for v in op.ins
             )
         self._moved = set(program.inputs)
@@ -40,7 +45,14 @@ class Flow:
             if (op.name in CHEAP or op.name == "concatenate") and self._moved.issuperset(op.ins):
                 self._moved.add(op.out)
         joined = {v for op in program.ops if op.name == "concatenate" for v in op.ins}
-        self.cheap = {op.out for op in program.ops if self._is_cheap(op, op.out in joined)}
+        crossing = {v for op in program.ops for v in op.ins if self.phases.get(v) != self.phases.get(op.out)}
+        self.cheap = set[str]()
+        made = set[str]()  # of what core ops have computed
+        for op in program.ops:
+            if any(v in made or (v in self.producer and v not in self.cheap) for v in op.ins):
+                made.add(op.out)
+            if not (op.out in made and op.out in crossing) and self._is_cheap(op, op.out in joined):
+                self.cheap.add(op.out)
         self.core = self._in_order([op for op in program.ops if op.out not in self.cheap])
 
     def _is_cheap(self, op: Op, joined: bool) -> bool:
@@ -67,7 +79,10 @@ class Flow:
             for leaf in self.leaves_of(op):
                 first_use[leaf] = min(here, first_use.get(leaf, here))
         gathers = {op.out: first_use[op.out] for op in core if op.name == "all_gather"}
-        place = {op.out: (gathers.get(op.out, float(i)), i) for i, op in enumerate(core)}
+        place = {
+            op.out: (self.phases.get(op.out, 0), gathers.get(op.out, float(i)), i)
+            for i, op in enumerate(core)
+        }
         return sorted(core, key=lambda op: place[op.out])
 
     def leaves(self, value: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Self
 
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.program import Op
+from certificates.plan.types import TensorType
 
 from .flow import Flow, head
 
@@ -34,6 +35,8 @@ class Instance:
     sites: list[str] = field(default_factory=list)
     local: dict[str, int] = field(default_factory=dict)
     seqs: list[int] = field(default_factory=list)
+    #: Types of what is read at each site.
+    types: list[TensorType] = field(default_factory=list)
     #: Cheap values that are operands of the call, as they stand.
     handed: frozenset[str] = frozenset()
 
@@ -61,6 +64,7 @@ class Instance:
                 else:
                     top.operands.append(("site", len(found.sites)))
                     found.sites.append(value)
+                    found.types.append(flow.program.type_of(value))
         return found
 
     def _put(self, op: Op, operands: tuple[tuple[str, int], ...]) -> None:
@@ -71,7 +75,8 @@ class Instance:
         self.templates.append(op)
 
     def beside(self, flow: Flow, first: int, members: Sequence[str]) -> Self | None:
-        """The call of core ops that do the same as this one's, to operands that may be made in another way.
+        """The call of core ops, of this program or another, that do the same as this one's, to operands that
+        may be made in another way.
 
         So stands the first or last of a chain of layers: what it is given is no result of another layer.
         """
@@ -88,8 +93,7 @@ class Instance:
                     known.add((v, n))
                     compared.append((v, n))
         found = self.of(flow, first, members, frozenset(handed))
-        types = [[flow.program.type_of(v) for v in instance.sites] for instance in (self, found)]
-        return found if found.ops == self.ops and types[0] == types[1] else None
+        return found if found.ops == self.ops and found.types == self.types else None
 
 
 @dataclass
@@ -99,19 +103,37 @@ class Region:
     flow: Flow
     instances: dict[int, Instance]
 
-    def shown(self) -> list[int]:
+    def shown(self) -> set[int]:
         """Places of the ops that somebody outside the instance reads, in some instance."""
         found: set[int] = set()
         for instance in self.instances.values():
             own = set(instance.members)
             found |= {instance.local[m] for m in own if not own.issuperset(self.flow.users.get(m, ()))}
-        return sorted(found)
+        return found
 
-    def slots(self) -> list[int]:
-        """The function's input for each site: sites that agree in every instance share one."""
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function is given and gives in the programs of one role.
+
+    ``slots`` has its input for each site: sites that agree in every instance share one. ``places`` are those
+    of the ops that somebody reads, ``seqs`` the rendezvous of the body in order.
+    """
+
+    slots: tuple[int, ...]
+    places: tuple[int, ...]
+    seqs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, regions: Sequence[Region], seqs: Sequence[int]) -> Self:
+        """``regions`` are the same part of the programs of one role."""
+        instances = [i for region in regions for i in region.instances.values()]
         numbers: dict[tuple[str, ...], int] = {}
-        width = len(next(iter(self.instances.values())).sites)
-        return [
-            numbers.setdefault(tuple(i.sites[s] for i in self.instances.values()), len(numbers))
-            for s in range(width)
-        ]
+        width = len(instances[0].sites)
+        slots = (numbers.setdefault(tuple(i.sites[s] for i in instances), len(numbers)) for s in range(width))
+        return cls(tuple(slots), tuple(sorted(set().union(*(r.shown() for r in regions)))), tuple(seqs))
+
+    @property
+    def width(self) -> int:
+        """How many inputs the function has."""
+        return 1 + max(self.slots, default=-1)

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.distributed import pipelining
 
+from certificates.plan.calls import Call, calls
+from certificates.plan.plan import Plan
 from orchestrator.capture import Batch, CaptureError, Definition, capture
 from orchestrator.capture.errors import DefinitionError
 from orchestrator.capture.pipelining import VOTE, static_stages
@@ -40,6 +42,32 @@ def test_a_gpt_in_stages_is_the_plain_gpt_on_the_whole_batch(schedule: str, bloc
     found = judged(plan)
     assert found is not None and found.safe
     assert run(plan, made, steps=2).largest < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schedule", "blocks", "functions"),
+    [("Schedule1F1B", 8, 3), ("ScheduleInterleaved1F1B", 12, 3), ("ScheduleZBVZeroBubble", 12, 2)],
+)
+def test_the_layers_of_a_deep_gpt_are_functions_at_its_stages(
+    schedule: str, blocks: int, functions: int
+) -> None:
+    """Forward, backward and the optimizer's step; where some microbatches take their backward pass in halves
+    and some as a whole, that one is flat."""
+    sizes: dict[str, Any] = {"blocks": blocks, "dim": 4, "vocab": 6, "rows": 8, "length": 3}
+    made = load_example("pipeline_gpt.py", schedule=schedule, **sizes)
+    plan = capture(made, jobs=1)
+    assert plan.version == 4 and {f.along for f in plan.functions.values()} == {("pp",)}
+    whole = [f for f in plan.functions if len({c.instance for c in plan_calls(plan, f)}) > blocks // 2]
+    assert len(whole) == functions
+    assert verify(plan).kind is Kind.PROVED
+    found = judged(plan)
+    assert found is not None and found.safe
+    assert run(plan, made, steps=2).largest < 1e-9
+
+
+def plan_calls(plan: Plan, function: str) -> list[Call]:
+    return [c for cls in plan.classes for c in calls(cls.program) if c.function == function]
 
 
 def test_the_vote_is_answered_only_inside_a_trace() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from certificates.authoring.build import ProgramBuilder, Value
 from orchestrator.outlining.flow import Flow
-from orchestrator.outlining.regions import Instance, Region
+from orchestrator.outlining.regions import Instance, Region, Signature
 
 from .test_flow import program
 
@@ -37,8 +37,25 @@ def test_what_somebody_else_reads_is_shown_and_nothing_else() -> None:
     flow, members = layers(3)
     instances = {i: Instance.of(flow, 2 * i, m) for i, m in enumerate(members)}
     region = Region(flow, instances)
-    assert region.shown() == [instances[0].local[members[0][-1]]], "the product stays inside"
-    assert region.slots() == [0, 1]
+    last = instances[0].local[members[0][-1]]
+    assert region.shown() == {last}, "the product stays inside"
+    assert Signature.of([region], ()) == Signature((0, 1), (last,), ())
+
+
+def test_one_signature_serves_the_same_layer_of_several_programs() -> None:
+    """A stage that reads both results of a layer, beside one that reads the last only."""
+    flow, members = layers(3)
+    quiet = Region(flow, {i: Instance.of(flow, 2 * i, m) for i, m in enumerate(members)})
+    b = ProgramBuilder()
+    x, w = b.input("x", "f32[4]"), b.input("w0", "f32[4]")
+    product = x * w
+    b.output("p", product)
+    b.output("y", b.tanh(product * 2))
+    other = Flow(program(b))
+    loud = Region(other, {7: Instance.of(other, 0, [op.out for op in other.core])})
+    assert loud.instances[7].ops == quiet.instances[0].ops
+    assert Signature.of([quiet, loud], ()).places == tuple(sorted(quiet.shown() | loud.shown()))
+    assert len(loud.shown()) == 2 and len(quiet.shown()) == 1
 
 
 def test_an_operand_made_in_another_way_is_handed_over_as_it_stands() -> None:

@@ -1,0 +1,82 @@
+"""A program with calls in place of its repetitions, and the bodies of the functions that are called."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.program import Attr, Op, Program
+from certificates.plan.types import TensorType
+
+from .flow import Flow, executed
+from .regions import Instance, Region, Signature
+
+
+def called(program: Program, regions: Sequence[Region], signatures: Sequence[Signature]) -> Program:
+    """The program with calls in place of regions; function ``k`` has the signature of that number."""
+    starts: dict[int, list[Op]] = {}
+    inside: set[str] = set()
+    for k, (region, signature) in enumerate(zip(regions, signatures, strict=True)):
+        for label, instance in region.instances.items():
+            inside.update(instance.members)
+            by_place = {place: value for value, place in instance.local.items()}
+            operands = tuple(instance.sites[signature.slots.index(s)] for s in range(signature.width))
+            starts[instance.first] = [
+                _result(program, by_place[place], operands, f"f{k}", label, output)
+                for output, place in enumerate(signature.places)
+            ]
+    return Program(program.inputs, tuple(_ordered(regions[0].flow, starts, inside)), program.outputs)
+
+
+def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[str]) -> Iterator[Op]:
+    """Calls and the core ops outside them, each where it stood or before what needs it.
+
+    What a value is made of stands before the cheap ops that make it.
+    """
+    made = {op.out: call for call in starts.values() for op in call}
+
+    def with_leaves(values: Iterable[str]) -> Iterator[str]:
+        return (v for value in values for v in (*flow.leaves(value), value))
+
+    def reads(op: Op) -> Iterable[str]:
+        if op.out in made:
+            first = made[op.out][0]
+            return with_leaves(first.ins) if op.out == first.out else (first.out,)
+        return op.ins if op.out in flow.cheap else with_leaves(op.ins)
+
+    wanted: list[str] = []
+    for i, op in enumerate(flow.core):
+        wanted += (call.out for call in starts.get(i, ()))
+        wanted += () if op.out in inside else (op.out,)
+    wanted += with_leaves(flow.program.outputs.values())
+    for value in executed(((op.out, reads(op)) for op in flow.program.ops), wanted):
+        call = made.get(value, ())
+        if call:
+            yield from call if value == call[0].out else ()
+        elif value in flow.producer:
+            yield flow.producer[value]
+
+
+def _result(
+    program: Program, value: str, operands: tuple[str, ...], function: str, label: int, output: int
+) -> Op:
+    attrs: dict[str, Attr] = {"function": function, "instance": label, "output": output}
+    return Op(value, CALL, operands, program.type_of(value), attrs)
+
+
+def body(instance: Instance, signature: Signature) -> Program:
+    """What a call of this instance runs."""
+    inputs: dict[str, TensorType] = {}
+    for site, slot in enumerate(signature.slots):
+        inputs.setdefault(f"a{slot}", instance.types[site])
+    seqs = iter(signature.seqs)
+    ops = []
+    for place, (template, (_, operands)) in enumerate(zip(instance.templates, instance.ops, strict=True)):
+        attrs = dict(template.attrs)
+        if template.name in COLLECTIVES:
+            attrs["seq"] = next(seqs)
+        assert isinstance(operands, tuple)
+        ins = tuple(f"%{n}" if kind == "local" else f"a{signature.slots[n]}" for kind, n in operands)
+        ops.append(replace(template, out=f"%{place}", ins=ins, attrs=attrs))
+    return Program(inputs, tuple(ops), {f"r{i}": f"%{place}" for i, place in enumerate(signature.places)})

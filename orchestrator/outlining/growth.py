@@ -1,0 +1,85 @@
+"""What belongs to one repetition alone, such as the norm of a layer's gradient, joins it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from certificates.plan.ops import CALL, COLLECTIVES
+from certificates.plan.program import Op
+
+from .regions import Instance, Region
+
+
+class Growth:
+    """Gives core ops of a program that stand outside all repetitions to the ones they belong to."""
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self.regions = regions
+        self.flow = regions[0].flow
+        self.position = {op.out: i for i, op in enumerate(self.flow.core)}
+        #: Region, label and place of every core op that has an owner.
+        self.owner: dict[str, tuple[int, int, int]] = {}
+        for k, region in enumerate(regions):
+            for label, instance in region.instances.items():
+                self._own(k, label, instance)
+
+    def _own(self, region: int, label: int, instance: Instance) -> None:
+        for place, member in enumerate(instance.members):
+            self.owner[member] = (region, label, place)
+
+    def grow(self) -> None:
+        """Until nothing more belongs to one repetition."""
+        while any([self._extend(k) for k in range(len(self.regions))]):
+            pass
+
+    def _extend(self, number: int) -> bool:
+        """Ops that every repetition of a region has, before it or behind it."""
+        region = self.regions[number]
+        found: dict[tuple[bool, Hashable], dict[int, list[str]]] = {}
+        for op in self.flow.core:
+            if op.out in self.owner or op.name in COLLECTIVES or op.name == CALL:
+                continue
+            for before, place in ((False, self._behind(op)), (True, self._before(op))):
+                if place is not None and place[0] == number:
+                    key = before, (self.flow.token(op), place[2])
+                    found.setdefault(key, {}).setdefault(place[1], []).append(op.out)
+                    break
+        taken = [
+            (before, of_label)
+            for (before, _), of_label in found.items()
+            if len({len(of_label.get(n, ())) for n in region.instances}) == 1
+        ]
+        for label, instance in region.instances.items() if taken else ():
+            ahead = [v for before, of_label in taken if before for v in of_label[label]]
+            behind = [v for before, of_label in taken if not before for v in of_label[label]]
+            ahead.sort(key=self.position.__getitem__)
+            grown = Instance.of(
+                self.flow, instance.first, (*ahead, *instance.members, *behind), instance.handed
+            )
+            region.instances[label] = grown
+            self._own(number, label, grown)
+        return bool(taken)
+
+    def _behind(self, op: Op) -> tuple[int, int, Hashable] | None:
+        """Region and label that all leaves of an op come from, and their places there, operand by operand."""
+        owners = [self.owner.get(leaf) for leaf in self.flow.leaves_of(op)]
+        found = {o[:2] for o in owners if o is not None}
+        if None in owners or len(found) != 1:
+            return None
+        places = tuple(tuple(self.owner[leaf][2] for leaf in self.flow.leaves(v)) for v in op.ins)
+        return *found.pop(), places
+
+    def _before(self, op: Op) -> tuple[int, int, Hashable] | None:
+        """Region and label of all users of an op that stands before them, and their places."""
+        owners = [self.owner.get(u) for u in self.flow.users.get(op.out, ())]
+        found = {o[:2] for o in owners if o is not None}
+        if None in owners or len(found) != 1:
+            return None
+        region, label = found.pop()
+        if self.position[op.out] >= self.regions[region].instances[label].first:
+            return None
+        if any(
+            self.flow.producer[v].name == "all_gather" for v in self.flow.leaves_of(op) if v in self.position
+        ):
+            return None  # the gather would stand before another op then
+        return region, label, tuple(sorted(o[2] for o in owners if o is not None))

@@ -1,0 +1,112 @@
+"""Repetitions of a program that belong to numbered layers: which ops, and of which layer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from .flow import Flow
+from .regions import Instance, Region
+from .repeats import LEAST_REPEATS, Run, runs
+
+_NUMBER = re.compile(r"(?:^|\.)([0-9]+)(?:\.|$)")
+
+
+class Labels:
+    """The number of a layer at every core op that shows one: in the names of inputs and outputs it touches,
+    or by results of repetitions that are labelled already.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.inherited: dict[str, int] = {}
+        self._outputs: dict[str, set[int]] = {}
+        for name, value in flow.program.outputs.items():
+            number = _number(name)
+            for leaf in flow.leaves(value) if number is not None else ():
+                self._outputs.setdefault(leaf, set()).add(number if number is not None else -1)
+
+    def between(self, first: int, last: int) -> Counter[int]:
+        """Labels seen by the core ops in ``[first, last)``, and how often."""
+        return self.of([op.out for op in self.flow.core[first:last]])
+
+    def of(self, members: Sequence[str]) -> Counter[int]:
+        """Labels seen by these core ops, and how often."""
+        ops = [self.flow.producer[m] for m in members]
+        own = set(members)
+        leaves = {leaf for op in ops for leaf in self.flow.leaves_of(op)} - own
+        direct = [_number(v) for v in leaves if v in self.flow.program.inputs]
+        direct += [n for op in ops for n in self._outputs.get(op.out, ())]
+        found = Counter(n for n in direct if n is not None)
+        return found or Counter(self.inherited[v] for v in leaves if v in self.inherited)
+
+    def give(self, instance: Instance, label: int) -> None:
+        self.inherited |= dict.fromkeys(instance.members, label)
+
+
+def layers(flow: Flow, handed: bool) -> list[Region]:
+    """The repetitions of a program that belong to numbered layers, in order.
+
+    ``handed``: an operand of a call may be a cheap value. In the specification it may not, as facts about the
+    plan's operands are in terms of the leaves there.
+    """
+    position = {op.out: i for i, op in enumerate(flow.core)}
+    labels = Labels(flow)
+    found = []
+    everywhere = runs([flow.token(op) for op in flow.core])
+    for k, run in enumerate(everywhere):
+        first = _best_cut(flow, position, labels, run)
+        starts = range(first, run.stop - run.period + 1, run.period)
+        numbers = [labels.between(s, s + run.period) for s in starts]
+        seen = [n.most_common(1)[0][0] if n else -1 for n in numbers]
+        usable = [s for s, n in zip(starts, seen, strict=True) if n >= 0 and seen.count(n) == 1]
+        if len(usable) < LEAST_REPEATS:
+            continue
+        names = {s: [op.out for op in flow.core[s : s + run.period]] for s in usable}
+        instances = {seen[starts.index(s)]: Instance.of(flow, s, names[s]) for s in usable}
+        usual = Counter(tuple(i.ops) for i in instances.values()).most_common(1)[0][0]
+        region = Region(flow, {n: i for n, i in instances.items() if tuple(i.ops) == usual})
+        low = everywhere[k - 1].stop if k else 0
+        high = everywhere[k + 1].start if k + 1 < len(everywhere) else len(flow.core)
+        for start in (first - run.period, starts[-1] + run.period) if handed else ():
+            if low <= start and start + run.period <= high:
+                _join(region, start, labels.between(start, start + run.period))
+        found.append(region)
+        for label, instance in region.instances.items():
+            labels.give(instance, label)
+    return found
+
+
+def _join(region: Region, start: int, seen: Counter[int]) -> None:
+    """Add what stands beside a repetition, if it is one more instance, given what is made in another way."""
+    usual = next(iter(region.instances.values()))
+    label = seen.most_common(1)[0][0] if seen else -1
+    if label >= 0 and label not in region.instances:
+        members = [op.out for op in region.flow.core[start : start + len(usual.members)]]
+        instance = usual.beside(region.flow, start, members)
+        if instance is not None:
+            region.instances[label] = instance
+
+
+def _best_cut(flow: Flow, position: Mapping[str, int], labels: Labels, run: Run) -> int:
+    """Where in its period a repetition begins: one layer in each, and as few values handed on as can be."""
+
+    def cost(first: int) -> tuple[int, int, int]:
+        cut = first + run.period * (run.count // 2)
+        if cut + run.period > run.stop:
+            cut -= run.period
+        passed = {
+            leaf
+            for op in flow.core[cut : cut + run.period]
+            for leaf in flow.leaves_of(op)
+            if cut - run.period <= position.get(leaf, -1) < cut
+        }
+        return len(labels.between(cut, cut + run.period)), len(passed), first
+
+    return min(range(run.start, run.start + run.period), key=cost)
+
+
+def _number(name: str) -> int | None:
+    found = _NUMBER.search(name)
+    return int(found[1]) if found else None

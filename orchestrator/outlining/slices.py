@@ -1,0 +1,188 @@
+"""Repetitions of a pipeline: each layer is run by the classes of one stage, and one body serves all stages.
+
+Classes that differ only in their coordinate along one mesh axis have one *role*. What repeats in one program
+of a role is looked for in all of them, wherever it stands: a stage may hold few layers, or several stretches
+of them, and what it receives is made in another way than what it hands on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from certificates.plan.affine import Affine
+from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.plan import Box, Plan, RankClass
+from certificates.plan.program import Op, Program
+from certificates.plan.schedule import Schedule
+
+from .flow import Flow, head
+from .layers import Labels, layers
+from .regions import Instance, Region
+
+#: So many ops of something else may stand amid a repetition.
+_AMID = 8
+#: Work that happens once before all runs, in every run, and once when runs are joined.
+BEFORE, EACH, AFTER = range(3)
+
+
+@dataclass(frozen=True)
+class Role:
+    """Classes with one body of each function; of functions at a slice the box on all other axes."""
+
+    name: str
+    classes: tuple[str, ...]
+    box: Box
+
+
+def one_each(plan: Plan) -> list[Role]:
+    """Every class has a body of its own."""
+    return [Role(c.name, (c.name,), {}) for c in plan.classes]
+
+
+def along(plan: Plan) -> list[str]:
+    """Mesh axes of which every class has one coordinate, and not all the same."""
+    sides = {axis: {c.box[axis] for c in plan.classes} for axis in plan.mesh.space}
+    return [a for a, found in sides.items() if len(found) > 1 and all(hi == lo + 1 for lo, hi in found)]
+
+
+def roles(plan: Plan, axis: str) -> list[Role]:
+    """Classes that differ along this axis only."""
+    boxes: dict[tuple[object, ...], list[RankClass]] = {}
+    for cls in plan.classes:
+        boxes.setdefault(tuple(sorted((a, s) for a, s in cls.box.items() if a != axis)), []).append(cls)
+    taken = {c.name for c in plan.classes}
+    names = (name for i in range(len(taken) + len(boxes)) if (name := f"r{i}") not in taken)
+    return [
+        Role(name, tuple(c.name for c in of), {a: s for a, s in of[0].box.items() if a != axis})
+        for name, of in zip(names, boxes.values(), strict=False)
+    ]
+
+
+def sliced(
+    plan: Plan, programs: Mapping[str, Program], found: Sequence[Role], axis: str
+) -> dict[str, list[Region]]:
+    """What repeats in the specification (``s``) and in all roles, each layer in one slice; or nothing."""
+    regions = {"s": layers(Flow(programs["s"]), False)}
+    for role in found:
+        flows = {c: Flow(programs[c], phases(plan, c, programs[c])) for c in role.classes}
+        seen = {c: _patterns(flow) for c, flow in flows.items()}
+        whole = [p for p in seen.values() if len(p) == len(regions["s"])]
+        if not whole:
+            return {}
+        for c, flow in flows.items():
+            regions[c] = _repeated(flow, whole[0])
+    for k, region in enumerate(regions["s"]):
+        held = {n for n in region.instances if _in_one_slice(plan, regions, found, axis, k, n)}
+        for of in regions.values():
+            of[k].instances = {n: i for n, i in of[k].instances.items() if n in held}
+    kept = [k for k, region in enumerate(regions["s"]) if region.instances]
+    return {owner: [of[k] for k in kept] for owner, of in regions.items()} if kept else {}
+
+
+def _in_one_slice(
+    plan: Plan, regions: Mapping[str, Sequence[Region]], found: Sequence[Role], axis: str, k: int, label: int
+) -> bool:
+    """Has every role this layer once, in the same slice, and knows nothing of the slice there?"""
+    holders = [[c for c in role.classes if label in regions[c][k].instances] for role in found]
+    if any(len(of) != 1 for of in holders) or len({plan.by_class[c].box[axis] for (c,) in holders}) != 1:
+        return False
+    return not any(
+        _knows(plan, op, axis) for (c,) in holders for op in regions[c][k].instances[label].templates
+    )
+
+
+def _knows(plan: Plan, op: Op, axis: str) -> bool:
+    """Does an op depend on the coordinate along an axis, or meet ranks of others?"""
+    if op.name in MESSAGES:
+        return True
+    if op.name in COLLECTIVES:
+        group = plan.groups[op.text("group")]
+        whole = group.steps or (group.axes and group.ranks == plan.mesh.rank_lists(group.axes))
+        if not whole or axis in group.axes:
+            return True
+    values = (v for value in op.attrs.values() for v in (value if isinstance(value, tuple) else (value,)))
+    return any(isinstance(v, Affine) and axis in dict(v.terms) for v in values)
+
+
+def _patterns(flow: Flow) -> list[Instance]:
+    """One repetition of each kind that a program has, in order."""
+    found: list[Instance] = []
+    taken: set[str] = set()
+    for region in layers(flow, True):
+        usual = min(region.instances.values(), key=lambda i: len(i.handed))
+        if taken.isdisjoint(usual.members):
+            found.append(usual)
+            taken.update(*(i.members for i in _repeated(flow, [usual])[0].instances.values()))
+    return found
+
+
+def _repeated(flow: Flow, patterns: Sequence[Instance]) -> list[Region]:
+    """Every place of a program that does what a pattern does, by the layer whose tensors it uses."""
+    labels = Labels(flow)
+    heads = [head(op) for op in flow.core]
+    taken: set[str] = set()
+    found = []
+    for pattern in patterns:
+        of = {op.out: op for op in pattern.templates}
+        wanted = [head(of[m]) for m in pattern.members]
+        instances: dict[int, list[Instance]] = {}
+        stop = 0
+        for start in range(len(heads)):
+            members = _members(flow, heads, wanted, start) if start >= stop else []
+            if not members or not taken.isdisjoint(members):
+                continue
+            instance = pattern.beside(flow, start, members)
+            seen = labels.of(members) if instance is not None else Counter[int]()
+            if instance is not None and seen:
+                instances.setdefault(seen.most_common(1)[0][0], []).append(instance)
+                stop = start + len(members)
+        region = Region(flow, {n: of[0] for n, of in instances.items() if len(of) == 1})
+        for label, instance in region.instances.items():
+            labels.give(instance, label)
+            taken.update(instance.members)
+        found.append(region)
+    return found
+
+
+def _members(flow: Flow, heads: Sequence[object], wanted: Sequence[object], start: int) -> list[str]:
+    """Core ops from ``start`` on that do what is wanted, if they do; few others may stand amid them, such as
+    what the first of all layers computes for all, but nothing that reads them."""
+    found: list[str] = []
+    for at in range(start, min(len(heads), start + len(wanted) + _AMID)):
+        if heads[at] == wanted[len(found)]:
+            found.append(flow.core[at].out)
+            if len(found) == len(wanted):
+                return found
+        elif not found or not set(flow.leaves_of(flow.core[at])).isdisjoint(found):
+            return []
+    return []
+
+
+def phases(plan: Plan, cls: str, program: Program) -> dict[str, int]:
+    """When a rank computes each value. ``program`` is that of a class up to its stacks (:mod:`.stacks`)."""
+    if plan.schedule is None:
+        return {}
+    known, once = _once(plan, cls, plan.schedule)
+    for op in program.ops:
+        joins = op.name in COLLECTIVES and plan.groups[op.text("group")].steps > 0
+        if joins or (op.out not in known and not once.isdisjoint(op.ins)):
+            once.add(op.out)
+    found: dict[str, int] = {}
+    read: set[str] = set()
+    for op in reversed(program.ops):
+        found[op.out] = EACH if op.out not in once else BEFORE if op.out in read else AFTER
+        if found[op.out] != AFTER:
+            read.update(op.ins)
+    return found
+
+
+def _once(plan: Plan, cls: str, schedule: Schedule) -> tuple[set[str], set[str]]:
+    """The results of a class, and those of them that the schedule has a rank compute once."""
+    ops = plan.by_class[cls].program.ops
+    marked = schedule.once.get(cls, ())
+    spans = (span for s in marked if isinstance(s, str) for span in schedule.segments[cls][s])
+    found = {op.out for low, high in spans for op in ops[low:high]}
+    found |= {op.out for op in ops if op.name in COLLECTIVES and op.integer("seq") in marked}
+    return {op.out for op in ops}, found

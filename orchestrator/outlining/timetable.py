@@ -1,0 +1,292 @@
+"""The schedule of a plan whose layers have become calls.
+
+A call is one step of its rank: all of a layer's segments, and the collectives amid them, become one segment.
+So nothing else may stand between them, at any microbatch: no message, nothing of another microbatch, nothing
+that happens once, but for work of one rank that can as well be done as soon as its operands are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from networkx.utils import UnionFind
+
+from certificates.errors import FormatError
+from certificates.plan.calls import Call, calls
+from certificates.plan.checking import check_plan
+from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+from certificates.plan.schedule import Batch, Event, Lane, Run, Schedule, Wait, spans
+
+from .slices import AFTER, phases
+
+#: A segment, or the number of a collective.
+Part = str | int
+
+
+class Apart(Exception):
+    """Something stands amid calls of a ``function``."""
+
+    def __init__(self, function: str, where: str) -> None:
+        super().__init__(f"something stands amid {where}, or not at all microbatches alike")
+        self.function = function
+
+
+def rescheduled(plan: Plan, outlined: Plan) -> Plan:
+    """The outlined plan with the schedule of the flat one, or :class:`Apart`; both name values alike."""
+    assert plan.schedule is not None
+    days = {c.name: _Day(plan, outlined, c.name, plan.schedule) for c in plan.classes}
+    lanes = []
+    for lane in plan.schedule.lanes:
+        events = tuple(days[_owner(plan, lane)].shortened(lane))
+        lanes.append(replace(lane, events=events))
+    segments = {name: day.segments for name, day in days.items()}
+    once = {name: tuple(day.once()) for name, day in days.items()}
+    made = replace(outlined, schedule=Schedule(segments, once, tuple(lanes)))
+    check_plan(made)
+    return made
+
+
+def _owner(plan: Plan, lane: Lane) -> str:
+    for cls in plan.classes:
+        if all(cls.box[a][0] <= lo and hi <= cls.box[a][1] for a, (lo, hi) in lane.box.items()):
+            return cls.name
+    raise FormatError(f"lane {lane.name} lies in several classes")
+
+
+@dataclass
+class _Day:
+    """What a class does, flat and with calls."""
+
+    plan: Plan
+    outlined: Plan
+    name: str
+    schedule: Schedule
+    #: Segments of the outlined program.
+    segments: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.flat = self.plan.by_class[self.name].program.ops
+        self._made = {op.out: op for op in self.flat}
+        self._marked = frozenset(self.schedule.once.get(self.name, ()))
+        self._phase = phases(self.plan, self.name, self.plan.by_class[self.name].program)
+        #: Ops of each segment; one that is of two phases is two.
+        self._of: dict[str, list[Op]] = {}
+        self._late: dict[str, str] = {}
+        for segment, ranges in self.schedule.segments.get(self.name, {}).items():
+            ops = [op for lo, hi in ranges for op in self.flat[lo:hi]]
+            after = [op for op in ops if self._phase[op.out] == AFTER]
+            if 0 < len(after) < len(ops) and not any(op.name in COLLECTIVES for op in ops):
+                late = self._late[segment] = f"{segment}_late"
+                self._of |= {segment: [op for op in ops if self._phase[op.out] != AFTER], late: after}
+            else:
+                self._of[segment] = ops
+        if len(self._of) != len(self._late) + len(self.schedule.segments.get(self.name, {})):
+            raise FormatError(f"class {self.name} has segments of the names of others")
+        self._marked |= {late for segment, late in self._late.items() if segment in self._marked}
+        self._at: dict[str, Part] = {op.out: s for s, ops in self._of.items() for op in ops}
+        for op in self.flat:
+            if op.name in COLLECTIVES and op.out not in self._at:
+                self._at[op.out] = op.integer("seq")
+        self._lanes = {
+            lane.name: list(self._moved(lane))
+            for lane in self.schedule.lanes
+            if _owner(self.plan, lane) == self.name
+        }
+        self._group: dict[Part, str] = {}
+        self._join()
+        self._number()
+
+    def once(self) -> Iterator[str | int]:
+        """Segments and meetings that happen once."""
+        parts = [*self.schedule.once.get(self.name, ()), *sorted(self._late.values())]
+        told = (self._group.get(part, part) for part in parts if part in self._marked)
+        yield from (p for p in dict.fromkeys(told) if isinstance(p, int) or p in self.segments)
+
+    def shortened(self, lane: Lane) -> Iterator[Event]:
+        """The events of a lane, those of a call as one."""
+        place: dict[int, int] = {}
+        current: Run | None = None  # the call whose parts stand here
+        count = 0
+        for number, event in self._lanes[lane.name]:
+            made: Event | None = event
+            if isinstance(event, Wait):
+                made = Wait(place[event.event]) if event.event in place else None
+            elif (call := self._call(event)) is not None:
+                made, current = (None if call == current else call), call
+            elif isinstance(event, Run) and event.segment not in self.segments:
+                made = None
+            else:
+                current = None
+            if made is not None:
+                if isinstance(made, Batch):
+                    place[number] = count
+                yield made
+                count += 1
+
+    def _call(self, event: Run | Batch) -> Run | None:
+        """The calls that an event is part of."""
+        if isinstance(event, Run):
+            group = self._group.get(event.segment)
+            return None if group is None else Run(group, event.run)
+        groups = {self._group.get(item.seq) if item.end == "meet" else None for item in event.items}
+        if len(groups) > 1:
+            raise FormatError(f"class {self.name}: collectives in and outside of calls are one batch")
+        group = groups.pop()
+        return None if group is None else Run(group, event.items[0].run)
+
+    # --- which segments become one -------------------------------------------------------------------------
+
+    def _moved(self, lane: Lane) -> Iterator[tuple[int, Event]]:
+        """The events with their numbers. Work of one rank that happens once is done as soon as it can be, or
+        as late, if no run needs it."""
+        ready: dict[str, int] = {}  # value -> number of the event after which it is there, in the run so far
+        after: dict[int, list[tuple[int, Event]]] = {}
+        posted: dict[int, Batch] = {}
+        kept: list[tuple[int, Event]] = []
+        waiting: dict[str, tuple[int, Event]] = {}
+        by_seq = {op.integer("seq"): op for op in self.flat if op.name in COLLECTIVES | MESSAGES}
+
+        def needed(values: Iterable[str]) -> None:
+            for segment in dict.fromkeys(self._at.get(v) for v in values):
+                if segment in waiting:
+                    event = waiting.pop(str(segment))
+                    needed(self._reads(str(segment)))
+                    kept.append(event)
+
+        for number, event in self._events(lane):
+            if isinstance(event, Wait):
+                ready |= {by_seq[i.seq].out: number for i in posted[event.event].items if i.seq in by_seq}
+                kept.append((number, event))
+                continue
+            if isinstance(event, Batch):
+                posted[number] = event
+                needed(v for i in event.items if i.seq in by_seq for v in by_seq[i.seq].ins)
+                ready |= {by_seq[i.seq].out: number for i in event.items if i.seq in by_seq}
+                kept.append((number, event))
+                continue
+            ops, here = self._of[event.segment], number
+            if event.segment in self._marked and not any(op.name in COLLECTIVES for op in ops):
+                if all(self._phase[op.out] == AFTER for op in ops):
+                    waiting[event.segment] = number, event
+                    continue
+                here = max((ready.get(v, -1) for v in self._reads(event.segment)), default=-1)
+            ready |= dict.fromkeys((op.out for op in ops), here)
+            if here < number:
+                after.setdefault(here, []).append((number, event))
+            else:
+                needed(self._reads(event.segment))
+                kept.append((number, event))
+        needed([op.out for segment in list(waiting) for op in self._of[segment]])
+        yield from after.get(-1, ())
+        for number, event in kept:
+            yield number, event
+            yield from after.get(number, ())
+
+    def _events(self, lane: Lane) -> Iterator[tuple[int, Event]]:
+        for number, event in enumerate(lane.events):
+            yield number, event
+            if isinstance(event, Run) and event.segment in self._late:
+                yield number, Run(self._late[event.segment], event.run)
+
+    def _reads(self, segment: str) -> list[str]:
+        """Values from outside that a segment reads."""
+        own = {op.out for op in self._of[segment]}
+        return [self._given(v) for op in self._of[segment] for v in op.ins if v not in own]
+
+    def _given(self, value: str) -> str:
+        """What was given last to what joins runs; else the value itself."""
+        op = self._made.get(value)
+        while op is not None and op.name in COLLECTIVES and self.plan.groups[op.text("group")].steps:
+            value = op.ins[0]
+            op = self._made.get(value)
+        return value
+
+    def _join(self) -> None:
+        """Group the parts of each call, and of calls that share some."""
+        orders = [order for events in self._lanes.values() for order in self._orders(events)]
+        where = [{part: i for i, part in enumerate(parts)} for parts, _ in orders]
+        met = UnionFind()
+        for call in calls(self.outlined.by_class[self.name].program):
+            wanted = set(self._parts(call))
+            stretches: set[tuple[Part, ...]] = set()
+            for (parts, breaks), at in zip(orders, where, strict=True):
+                places = sorted(at[p] for p in wanted if p in at)
+                if not places:
+                    continue
+                lo, hi = places[0], places[-1]
+                if len(places) < len(wanted) or any(lo <= b < hi for b in breaks):
+                    raise Apart(call.function, f"{call.function} {call.instance} of {self.name}")
+                stretches.add(tuple(parts[lo : hi + 1]))
+            if len(stretches) != 1:
+                raise Apart(call.function, f"{call.function} {call.instance} of {self.name}")
+            met.union(*stretches.pop())
+        for parts in met.to_sets():
+            name = min((p for p in parts if isinstance(p, str)), default=f"calls{min(map(str, parts))}")
+            self._group |= dict.fromkeys(parts, name)
+
+    def _orders(self, events: Sequence[tuple[int, Event]]) -> Iterator[tuple[list[Part], list[int]]]:
+        """Of each run, and of what happens once, the parts in order, and after which of them others stand."""
+        parts: dict[int | None, list[Part]] = {}
+        seen: dict[int | None, list[int]] = {}  # the place of each part among all events
+        alone: set[int] = set()  # waits for what was posted just before
+        for i, (number, event) in enumerate(events):
+            found: list[tuple[Part, int]] = []
+            if isinstance(event, Run):
+                found = [(event.segment, event.run)]
+            elif isinstance(event, Batch) and all(item.end == "meet" for item in event.items):
+                waited = i + 1 < len(events) and events[i + 1][1] == Wait(number)
+                if not event.posted or waited:  # else it is in flight while others run
+                    found = [(item.seq, item.run) for item in event.items]
+                    alone |= {i + 1} if event.posted else set()
+            for part, run in found:
+                of = None if part in self._marked else run
+                parts.setdefault(of, []).append(part)
+                seen.setdefault(of, []).append(i)
+        for of, order in parts.items():
+            between = (all(j in alone for j in range(a + 1, b)) for a, b in pairwise(seen[of]))
+            yield order, [k for k, together in enumerate(between) if not together]
+
+    def _parts(self, call: Call) -> Iterator[Part]:
+        """Where the results of a call, and what it meets, stand."""
+        yield from (self._at[v] for v in call.results)
+        stack, inside = list(call.results), set[str]()
+        while stack:
+            value = stack.pop()
+            op = self._made.get(value)
+            if op is None or value in inside or value in call.ins:
+                continue
+            inside.add(value)
+            stack += op.ins
+            if op.name in COLLECTIVES:
+                yield self._at[value]
+
+    # --- the segments of the outlined program --------------------------------------------------------------
+
+    def _number(self) -> None:
+        ops = self.outlined.by_class[self.name].program.ops
+        found: dict[str, list[int]] = {}
+        place = {op.out: self._place(op) for op in ops}
+        for op in reversed(ops):  # what outlining has made stands with its first reader
+            for value in op.ins:
+                if value in place and value not in self._at and value not in self._made:
+                    place[value] = place[op.out] if place[op.out] is not None else place[value]
+        for i, op in enumerate(ops):
+            segment = place[op.out]
+            if segment is not None:
+                found.setdefault(segment, []).append(i)
+            elif op.name not in COLLECTIVES | MESSAGES:
+                raise FormatError(f"{op.out} {op.name} of class {self.name} has no segment")
+        self.segments = {name: spans(numbers) for name, numbers in found.items()}
+
+    def _place(self, op: Op) -> str | None:
+        """The segment of an op; none for what stands in none."""
+        if op.name in MESSAGES or op.out not in self._at:
+            return None
+        part = self._at[op.out]
+        if op.name in COLLECTIVES and self.plan.groups[op.text("group")].steps:
+            return None
+        return self._group.get(part, part if isinstance(part, str) else None)

@@ -1,0 +1,109 @@
+"""A schedule that speaks of calls: a call is one step, so nothing else may stand amid its ops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from certificates.authoring.scheduling import LaneBuilder, ScheduleBuilder, recv, send, with_schedule
+from certificates.plan.calls import calls
+from certificates.plan.plan import Plan
+from certificates.plan.schedule import Batch
+from orchestrator.outlining import repeats
+from orchestrator.outlining.outline import outline
+from orchestrator.outlining.timetable import Apart, rescheduled
+from tests.schedule_plans import Built, Places, built, finish, judged, once
+
+#: Six layers on two ranks, two microbatches.
+PLACES = Places((0, 0, 0, 1, 1, 1), 2)
+
+
+@pytest.fixture(autouse=True)
+def short_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of few ops are worth a function here."""
+    monkeypatch.setattr(repeats, "LEAST_PERIOD", 2)
+
+
+def forward(lane: LaneBuilder, stages: range, m: int) -> None:
+    for s in stages:
+        lane.run(f"f{s}", m)
+
+
+def backward(lane: LaneBuilder, stages: range, m: int) -> None:
+    for s in reversed(stages):
+        lane.run(f"i{s}", m)
+        lane.run(f"w{s}", m)
+
+
+def scheduled(torn: bool = False, amid: bool = False) -> tuple[Built, Plan]:
+    """All forwards, then all backwards. `torn`: the last rank sends its last message between the reduction of
+    its gradients and its step; `amid`: the first rank's layers take both microbatches in turn."""
+    b = built(PLACES)
+    s = ScheduleBuilder(b.programs, once=once(b))
+    first, last = (s.lane(f"rank{r}", {"pp": (r, r + 1)}) for r in range(2))
+    if amid:
+        for stage in range(3):
+            for m in range(2):
+                first.run(f"f{stage}", m)
+    for m in range(2):
+        if not amid:
+            forward(first, range(3), m)
+        first.now("pp", send(3, m))
+        last.now("pp", recv(3, m))
+        forward(last, range(3, 6), m)
+    for m in range(2):
+        backward(last, range(3, 6), m)
+        if not (torn and m):
+            last.now("pp", send(102, m))
+        first.now("pp", recv(102, m))
+        backward(first, range(3), m)
+    finish(b, first, 0)
+    finish(b, last, 1)
+    if torn:
+        last.events.insert(-1, Batch("pp", (send(102, 1),)))
+    return b, with_schedule(b.plan, s.build())
+
+
+def test_calls_take_the_place_of_their_segments_and_the_schedule_stays_safe() -> None:
+    _, plan = scheduled()
+    made = outline(plan)
+    assert made.functions and made.schedule is not None and plan.schedule is not None
+    safe = judged(made)
+    assert safe is not None and safe.safe
+    for before, after in zip(plan.schedule.lanes, made.schedule.lanes, strict=True):
+        assert len(after.events) <= len(before.events)
+    for cls in made.classes:
+        where = {
+            i: name
+            for name, ranges in made.schedule.segments[cls.name].items()
+            for lo, hi in ranges
+            for i in range(lo, hi)
+        }
+        number = {op.out: i for i, op in enumerate(cls.program.ops)}
+        for call in calls(cls.program):
+            assert len({where[number[v]] for v in call.results}) == 1, "results of a call are made together"
+
+
+def test_what_stands_amid_a_call_is_told() -> None:
+    _, plan = scheduled()
+    outlined = replace(outline(plan), schedule=None)
+    _, other = scheduled(torn=True)
+    assert plan.classes == other.classes, "the same programs, in another order"
+    with pytest.raises(Apart, match=r"amid f1 \d of c1, or not at all microbatches alike"):
+        rescheduled(other, outlined)
+
+
+def test_calls_without_a_place_stay_flat_and_the_others_stand() -> None:
+    _, plan = scheduled(torn=True)
+    made = outline(plan)
+    assert len(outline(scheduled()[1]).functions) == 2 and len(made.functions) == 1
+    safe = judged(made)
+    assert safe is not None and safe.safe
+
+
+def test_layers_that_take_microbatches_in_turn_are_calls_still() -> None:
+    _, plan = scheduled(amid=True)
+    made = outline(plan)
+    safe = judged(made)
+    assert len(made.functions) == 2 and safe is not None and safe.safe
