@@ -159,11 +159,14 @@ def test_as_many_ranks_are_traced_at_a_time_as_asked_for(
     assert made.jobs == {3}
 
 
-@pytest.mark.parametrize(("fails", "surveyed"), [(None, [0, 63]), (1, [63]), (32, [63])])
+@pytest.mark.parametrize(
+    ("fails", "surveyed"), [(None, [0, 63]), (0, [0, 63]), (63, [63]), (1, []), (32, [])]
+)
 def test_when_a_trace_fails_the_first_and_the_last_rank_say_what_they_find(
     traces: Any, fails: int | None, surveyed: list[int]
 ) -> None:
-    """A mistake of the last rank alone is told with that of the first, not in the next attempt."""
+    """A mistake of the last rank alone is told with that of the first, not in the next attempt: it is traced
+    second."""
     made = traces(fails=[fails])
     with pytest.raises(CaptureError) as caught:
         assemble.capture(definition(mesh={"dp": 64}), jobs=1)
