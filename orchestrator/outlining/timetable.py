@@ -97,8 +97,11 @@ class _Day:
             if _owner(self.plan, lane) == self.name
         }
         self._group: dict[Part, str] = {}
+        #: The parts of each segment of calls, as they were seen.
+        self._inside: dict[str, list[Part]] = {}
         self._join()
         self._number()
+        self._compare()
 
     def once(self) -> Iterator[str | int]:
         """Segments and meetings that happen once."""
@@ -224,9 +227,11 @@ class _Day:
             if len(stretches) != 1:
                 raise Apart(call.function, f"{call.function} {call.instance} of {self.name}")
             met.union(*stretches.pop())
-        for parts in met.to_sets():
-            name = min((p for p in parts if isinstance(p, str)), default=f"calls{min(map(str, parts))}")
-            self._group |= dict.fromkeys(parts, name)
+        for joined in met.to_sets():
+            order = next(parts for parts, _ in orders if not joined.isdisjoint(parts))
+            name = min((p for p in joined if isinstance(p, str)), default=f"calls{min(map(str, joined))}")
+            self._group |= dict.fromkeys(joined, name)
+            self._inside[name] = [part for part in order if part in joined]
 
     def _orders(self, events: Sequence[tuple[int, Event]]) -> Iterator[tuple[list[Part], list[int]]]:
         """Of each run, and of what happens once, the parts in order, and after which of them others stand."""
@@ -281,6 +286,28 @@ class _Day:
             elif op.name not in COLLECTIVES | MESSAGES:
                 raise FormatError(f"{op.out} {op.name} of class {self.name} has no segment")
         self.segments = {name: spans(numbers) for name, numbers in found.items()}
+
+    def _compare(self) -> None:
+        """In a segment of calls collectives stand in the order in which they were seen to be called: a class
+        that calls them in another order than others must not be told to be safe."""
+        program = self.outlined.by_class[self.name].program
+        first = {call.results[0]: call for call in calls(program)}
+        by_seq = {op.integer("seq"): op for op in self.flat if op.name in COLLECTIVES}
+        for segment, parts in self._inside.items():
+            seen = [op for p in parts for op in (self._of[p] if isinstance(p, str) else [by_seq[p]])]
+            inside = [program.ops[i] for lo, hi in self.segments[segment] for i in range(lo, hi)]
+            made: list[Op] = []
+            for op in inside:
+                call = first.get(op.out)
+                made += [op] if call is None else self.outlined.body(call.function, self.name).ops
+            if self._meetings(seen) != self._meetings(made):
+                function = next(first[op.out].function for op in inside if op.out in first)
+                raise Apart(function, f"{segment} of {self.name}, whose collectives have another order")
+
+    def _meetings(self, ops: Iterable[Op]) -> list[tuple[str, str, str]]:
+        """Collectives over ranks."""
+        found = ((op.name, op.text("group"), str(op.type)) for op in ops if op.name in COLLECTIVES)
+        return [m for m in found if not self.plan.groups[m[1]].steps]
 
     def _place(self, op: Op) -> str | None:
         """The segment of an op; none for what stands in none."""

@@ -94,6 +94,21 @@ def test_what_stands_amid_a_call_is_told() -> None:
         rescheduled(other, outlined)
 
 
+def test_collectives_of_calls_keep_the_order_in_which_they_were_seen() -> None:
+    """Outlining moves gathers to where they are read. Two classes that call collectives in crossed order would
+    hang; bodies in one order would hide it."""
+    _, plan = scheduled()
+    made = outline(plan)
+    assert rescheduled(plan, replace(made, schedule=None)).schedule == made.schedule
+    (role,) = made.functions["f1"].classes
+    body = made.functions["f1"].classes[role]
+    twice = (*body.ops, *(replace(op, out="%90") for op in body.ops if op.name == "all_reduce"))
+    crossed = replace(made.functions["f1"], classes={role: replace(body, ops=twice)})
+    outlined = replace(made, schedule=None, functions={**made.functions, "f1": crossed})
+    with pytest.raises(Apart, match="whose collectives have another order"):
+        rescheduled(plan, outlined)
+
+
 def test_calls_without_a_place_stay_flat_and_the_others_stand() -> None:
     _, plan = scheduled(torn=True)
     made = outline(plan)
