@@ -95,8 +95,8 @@ def test_what_stands_amid_a_call_is_told() -> None:
 
 
 def test_collectives_of_calls_keep_the_order_in_which_they_were_seen() -> None:
-    """Outlining moves gathers to where they are read. Two classes that call collectives in crossed order would
-    hang; bodies in one order would hide it."""
+    """Outlining moves gathers to where they are read. Two classes that call collectives in crossed order
+    would hang; bodies in one order would hide it."""
     _, plan = scheduled()
     made = outline(plan)
     assert rescheduled(plan, replace(made, schedule=None)).schedule == made.schedule
