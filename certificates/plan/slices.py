@@ -24,7 +24,7 @@ def ground(plan: Plan, function: Function) -> tuple[Mesh, dict[str, Group], tupl
     groups = {
         name: group if group.steps else Group(group.axes, mesh.rank_lists(group.axes))
         for name, group in plan.groups.items()
-        if group.steps or _inside(plan.mesh, group, function.along)
+        if group.steps or in_slices(plan.mesh, group, function.along)
     }
     return (
         mesh,
@@ -33,7 +33,7 @@ def ground(plan: Plan, function: Function) -> tuple[Mesh, dict[str, Group], tupl
     )
 
 
-def _inside(mesh: Mesh, group: Group, along: Sequence[str]) -> bool:
+def in_slices(mesh: Mesh, group: Group, along: Sequence[str]) -> bool:
     """Is a group the fibres of other axes?"""
     return (
         bool(group.axes) and not set(group.axes) & set(along) and group.ranks == mesh.rank_lists(group.axes)

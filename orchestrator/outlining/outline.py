@@ -64,14 +64,14 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
     programs, regions = _near(owners, lambda these: _common_regions(plan, these))
     if not any(regions.values()):
         return plan
+    each = one_each(plan)
     if accept is not None:
-        each = one_each(plan)
         between = [section for section in sections(regions) if _meet(plan, section, each)]
         both = {owner: [*of, *(section[owner] for section in between)] for owner, of in regions.items()}
-        outlined = _outlined(plan, programs, both, one_each(plan))
+        outlined = _outlined(plan, programs, both, each)
         if accept(outlined):
             return outlined
-    return _outlined(plan, programs, regions, one_each(plan))
+    return _outlined(plan, programs, regions, each)
 
 
 def _pipeline(plan: Plan, axis: str) -> Plan | None:
@@ -165,6 +165,7 @@ def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, li
     """The repetitions that all programs have, grown; none where the programs do not repeat alike."""
     regions = {owner: layers(Flow(program), owner != "s") for owner, program in programs.items()}
     chosen: dict[str, list[Region]] = {owner: [] for owner in programs}
+    each = one_each(plan)
     if len({len(r) for r in regions.values()}) != 1:
         return chosen
     for k in range(len(regions["s"])):
@@ -173,7 +174,7 @@ def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, li
             owner: Region(r[k].flow, {n: i for n, i in r[k].instances.items() if n in labels})
             for owner, r in regions.items()
         }
-        if len(labels) >= LEAST_REPEATS and _meet(plan, common, one_each(plan)):
+        if len(labels) >= LEAST_REPEATS and _meet(plan, common, each):
             for owner, region in common.items():
                 chosen[owner].append(region)
     for found in chosen.values():

@@ -16,6 +16,7 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Box, Plan, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.schedule import Schedule
+from certificates.plan.slices import in_slices
 
 from .flow import Flow, head
 from .layers import Labels, layers
@@ -99,8 +100,7 @@ def _knows(plan: Plan, op: Op, axis: str) -> bool:
         return True
     if op.name in COLLECTIVES:
         group = plan.groups[op.text("group")]
-        whole = group.steps or (group.axes and group.ranks == plan.mesh.rank_lists(group.axes))
-        if not whole or axis in group.axes:
+        if not group.steps and not in_slices(plan.mesh, group, (axis,)):
             return True
     values = (v for value in op.attrs.values() for v in (value if isinstance(value, tuple) else (value,)))
     return any(isinstance(v, Affine) and axis in dict(v.terms) for v in values)
