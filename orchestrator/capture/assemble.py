@@ -85,7 +85,6 @@ def capture(
     if problems:
         raise gathered(problems)
     assert found[0].program is not None
-    boxes = [f.box for f in grid.classes()]
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
@@ -103,7 +102,7 @@ def capture(
     )
     seen = tuple(split_classes(classes, mesh, definition.buckets))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
-    related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), boxes)
+    related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), grid.boxes())
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:

@@ -166,6 +166,8 @@ class Grid:
         self.traces: dict[Point, Sample] = {}
         self._programs: dict[str, RankProgram] = {}
         self._boxes: list[Box] = []
+        #: Along each axis, where programs differ on some line.
+        self._edges: list[set[int]] = []
         #: Rendezvous that some rank keeps for others only.
         self.needed: set[Meeting] = set()
         self._kept: set[Meeting] = set()
@@ -203,7 +205,6 @@ class Grid:
     def fill(self) -> None:
         """Trace, and divide the mesh into boxes of one program each whose scalars fit where that helps.
 
-        Where programs differ, the whole mesh is cut: classes that lie side by side are proved more easily.
         What was cut before all was known that ranks keep for others is not cut for that.
         """
         known = -1
@@ -212,22 +213,18 @@ class Grid:
             self._fill()
 
     def _fill(self) -> None:
-        edges = [{0, n} for n in self.mesh.axes.values()]
-        while True:
-            boxes = list(itertools.product(*(list(itertools.pairwise(sorted(e))) for e in edges)))
-            cut = next(filter(None, map(self._boundary, boxes)), None)
-            if cut is None:
-                break
-            edges[cut[0]].add(cut[1])
-        divided = itertools.chain.from_iterable(map(self._divided, boxes))
-        self._boxes = sorted(divided, key=lambda box: [lo for lo, _ in box])
+        self._edges = [{0, n} for n in self.mesh.axes.values()]
+        self._boxes = sorted(self._divided(tuple((0, n) for n in self.mesh.axes.values())))
 
     def _divided(self, box: Box) -> Iterator[Box]:
-        cut = self._boundary(box) or self._misfit(box)
+        boundary = self._boundary(box)
+        cut = boundary or self._misfit(box)
         if cut is None:
             yield box
             return
         axis, at = cut
+        if boundary is not None:
+            self._edges[axis].add(at)
         for part in ((box[axis][0], at), (at, box[axis][1])):
             yield from self._divided((*box[:axis], part, *box[axis + 1 :]))
 
@@ -250,12 +247,22 @@ class Grid:
         }
 
     def _boundary(self, box: Box) -> tuple[int, int] | None:
-        """Axis and coordinate from which on another program runs than at the first corner, if any does."""
+        """Axis and coordinate from which on another program runs than at the first corner, if any does.
+
+        The axis is the one with the most programs on its line: where stages differ, and in one of them some
+        ranks, the stages are told apart first, and the others need no traces on both sides of those ranks.
+        """
         self._trace(self._needed(box))
         first = tuple(lo for lo, _ in box)
-        other = next((p for p in self._inside(box) if self._skeleton(p) != self._skeleton(first)), None)
-        if other is None:
+        inside = {p: sample.skeleton for p, sample in self._inside(box).items()}
+        if len(set(inside.values())) == 1:
             return None
+        lines = [
+            [p for p in inside if p[:axis] + p[axis + 1 :] == first[:axis] + first[axis + 1 :]]
+            for axis in range(len(first))
+        ]
+        most = max(lines, key=lambda line: len({inside[p] for p in line}))
+        other = next(p for p in [*most, *inside] if inside[p] != inside[first])
         # From the first corner to the other point along one axis after the other: somewhere it changes.
         here = first
         for axis, x in enumerate(other):
@@ -300,9 +307,30 @@ class Grid:
                     return axis, (lo + hi) // 2
         return None
 
+    def boxes(self) -> list[Mapping[str, Range]]:
+        """The boxes: each has one program, and the traced ranks that its scalars are fitted on."""
+        return [dict(zip(self._axes, box, strict=True)) for box in self._boxes]
+
     def classes(self) -> list[FittedClass]:
-        """The boxes, scalars fitted; what does not fit is a :class:`FitError`."""
-        return [self._fit(box) for box in self._boxes]
+        """The boxes, scalars fitted; what does not fit is a :class:`FitError`.
+
+        Where programs differ anywhere, the whole mesh is cut: classes that lie side by side are proved more
+        easily. A part that is cut off so has the forms of its box, and is not traced for itself.
+        """
+        parts = [
+            replace(fitted, box=part)
+            for fitted in map(self._fit, self._boxes)
+            for part in self._cut(fitted.box)
+        ]
+        return sorted(parts, key=lambda part: [lo for lo, _ in part.box.values()])
+
+    def _cut(self, box: Mapping[str, Range]) -> Iterator[Mapping[str, Range]]:
+        """A box along all boundaries between programs."""
+        lines = []
+        for (lo, hi), edges in zip(box.values(), self._edges, strict=True):
+            lines.append(list(itertools.pairwise(sorted({lo, hi} | {x for x in edges if lo < x < hi}))))
+        for part in itertools.product(*lines):
+            yield dict(zip(box, part, strict=True))
 
     def _fit(self, box: Box) -> FittedClass:
         inside = self._inside(box)

@@ -10,7 +10,7 @@ from certificates.plan.plan import Mesh
 from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Draft, Meeting
 from orchestrator.capture.errors import FitError
-from orchestrator.capture.fitting import Grid, Sample, fit, grid_samples, samples, summarise
+from orchestrator.capture.fitting import MOST, Grid, Sample, fit, grid_samples, samples, summarise
 from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.tracing import RankTrace
 
@@ -23,7 +23,7 @@ def program(value: int, extra: int = 0) -> RankProgram:
     return RankProgram({}, tuple(drafts), {"y": "%0"}, ())
 
 
-def grid(mesh: dict[str, int], of) -> tuple[Grid, list[int]]:
+def grid(mesh: dict[str, int], of, most: int = MOST) -> tuple[Grid, list[int]]:
     traced: list[int] = []
 
     def tracer(ranks: Iterable[int], known: Container[str], _needed: object) -> Iterator[Sample]:
@@ -31,7 +31,7 @@ def grid(mesh: dict[str, int], of) -> tuple[Grid, list[int]]:
             traced.append(rank)
             yield summarise(RankTrace(rank, of(**Mesh(mesh).coordinates(rank)), {}), known)
 
-    made = Grid(Mesh(mesh), tracer)
+    made = Grid(Mesh(mesh), tracer, most)
     made.fill()
     return made, traced
 
@@ -110,6 +110,22 @@ def test_one_rank_that_differs_in_a_corner_cuts_the_whole_mesh() -> None:
     made, _ = grid({"dp": 32, "tp": 4}, lambda dp, tp: program(dp, extra=int(dp == 31 and tp == 3)))
     boxes = [tuple(c.box.values()) for c in made.classes()]
     assert boxes == [((0, 31), (0, 3)), ((0, 31), (3, 4)), ((31, 32), (0, 3)), ((31, 32), (3, 4))]
+
+
+def test_a_stage_is_not_traced_where_another_one_differs() -> None:
+    """The last shard of an embedding is short: all stages are cut there, and one is traced on both sides."""
+    made, traced = grid(
+        {"pp": 16, "dp": 64, "tp": 8},
+        lambda pp, dp, tp: program(100 * pp + 10 * dp + tp, extra=2 * pp + int(pp == 0 and dp == 63)),
+        most=11,
+    )
+    assert len(made.boxes()) == 17 and len(traced) == 15 * 6 + 9
+    classes = made.classes()
+    assert [tuple(c.box.values()) for c in classes] == [
+        ((pp, pp + 1), dp, (0, 8)) for pp in range(16) for dp in ((0, 63), (63, 64))
+    ]
+    assert all(c.forms[0].evaluate({"pp": 7, "dp": 63, "tp": 5}) == 1335 for c in classes[14:16])
+    assert classes[14].traced == classes[15].traced and len(classes[14].traced) == 6
 
 
 def test_the_boundary_of_a_class_is_found_by_bisection() -> None:
