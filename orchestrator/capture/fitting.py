@@ -147,8 +147,9 @@ class FittedClass:
 class Grid:
     """Boxes of a mesh, each with one program, found from few traced ranks.
 
-    In every box its corners are traced, and on the lines through its first corner the sampled coordinates; a
-    mesh of up to :data:`WHOLE` ranks is traced whole. Where two points of a box differ, it is divided. The
+    In every box its corners are traced, and on the lines through its first corner the sampled coordinates, or
+    if those are more than ``most``, what :meth:`_needed` says; a mesh of up to :data:`WHOLE` ranks is traced
+    whole. Where two points of a box differ, it is divided. The
     tracer is given ranks and two collections that grow while it traces: skeletons whose program is known
     already, and the rendezvous that ranks have to keep.
     """
@@ -163,6 +164,7 @@ class Grid:
         self._tracer = tracer
         self._axes = list(mesh.axes)
         self._samples = grid_samples(list(mesh.axes.values()), most)
+        self._few = _count(self._samples) > most
         self.traces: dict[Point, Sample] = {}
         self._programs: dict[str, RankProgram] = {}
         self._boxes: list[Box] = []
@@ -229,13 +231,22 @@ class Grid:
             yield from self._divided((*box[:axis], part, *box[axis + 1 :]))
 
     def _needed(self, box: Box) -> list[Point]:
-        """Corners, and lines through the first one; three points at least of what has three."""
+        """Corners, and lines through the first one; three points at least of what has three.
+
+        If those are too many: as many as a form that is affine along each axis has coefficients, and such a
+        form that is zero on them is zero. They are the corners, but a neighbour of the first one in place of
+        that corner which lies on a line with it.
+        """
         if self.mesh.ranks <= WHOLE:
             return list(itertools.product(*(range(lo, hi) for lo, hi in box)))
-        points = set(itertools.product(*({lo, hi - 1} for lo, hi in box)))
         first = tuple(lo for lo, _ in box)
+        points = set(itertools.product(*({lo, hi - 1} for lo, hi in box)))
+        few = self._few and sum(hi - lo > 1 for lo, hi in box) > 1
         for axis, (lo, hi) in enumerate(box):
-            line = {x for x in self._samples[axis] if lo <= x < hi} | {lo, min(lo + 1, hi - 1)}
+            line = set() if few else {x for x in self._samples[axis] if lo <= x < hi}
+            if few:
+                points.discard((*first[:axis], hi - 1, *first[axis + 1 :]))
+            line |= {lo, min(lo + 1, hi - 1)}
             points |= {(*first[:axis], x, *first[axis + 1 :]) for x in line}
         return sorted(points)
 

@@ -112,6 +112,22 @@ def test_one_rank_that_differs_in_a_corner_cuts_the_whole_mesh() -> None:
     assert boxes == [((0, 31), (0, 3)), ((0, 31), (3, 4)), ((31, 32), (0, 3)), ((31, 32), (3, 4))]
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 64, "tp": 16}, {"rep": 16, "dp": 64, "tp": 16}])
+def test_products_of_coordinates_show_where_few_ranks_are_traced(mesh: dict[str, int]) -> None:
+    right, traced = grid(mesh, lambda dp, tp, rep=1: program(7 * rep + 3 * dp - tp + 1), most=1)
+    (only,) = right.classes()
+    assert len(traced) == 2 ** len(mesh)
+    assert only.forms[0].terms == (("dp", 3), *([("rep", 7)] if "rep" in mesh else []), ("tp", -1))
+    for of in (
+        lambda dp, tp, rep=1: rep * dp * tp,
+        lambda dp, tp, rep=1: dp * tp,
+        lambda dp, tp, rep=1: dp * dp,
+    ):
+        wrong, _ = grid(mesh, lambda **at: program(of(**at)), most=1)  # noqa: B023 - called before the next one
+        with pytest.raises(FitError, match="but .* gives"):
+            wrong.classes()
+
+
 def test_a_stage_is_not_traced_where_another_one_differs() -> None:
     """The last shard of an embedding is short: all stages are cut there, and one is traced on both sides."""
     made, traced = grid(
