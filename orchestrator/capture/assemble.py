@@ -23,7 +23,7 @@ from .buckets import split_classes
 from .builder import Draft, Meeting
 from .checks import check, check_names
 from .definition import Definition
-from .errors import CaptureError, gathered
+from .errors import CaptureError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .lowering.table import communicator
@@ -82,6 +82,7 @@ def capture(
         rest = survey(definition, _ends(mesh, grid), workers)
         raise gathered([error, *rest, *_misnamed(definition, [*found, *grid.traces.values()])]) from error
     problems = _misnamed(definition, [*found, *grid.traces.values()])
+    problems += _otherwise_built(found[0], grid.traces.values())
     if problems:
         raise gathered(problems)
     assert found[0].program is not None
@@ -119,7 +120,8 @@ def capture(
         classes,
         related_inputs,
         related_outputs,
-        {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None},
+        {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None}
+        | {name: bounds for name, bounds in found[0].ranges.items() if name in spec.inputs},
         _provenance(definition, mesh, fitted, related.untraced(), grid.needed, shims, assumed)
         | _channels(fitted, messages),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
@@ -141,6 +143,24 @@ def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[Capture
     single = next((s.program for s in samples if s.rank is None), None)
     states = {name for sample in samples for name in sample.layouts}
     return [] if single is None else check_names(definition, single, states)
+
+
+def _otherwise_built(single: Sample, ranks: Iterable[Sample]) -> list[CaptureError]:
+    """Ranks whose ``build`` gives a buffer integers of another range than the single device's in every step:
+    theirs were lowered on the strength of it, and the single device's is what the plan declares."""
+    problems: list[CaptureError] = []
+    for sample in ranks:
+        for name, (low, high) in sample.ranges.items():
+            expected = single.ranges.get(name)
+            if expected != (low, high) and sample.rank is not None:
+                where = "changes them" if expected is None else f"has them in [{expected[0]}, {expected[1]})"
+                error = LayoutError(
+                    f"build makes integers in [{low}, {high}) of it; the single device {where}",
+                    tensor=name,
+                    instead="the same build on every rank, and steps that do the same to its buffers",
+                )
+                problems.append(error.at_rank(sample.rank))
+    return problems
 
 
 def _inputs_that_stay(

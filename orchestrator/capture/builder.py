@@ -93,6 +93,8 @@ class Builder:
         self.inputs: dict[str, TensorType] = {}
         #: Least element of an integer input, where its range is declared.
         self.lowest: dict[str, int] = {}
+        #: Those of which something was lowered on the strength of it.
+        self.relied: set[str] = set()
         self.drafts: dict[str, Draft] = {}
         self.frame: Frame | None = None
         self.caller: Frame | None = None

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.plan import Mesh
@@ -93,6 +93,7 @@ class Sample:
     dropped: frozenset[Meeting] = frozenset()
     shims: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -102,7 +103,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     ops = len(program.drafts)
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
-        traced.shims, program.assumed,
+        traced.shims, program.assumed, traced.ranges,
     )  # fmt: skip
 
 

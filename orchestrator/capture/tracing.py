@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from .definition import Definition
 from .disguise import disguised
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
+from .known import Bounds, Known
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
 from .pipelining import static_stages
@@ -35,12 +36,14 @@ from .swallowed import told
 @dataclass(frozen=True)
 class RankTrace:
     """One traced rank; ``layouts`` by input name, ``shims`` that not every trace needs. ``rank`` is ``None``
-    for the single device."""
+    for the single device. ``ranges`` are those that ``build`` gives to integer buffers: on a rank, to those
+    of which the program relies on it."""
 
     rank: int | None
     program: RankProgram
     layouts: Mapping[str, Layout]
     shims: tuple[str, ...] = ()
+    ranges: Mapping[str, Bounds] = field(default_factory=dict)
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -59,14 +62,16 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
 def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting]) -> RankTrace:
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, told():
+    known = Known()
+    with fake, told(), known:
         model = definition.build()
     step = definition.step
     cuts: Mapping[str, Cut] = {}
+    watching = known if known.built(model) else contextlib.nullcontext()
     if rank is not None:
         model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    with fake, told():  # some optimizers make their states at once
+    with fake, told(), watching:  # some optimizers make their states at once
         optimizer = definition.optimizer(model.parameters())
     with fake:
         symbolic_hyperparameters(optimizer)
@@ -80,8 +85,9 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
             states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
         ),
     )
-    with capturable_on_cpu() as used, static_stages() as agreed, exact_norm_shares(), fake:
+    with capturable_on_cpu() as used, static_stages() as agreed, exact_norm_shares(), fake, watching:
         first, second, _ = record(job, rebuilds=built())
+    ranges = known.ranges(model if rank is None else None)
 
     def again() -> None:
         with capturable_on_cpu(), static_stages(), exact_norm_shares(), fake:
@@ -90,7 +96,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     program = one_program(
         first,
         second,
-        lambda recorded: _lower(definition, rank, recorded, needed),
+        lambda recorded: _lower(definition, rank, recorded, needed, ranges),
         lambda path: place_of(path, step, model, optimizer),
         again,
     )
@@ -103,7 +109,9 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         for name, s in states
         if s.layout is not None and name in program.inputs
     }
-    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)))
+    used_of = program.inputs if rank is None else program.relied
+    ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
+    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges)
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:
@@ -117,7 +125,11 @@ def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.
 
 
 def _lower(
-    definition: Definition, rank: int | None, step: Recorded, needed: frozenset[Meeting]
+    definition: Definition,
+    rank: int | None,
+    step: Recorded,
+    needed: frozenset[Meeting],
+    ranges: Mapping[str, Bounds],
 ) -> RankProgram:
     """The program of a recorded step: inputs read as bound before it, outputs as bound after it."""
     mesh = Mesh(definition.mesh)
@@ -129,7 +141,7 @@ def _lower(
     )
     states = step.before.states
     for name in (n for n in states if kind(n) not in (GRADIENTS, HYPER)):
-        lowering.add_input(name, states[name].ref)
+        lowering.add_input(name, states[name].ref, ranges.get(name))
     for name, ref in step.batch.items():
         lowering.add_input(f"batch.{name}", ref, definition.batch[name].bounds)
     for name in (n for n in states if kind(n) == HYPER):

@@ -57,6 +57,8 @@ class RankProgram:
     dropped: frozenset[Meeting] = frozenset()
     #: What its outputs take for granted of PyTorch.
     assumed: tuple[str, ...] = ()
+    #: Integer inputs that it takes for non-negative, as their bounds say.
+    relied: frozenset[str] = frozenset()
 
 
 class Lowering:
@@ -322,6 +324,7 @@ class Lowering:
             frozenset(meeting for meeting, out in met.items() if out in live),
             frozenset(meeting for meeting, out in met.items() if out not in live),
             tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
+            frozenset(self.builder.relied),
         )
 
     def _reached(self, names: Sequence[str]) -> set[str]:

@@ -39,7 +39,10 @@ def non_negative(b: Builder, x: Value) -> bool:
 def _at_least_zero(b: Builder, name: str, facts: tuple[Fact, ...]) -> bool:
     draft = b.drafts.get(name)
     if draft is None:
-        return b.lowest.get(name, -1) >= 0
+        if b.lowest.get(name, -1) < 0:
+            return False
+        b.relied.add(name)
+        return True
     match draft.name:
         case "constant":
             value = draft.attr("value")

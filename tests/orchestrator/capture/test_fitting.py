@@ -124,7 +124,7 @@ def test_products_of_coordinates_show_where_few_ranks_are_traced(mesh: dict[str,
         lambda dp, tp, rep=1: dp * dp,
     ):
         wrong, _ = grid(mesh, lambda **at: program(of(**at)), most=1)  # noqa: B023 - called before the next one
-        with pytest.raises(FitError, match="but .* gives"):
+        with pytest.raises(FitError, match=r"but .* gives"):
             wrong.classes()
 
 
