@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from .buckets import split_classes
 from .builder import Draft, Meeting
 from .checks import check, check_names
 from .definition import Definition
-from .errors import CaptureError, LayoutError, gathered
+from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .lowering.table import communicator
@@ -83,6 +84,7 @@ def capture(
         raise gathered([error, *rest, *_misnamed(definition, [*found, *grid.traces.values()])]) from error
     problems = _misnamed(definition, [*found, *grid.traces.values()])
     problems += _otherwise_built(found[0], grid.traces.values())
+    problems += _otherwise_rated(found[0], grid.traces.values())
     if problems:
         raise gathered(problems)
     assert found[0].program is not None
@@ -161,6 +163,26 @@ def _otherwise_built(single: Sample, ranks: Iterable[Sample]) -> list[CaptureErr
                 )
                 problems.append(error.at_rank(sample.rank))
     return problems
+
+
+def _otherwise_rated(single: Sample, ranks: Iterable[Sample]) -> list[CaptureError]:
+    """Ranks whose optimizer is made with another learning rate than the single device's: the plan has one
+    input for both, so nothing else would tell them apart."""
+    return [
+        DefinitionError(
+            f"the optimizer is made with {_rate(rate)} here, with {_rate(single.rates[name])} on the single "
+            "device",
+            tensor=name,
+            instead="one learning rate on both; a factor on purpose belongs to the step, where it is seen",
+        ).at_rank(sample.rank)
+        for sample in ranks
+        for name, rate in sample.rates.items()
+        if sample.rank is not None and name in single.rates and single.rates[name] != rate
+    ]
+
+
+def _rate(number: float) -> str:
+    return "a tensor whose value no trace has" if math.isnan(number) else f"{number:g}"
 
 
 def _inputs_that_stay(

@@ -94,6 +94,7 @@ class Sample:
     shims: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -103,7 +104,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     ops = len(program.drafts)
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
-        traced.shims, program.assumed, traced.ranges,
+        traced.shims, program.assumed, traced.ranges, traced.rates,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,21 +29,39 @@ NUMBERS = (
 )
 
 
-def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> None:
+def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Make step and learning rate tensors, where the optimizer supports that (``capturable``).
 
-    The learning rate only where a step's formula has it: Rprop's is the size of its first step alone.
+    The learning rate only where a step's formula has it: Rprop's is the size of its first step alone. Gives
+    the numbers that were there, by the name of the plan's input: what takes their place is one input of all
+    ranks. An optimizer whose step is not PyTorch's own keeps all its options: it may do anything with them.
     """
+    numbers: dict[str, float] = {}
+    if not type(optimizer).step.__module__.startswith("torch."):
+        return numbers
     formulas = inspect.getmembers(sys.modules[type(optimizer).__module__], _is_formula)
     constant = formulas and not any("lr" in inspect.signature(f).parameters for _, f in formulas)
-    for group in optimizer.param_groups:
+    for i, group in enumerate(optimizer.param_groups):
         for option in ("foreach", "fused"):
             if option in group:
                 group[option] = False
         if "capturable" in group:
             group["capturable"] = True
             if not constant:
+                numbers[learning_rate(i)] = _number(group["lr"])
                 group["lr"] = torch.zeros(())
+    return numbers
+
+
+def learning_rate(group: int) -> str:
+    """The name of a plan's input."""
+    return "hyper.lr" if group == 0 else f"hyper.lr.{group}"
+
+
+def _number(rate: float | torch.Tensor) -> float:
+    """A learning rate as it was given; NaN, which equals nothing, if no trace knows it."""
+    known = getattr(rate, "constant", None) if isinstance(rate, FakeTensor) else rate
+    return math.nan if known is None else float(known)
 
 
 def _is_formula(item: object) -> bool:

@@ -21,6 +21,7 @@ from .errors import CaptureError, DefinitionError, LayoutError, StateError, gath
 from .layouts import Layout, layout_of, local_tensor, padded_shape, whole_storage
 from .names import buffers, parameters
 from .recorder import TensorRef, forget_constant, reference
+from .shims import learning_rate
 
 #: A gradient is a state only if a step reads what the step before it left.
 GRADIENTS = "grads"
@@ -153,7 +154,7 @@ def _tensors(prefix: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
 def _learning_rates(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:
     for i, group in enumerate(optimizer.param_groups):
         if isinstance(group.get("lr"), FakeTensor):
-            yield f"{HYPER}.lr" if i == 0 else f"{HYPER}.lr.{i}", "", group["lr"]
+            yield learning_rate(i), "", group["lr"]
 
 
 def unsettled(before: Snapshot, after: Snapshot) -> StateError | None:

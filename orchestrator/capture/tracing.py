@@ -44,6 +44,8 @@ class RankTrace:
     layouts: Mapping[str, Layout]
     shims: tuple[str, ...] = ()
     ranges: Mapping[str, Bounds] = field(default_factory=dict)
+    #: Learning rates of the optimizer as it was made, by the input that takes their place.
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -74,7 +76,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     with fake, told(), watching:  # some optimizers make their states at once
         optimizer = definition.optimizer(model.parameters())
     with fake:
-        symbolic_hyperparameters(optimizer)
+        rates = symbolic_hyperparameters(optimizer)
     job = Job(
         batch=lambda: {
             name: torch.zeros(local_shape(definition, name, rank is not None), dtype=item.dtype)
@@ -111,7 +113,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     }
     used_of = program.inputs if rank is None else program.relied
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
-    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges)
+    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges, rates)
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:

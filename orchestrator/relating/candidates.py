@@ -17,7 +17,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable
+from ..cells import Cell, Unfollowable
 from .access import COMMUTATIVE, Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -144,7 +144,7 @@ class Candidates:
         """An operand that one fact ties to a specification tensor, moved or not."""
         try:
             values = solve(fact.lhs_index, fact.ranges, index, cell.ranges)
-        except (Cut, Digits, Unfollowable):
+        except Unfollowable:
             return None
         if values is None:
             return None

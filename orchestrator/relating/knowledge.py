@@ -25,6 +25,8 @@ class Knowledge(Readings):
 
     #: Facts that one fact stands for, by their left side.
     restated: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
+    #: Moved tensors of which only some elements were known when asked.
+    _in_part: set[str] = field(default_factory=set)
     #: Further ways to relate a tensor: sums of sums over ranks, and what only a whole cone of ops shows.
     nested: Callable[[Reduced], list[int]] = lambda _: []
     masked: Callable[[Ref], list[int]] = lambda _: []
@@ -65,11 +67,20 @@ class Knowledge(Readings):
                 del self._movement[ref]
                 return []
             self._movement[ref] = found
+            if found and isinstance(ref, str) and not self.covers(ref):
+                self._in_part.add(ref)
         return self._movement[ref]
 
     def forget_failures(self) -> None:
-        """What had no relation may have one now."""
+        """What had no relation may have one now, and what was moved and known in part may be known whole."""
         self._movement = {ref: found for ref, found in self._movement.items() if found}
+        for ref in [r for r in self._in_part if r in self.by_lhs and r not in self.restated]:
+            if self.covers(ref):
+                continue
+            for number in self.by_lhs.pop(ref):
+                self.drop(number)
+            self._movement.pop(ref, None)
+        self._in_part.clear()
 
     def forget_movement(self) -> None:
         """What moved tensors are is found anew where it is known in part only."""

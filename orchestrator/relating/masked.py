@@ -276,6 +276,8 @@ class DeepMatcher:
                 for form, target in zip(fact.lhs_index, at, strict=True)
                 if target is not None and len(form.terms) == 1 and form.terms[0][1] == 1
             }
+            if not all(within(at, *fact.ranges[s], ranges) for s, at in values.items()):
+                continue  # it is about another piece
             loose = tuple(
                 fold(form.substitute(values), ranges) if set(form.symbols) <= set(values) else None
                 for form in fact.rhs_index

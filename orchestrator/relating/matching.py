@@ -16,7 +16,7 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Fact, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore, undivided
+from ..cells import Cell, Unfollowable, explore
 from .access import COMMUTATIVE, Access
 from .candidates import Candidate, Candidates, Operand, Read
 from .joining import join
@@ -177,40 +177,42 @@ class Matcher:
         start: Cell,
         index: Callable[[Cell, Sequence[str]], list[Affine]],
     ) -> bool:
-        """Match an op with operands in pieces, if each operand as a whole is a layout of its partner."""
+        """Match an op with operands in pieces, if each operand is a layout of its partner as a whole, or in
+        fewer pieces, as where two batches stand behind each other.
+        """
         if any(not candidates or any(o.partial for o in operands) for _, (operands, candidates) in found):
             return False
         specs = {candidates[0].spec for _, (_, candidates) in found}
         if len(specs) != 1:
             return False
-        wholes: list[Operand] = []
-        for i, (v, names) in enumerate(zip(self.model.operands(ref), pattern.operands, strict=True)):
-            for literals in (False, True):
-                facts = self._tied(ref, i, found, [index(cell, names) for cell, _ in found], literals)
-                joined = join(self.model, facts)
-                if len(joined) == 1:
-                    break
-            else:
-                return False
-            operand = self.candidates.operand_by(joined[0], v, tuple(index(start, names)), start)
-            if operand is None:
-                return False
-            wholes.append(operand)
+        ins, tied = self.model.operands(ref), []
+        for i, (v, names) in enumerate(zip(ins, pattern.operands, strict=True)):
+            places = [index(cell, names) for cell, _ in found]
+            ways = [self._tied(ref, i, found, places, literals) for literals in (False, True)]
+            tied.append((v, names, min((join(self.model, facts) for facts in ways), key=len)))
         op = self.model.ops[ref]
-        orders = [wholes, wholes[::-1]] if op.name in COMMUTATIVE or op.name == "dot_general" else [wholes]
-        for order in orders:
-            try:
-                with undivided():
-                    candidate = self.candidates.match(next(iter(specs)), op, order, start)
-            except (Unrelated, Unfollowable, NoDefinition):
-                continue
-            if candidate is not None:
-                left = tuple(start.at[s] for s in self.k.full_index(ref).ranges)
-                self.sums.begin()
-                done = self.sums.group(ref, pattern, left, [(start, tuple(wholes), (candidate,))])
-                self.sums.settle()
-                return done
-        return False
+        either = op.name in COMMUTATIVE or op.name == "dot_general"
+
+        def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
+            operands = []
+            for v, names, facts in tied:
+                at = tuple(index(cell, names))
+                found = (self.candidates.operand_by(fact, v, at, cell) for fact in facts)
+                operand = next((o for o in found if o is not None), None)
+                if operand is None:
+                    raise Unrelated(v)
+                operands.append(operand)
+            for order in [operands, operands[::-1]] if either else [operands]:
+                candidate = self.candidates.match(next(iter(specs)), op, order, cell)
+                if candidate is not None:
+                    return tuple(operands), (candidate,)
+            raise Unrelated(ref)
+
+        try:
+            parts = explore(start, compute)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return False
+        return len(parts) < len(found) and self._grouped(ref, pattern, self.k.full_index(ref), parts)
 
     def _tied(
         self, ref: str, position: int, found: Sequence[Found], places: Sequence[list[Affine]], literals: bool

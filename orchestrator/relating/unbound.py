@@ -9,7 +9,7 @@ same in all rows, it lies as the rest of the tensor does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -99,15 +99,15 @@ class Unbound:
     def alike(
         self, ref: str, found: list[Found], axes: Sequence[str], read: Callable[[Cell], tuple[Operand, ...]]
     ) -> list[Found]:
-        """Parts whose place in the specification nothing determines, where the rest of the tensor is."""
+        """Parts whose place in the specification nothing determines, where the nearest that has one is."""
         owner = split_ref(ref)[0]
-        lead = displacement(owner, found, axes, self.candidates.free)
-        if lead is None:
+        leads = list(displacements(owner, found, axes, self.candidates.free))
+        if not leads:
             return found
-        spec, shifts = lead
         op = self.model.ops[ref]
 
         def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
+            _, spec, shifts = min(leads, key=lambda lead: _distance(cell, lead[0]))
             operands, like = read(cell), displaced(owner, cell, shifts)
             orders = [operands, operands[::-1]] if op.name in COMMUTATIVE else [operands]
             matches = (self.candidates.match(spec, op, order, cell, like) for order in orders)
@@ -163,10 +163,10 @@ def unmentioned(
     return frozenset(names)
 
 
-def displacement(
+def displacements(
     owner: str, found: Sequence[Found], axes: Sequence[str], free: Mapping[str, frozenset[str]]
-) -> tuple[str, Mapping[str, Affine]] | None:
-    """A specification op that a determined part of a result is, and how far that part is displaced there.
+) -> Iterator[tuple[Cell, str, Mapping[str, Affine]]]:
+    """Determined parts of a result, the specification op of each, and how far it is displaced there.
 
     By variable, but for those that are ``free`` there; a displacement is a number, or a multiple of the rank
     along some of the ``axes``. What an op of the ``owner`` sums is displaced, too.
@@ -181,8 +181,12 @@ def displacement(
             bound = [(n, fold(cell.at[here], cell.ranges), f) for n, here, f in names if here in cell.at]
             shifts = {n: f - here for n, here, f in bound if n not in unlike}
             if not candidate.guessed and all(set(f.symbols) <= set(axes) for f in shifts.values()):
-                return candidate.spec, shifts
-    return None
+                yield cell, candidate.spec, shifts
+
+
+def _distance(a: Cell, b: Cell) -> int:
+    """Twice the way between the middles of two parts of one tensor."""
+    return sum(abs(sum(a.at[v].interval(a.ranges)) - sum(b.at[v].interval(b.ranges))) for v in a.at)
 
 
 def displaced(owner: str, cell: Cell, shifts: Mapping[str, Affine]) -> dict[str, Affine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from orchestrator.capture import Batch, Definition
-from orchestrator.capture.assemble import rank_program
+from orchestrator.capture.assemble import capture, rank_program
+from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.shims import NUMBERS, TensorNumbers, copied_by_ops, symbolic_hyperparameters
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
@@ -154,3 +156,68 @@ def plain(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, 
     optimizer.step()
     optimizer.zero_grad()
     return {"loss": loss.detach()}
+
+
+class Scaled(torch.optim.Optimizer):
+    """One whose options are its own: with ``foreach`` it forgets the decay."""
+
+    def __init__(self, params: Any, foreach: bool) -> None:
+        super().__init__(params, {"lr": 0.5, "foreach": foreach, "capturable": False})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if not group["foreach"] and not group["capturable"]:
+                    p.mul_(0.5)
+                p.add_(p.grad, alpha=-group["lr"])
+
+
+def rated(optimizer: Any) -> Definition:
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return Definition(
+        name="rated",
+        mesh={"dp": 2},
+        build=lambda: nn.Linear(3, 3, bias=False),
+        parallelize=lambda model, mesh: model,
+        optimizer=optimizer,
+        step=step,
+        batch={"x": Batch((4, 3))},
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (lambda: 0.01 * (1 + torch.distributed.get_rank()), "with 0.02 here, with 0.01 on the single device"),
+        (lambda: 0.01 * torch.distributed.get_world_size(), "with 0.02 here, with 0.01 on the single device"),
+        (lambda: torch.tensor(0.03), "with 0.03 here, with 0.01"),
+    ],
+)
+def test_ranks_with_another_learning_rate_are_refused(rates: Any, said: str) -> None:
+    """The plan has one input for all: two rates were one, whatever they were."""
+
+    def optimizer(params: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(params, lr=rates() if torch.distributed.is_initialized() else 0.01)
+
+    with pytest.raises(CaptureError, match=re.escape(said)):
+        capture(rated(optimizer), jobs=1)
+
+
+def test_a_learning_rate_in_a_tensor_is_the_number_that_it_holds() -> None:
+    plan = capture(rated(lambda params: torch.optim.Adam(params, lr=torch.tensor(0.01))), jobs=1)
+    assert "hyper.lr" in plan.specification.inputs
+
+
+def test_an_optimizer_of_the_users_keeps_its_options() -> None:
+    """What stands for a fast path in PyTorch's own optimizers is any program in another one."""
+    plan = capture(rated(lambda params: Scaled(params, torch.distributed.is_initialized())), jobs=1)
+    assert len(plan.classes[0].program.ops) < len(plan.specification.ops)
+    alike = capture(rated(lambda params: Scaled(params, False)), jobs=1)
+    assert len(alike.classes[0].program.ops) == len(alike.specification.ops)
