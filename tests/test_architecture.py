@@ -74,6 +74,7 @@ ROWS = {
         # A front end asks a prover nothing itself: its command hands one in.
         "capture": "certificates smtlib_emit cells errors evaluating outlining",
         "capture/cli": "certificates emit",
+        "capture/elsewhere": "children",
     },
     "checker": {
         "errors": "",

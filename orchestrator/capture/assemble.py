@@ -50,14 +50,16 @@ def capture(
     root: Path | None = None,
     report: Callable[[str], None] | None = None,
     accept: Callable[[Plan], bool] | None = None,
+    elsewhere: Callable[[RankProgram], CaptureError | None] = lambda _program: None,
 ) -> Plan:
     """Trace the specification and a sample of ranks, and write down the plan.
 
     Up to ``most`` ranks of each class are traced, and those that show where classes end.
     ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. What
     repeats becomes functions; with ``accept``, what stands between is in functions too if it accepts the plan
-    so (``tv-capture`` asks whether that plan has a proof: ``orchestrator.emit.provable``). Any
-    step that cannot be captured exactly is a :class:`CaptureError`.
+    so (``tv-capture`` asks whether that plan has a proof: ``orchestrator.emit.provable``). ``elsewhere`` says
+    what stands against the first program of rank 0, such as that another process runs another one. Any step
+    that cannot be captured exactly is a :class:`CaptureError`.
     """
     check(definition)
     workers = jobs or _cores()
@@ -72,10 +74,13 @@ def capture(
             if report is not None:
                 what = "single device" if traced.rank is None else f"rank {traced.rank} of {mesh.ranks}"
                 report(f"traced {what}: {traced.ops} ops")
+            if traced.rank == 0 and traced.program is not None:
+                first.append(traced.program)
             yield traced
 
     grid = Grid(mesh, tracer, most)
     found: list[Sample] = []
+    first: list[RankProgram] = []
     try:
         found += tracer([None])
         grid.fill()
@@ -85,6 +90,8 @@ def capture(
     problems = _misnamed(definition, [*found, *grid.traces.values()])
     problems += _otherwise_built(found[0], grid.traces.values())
     problems += _otherwise_rated(found[0], grid.traces.values())
+    another = elsewhere(first[0])
+    problems += [] if another is None else [another]
     if problems:
         raise gathered(problems)
     assert found[0].program is not None

@@ -103,6 +103,7 @@ def main(
         try:
             from ..emit import provable
             from .assemble import capture, obstacles
+            from .elsewhere import elsewhere
             from .running import run, with_run
             from .userfile import load_definition
         except ModuleNotFoundError as error:
@@ -117,7 +118,16 @@ def main(
                     _refuse(found, traceback, sys.stdout)
                 return
             report: Callable[[str], None] = _silent if quiet else _say
-            plan = capture(definition, jobs=jobs, most=most, root=file.parent, report=report, accept=provable)
+            with elsewhere(file, given) as other:
+                plan = capture(
+                    definition,
+                    jobs=jobs,
+                    most=most,
+                    root=file.parent,
+                    report=report,
+                    accept=provable,
+                    elsewhere=other.differs,
+                )
             if really_run:
                 compared = run(plan, definition, steps=3 if steps is None else steps, seed=seed or 0)
                 plan = with_run(plan, compared)

@@ -193,19 +193,19 @@ def one_program(
 
 def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError]:
     """The first difference of two programs that reaches an output."""
-    if _by_use(first) == _by_use(second):
+    if by_use(first) == by_use(second):
         return
     for a, b in zip(first.drafts, second.drafts, strict=False):
-        if _content(a) != _content(b):
+        if content(a) != content(b):
             yield StateError(
-                f"the second step runs {_described(b)} where the first ran {_described(a)}",
+                f"the second step runs {described(b)} where the first ran {described(a)}",
                 frame=b.frame,
                 instead="a batch entry, a buffer or optimizer state for what may differ between steps",
             )
             return
     for longer, which in ((first, "first"), (second, "second")):
         for extra in longer.drafts[min(len(first.drafts), len(second.drafts)) :]:
-            yield StateError(f"only the {which} of two steps runs {_described(extra)}", frame=extra.frame)
+            yield StateError(f"only the {which} of two steps runs {described(extra)}", frame=extra.frame)
             return
     for name in {**first.outputs, **second.outputs}:
         if first.outputs.get(name) != second.outputs.get(name):
@@ -215,7 +215,7 @@ def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError
         yield StateError("two consecutive steps read different inputs")
 
 
-def _by_use(program: RankProgram) -> object:
+def by_use(program: RankProgram) -> object:
     """The program with its ops in the order in which rendezvous, then outputs, need them.
 
     DTensor works out a rule with ops on tensors of the whole, once: a constant among them that the step has,
@@ -235,16 +235,16 @@ def _by_use(program: RankProgram) -> object:
         out = waiting.pop()
         if draft is not None and out not in names:
             names[out] = f"%{len(ops)}"
-            ops.append(_content(renamed(draft, names)))
+            ops.append(content(renamed(draft, names)))
     outputs = {name: names.get(value, value) for name, value in program.outputs.items()}
     return ops, outputs, dict(program.inputs), program.groups
 
 
-def _content(draft: Draft) -> tuple[object, ...]:
+def content(draft: Draft) -> tuple[object, ...]:
     return draft.out, draft.name, draft.ins, draft.type, draft.attrs
 
 
-def _described(draft: Draft) -> str:
+def described(draft: Draft) -> str:
     attrs = "".join(f" {key}={value}" for key, value in draft.attrs)
     return f"{draft.name}{attrs} at {place(draft.frame)}"
 
