@@ -30,6 +30,8 @@ def solve(
     values = {s: Affine(lo) for s, (lo, hi) in symbols.items() if hi - lo == 1 and s.startswith("z")}
     rests: list[Affine] = []
     for form, target in zip(forms, index, strict=True):
+        if form.terms and all(c < 0 for _, c in form.terms):  # counted from the end, on both sides
+            form, target = form.scale(-1), target.scale(-1)
         rest = target - form.const
         terms = sorted(form.terms, key=lambda t: -t[1])
         if any(c < 0 for _, c in terms):
