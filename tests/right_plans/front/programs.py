@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator.capture import Definition
 
-from . import by_hand, fields, many_habits, megatron, more_models, own_models
+from . import by_hand, fields, many_habits, megatron, more_models, own_models, preferences
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
 FRONT: dict[str, Callable[[bool], Definition]] = {
@@ -39,6 +39,9 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         more_models.linear_attention,
         more_models.recurrent_ddp,
         more_models.fsdp_microbatches,
+        preferences.preferred,
+        preferences.windows,
+        preferences.rewards_so_far,
     )
 }
 #: Those that are right and not proved, and why.
