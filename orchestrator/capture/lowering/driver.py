@@ -26,6 +26,7 @@ from ..memory import Geometry, Memory, meet
 from ..missing import instead_of
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE
+from ..signatures import foreign
 from ..waits import Waits
 from .arguments import bind
 from .complex import conjugate
@@ -39,6 +40,10 @@ _ON_ALL_RANKS = (
     "all_reduce (or all_gather) where every rank needs the result; or read it on the root alone, and "
     "broadcast what "
     "is made of it"
+)
+_UNKNOWN = (
+    ": whatever its schema says, no trace knows what an op outside of PyTorch writes, so it is refused whether "
+    "or not its result is used"
 )
 _WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 
@@ -135,6 +140,9 @@ class Lowering:
                 self._note_works(node, known)
             except CaptureError as error:
                 error.op = node.op
+                if foreign(node.op):
+                    error.message += _UNKNOWN
+                    self._fatal.append(error.at(node.frame))
                 self._poison(node, error)
                 if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
                     self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here
@@ -235,7 +243,8 @@ class Lowering:
                 operands.append(self.read(source))
             except CaptureError:
                 continue
-        for target in [*_tensors(node.outs), *node.writes] or sources:
+        written = [*_tensors(node.outs), *(sources if foreign(node.op) else node.writes)]
+        for target in written or sources:
             if 0 in target.geometry.size:
                 continue
             place = target.geometry

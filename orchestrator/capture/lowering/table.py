@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from certificates.plan.affine import Affine
 from certificates.plan.types import TensorType
 
-from ..builder import Builder, Literal, Value
+from ..builder import Builder, Literal, Value, wraps
 from ..errors import GroupError, LoweringError
 from ..recorder import GroupRef, Node
 
@@ -142,7 +142,10 @@ class Context:
         shape: Sequence[int],
         **attrs: Any,
     ) -> Value:
-        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator."""
+        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator.
+
+        Sums of small integers, which wrap around, and truth values are a :class:`LoweringError`.
+        """
         axes = self.group_axes(group)
         if len(group.ranks) == 1:
             return x
@@ -156,6 +159,10 @@ class Context:
             )
         key = axes, group.ordinal
         seq = self.groups[key] = self.groups.get(key, -1) + 1
+        if x.type.sort == "Bool":
+            raise self.refuse(f"{name} of {x.type}: collectives of a plan carry numbers", _NUMBERS)
+        if wraps(x.dtype) and attrs.get("kind") == "add":
+            raise self.refuse(f"{name} of {x.type} by a sum, which wraps around", _WIDER)
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
         return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
@@ -204,6 +211,11 @@ def communicator(axes: Sequence[str], ordinal: int) -> str:
     return "_".join(axes) + (f".{ordinal}" if ordinal else "")
 
 
+_NUMBERS = (
+    "tensor.to(torch.int32) before the call and tensor.bool() after it: MAX of 0 and 1 is OR, MIN is AND, and a "
+    "SUM counts"
+)
+_WIDER = "tensor.to(torch.int64) before the call"
 _SORTS = ("Bool", "Int", "Real")
 
 
