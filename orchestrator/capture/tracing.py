@@ -25,6 +25,7 @@ from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOp
 from .known import Bounds, Known
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
+from .making import optimizer_of
 from .pipelining import static_stages
 from .recorder import GroupRef
 from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
@@ -73,8 +74,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     if rank is not None:
         model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    with fake, told(), watching:  # some optimizers make their states at once
-        optimizer = definition.optimizer(model.parameters())
+    with fake, watching:  # some optimizers make their states at once
+        optimizer = optimizer_of(definition.optimizer, model)
     with fake:
         rates = symbolic_hyperparameters(optimizer)
     job = Job(

@@ -42,8 +42,8 @@ _ON_ALL_RANKS = (
     "is made of it"
 )
 _UNKNOWN = (
-    ": whatever its schema says, no trace knows what an op outside of PyTorch writes, so it is refused whether "
-    "or not its result is used"
+    ": whatever its schema says, no trace knows what an op outside of PyTorch writes, so it is refused "
+    "whether or not its result is used"
 )
 _WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 

@@ -212,8 +212,8 @@ def communicator(axes: Sequence[str], ordinal: int) -> str:
 
 
 _NUMBERS = (
-    "tensor.to(torch.int32) before the call and tensor.bool() after it: MAX of 0 and 1 is OR, MIN is AND, and a "
-    "SUM counts"
+    "tensor.to(torch.int32) before the call and tensor.bool() after it: MAX of 0 and 1 is OR, MIN is AND, "
+    "and a SUM counts"
 )
 _WIDER = "tensor.to(torch.int64) before the call"
 _SORTS = ("Bool", "Int", "Real")

@@ -81,9 +81,7 @@ def test_an_op_of_another_library_is_refused_whether_or_not_its_result_is_used(l
         torch.ops.test_driver.log(a)
         return a * 2
 
-    with pytest.raises(
-        UnsupportedOpError, match="no trace knows what an op outside of PyTorch writes"
-    ) as caught:
+    with pytest.raises(UnsupportedOpError, match="no trace knows what an op outside") as caught:
         lowered(step, x)
     assert caught.value.op == "test_driver.log.default" and caught.value.frame is not None
 
