@@ -6,6 +6,7 @@ what they left. A write while the optimizer is made would be lost between the tw
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
@@ -98,6 +99,7 @@ def _rebound(
 
 def _line(make: object) -> Frame | None:
     """Where the function that makes the optimizer begins."""
+    make = inspect.unwrap(make) if callable(make) else make
     if not isinstance(make, FunctionType):
         return None
     return make.__code__.co_filename, make.__code__.co_firstlineno, make.__name__
