@@ -201,7 +201,7 @@ def position_of(value: object) -> object:
     return None
 
 
-def _place_in(file: io.IOBase) -> object:
+def _place_in(file: Any) -> object:
     """How far a file is read. One that is only written to may be a log, which decides nothing."""
     try:
         if file.closed or not file.readable():
@@ -222,7 +222,7 @@ def chosen(name: str) -> bool:
 
 
 @functools.cache
-def _stored(kind: type) -> frozenset[str]:
+def _stored(kind: Any) -> frozenset[str]:
     """Attributes that methods of a class set, as the code of the class says."""
     functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
     return frozenset(i.argval for f in functions for i in dis.get_instructions(f) if i.opname == "STORE_ATTR")
@@ -308,7 +308,7 @@ def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]
     for name, module in value.named_modules(prefix=path):
         # DDP counts for itself, in what its own code sets.
         wraps = type(module).__module__.startswith("torch.nn.parallel")
-        own = _stored(type(module)) - {"_comm_hooks"} if wraps else ()
+        own = _stored(module.__class__) - {"_comm_hooks"} if wraps else ()
         for key, item in vars(module).items():
             if key not in _OF_MODULES and key not in own:
                 yield f"{name}.{key}", item

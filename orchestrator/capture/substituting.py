@@ -23,7 +23,7 @@ def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]
     """Each function is what the change makes of it; so it is in modules that have imported it by name."""
     made = {id(getattr(*place)): change(getattr(*place)) for place, change in changes.items()}
     scopes = [vars(m) for m in list(sys.modules.values()) if is_users(getattr(m, "__file__", None) or "<")]
-    found = [(vars(module), name) for module, name in changes]
+    found: list[tuple[Any, str]] = [(vars(module), name) for module, name in changes]
     found += [(scope, name) for scope in scopes for name, item in list(scope.items()) if id(item) in made]
     saved = [(scope, name, scope[name]) for scope, name in found]
     for scope, name, item in saved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -32,7 +32,7 @@ from .arguments import bind
 from .complex import conjugate
 from .decompositions import Expansion, expand
 from .foreach import single_ops
-from .table import EFFECTS, Context, find
+from .table import EFFECTS, Context, Rooted, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
 _COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
@@ -64,6 +64,8 @@ class RankProgram:
     assumed: tuple[str, ...] = ()
     #: Integer inputs that it takes for non-negative, as their bounds say.
     relied: frozenset[str] = frozenset()
+    #: What calls with a root say of theirs.
+    roots: tuple[Rooted, ...] = field(default=(), compare=False)
 
 
 class Lowering:
@@ -334,6 +336,7 @@ class Lowering:
             frozenset(meeting for meeting, out in met.items() if out not in live),
             tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
             frozenset(self.builder.relied),
+            tuple(self.context.roots),
         )
 
     def _reached(self, names: Sequence[str]) -> set[str]:
