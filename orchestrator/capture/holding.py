@@ -50,7 +50,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from .recorder import is_users
 
 #: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
-_LARGE, _BYTES = 1000, 1 << 28
+_LARGE, _BYTES = 1000, 1 << 24
 #: Of still larger ones nothing else is looked at.
 _MANY = 1 << 16
 #: Arrays of so many elements are told in full.
