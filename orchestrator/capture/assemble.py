@@ -28,7 +28,7 @@ from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .lowering.table import communicator
-from .meetings import unmet
+from .meetings import other_roots, unmet
 from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
@@ -92,6 +92,7 @@ def capture(
     problems += _otherwise_rated(found[0], grid.traces.values())
     another = elsewhere(first[0])
     problems += [] if another is None else [another]
+    problems += other_roots(grid.traces.values())
     if problems:
         raise gathered(problems)
     assert found[0].program is not None

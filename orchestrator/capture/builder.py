@@ -348,6 +348,11 @@ def _check(name: str, x: Value) -> None:
         raise LoweringError(f"{name} of {x.type}, which wraps around; convert to int64 first")
 
 
+def wraps(dtype: str) -> bool:
+    """Does arithmetic of this integer type wrap around in ordinary programs?"""
+    return dtype in _SMALL
+
+
 def _within(inner: str, outer: str) -> bool:
     (a, b), (low, high) = INTEGERS[inner], INTEGERS[outer]
     return low <= a and b <= high

@@ -30,13 +30,14 @@ from torch.nn.modules import module as of_modules
 from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
+from .entropy import drawn
 from .errors import Frame, StateError
-from .holding import CODE, PLAIN, followed, kind, part, parts, position_of, users
+from .holding import CODE, PLAIN, chosen, followed, imported, kind, part, parts, position_of, users
 from .names import parameters
 from .recorder import is_installed, is_users, user_frame
 
 #: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
-_DEPTH, _FOREIGN = 12, 1
+_DEPTH, _FOREIGN = 40, 1
 _OWN = __name__.split(".")[0]
 Numbers = Mapping[str, object]
 Held = tuple[object, Callable[[], object]]
@@ -44,6 +45,7 @@ _RANDOM: Mapping[str, Callable[[], object]] = {
     "the random numbers of Python": lambda: hash(random.getstate()),
     "the random numbers of NumPy": lambda: np.random.get_state(legacy=False)["state"]["pos"],
     "the seed of PyTorch": torch.initial_seed,
+    "how many random numbers of the system were drawn": drawn,
 }
 COUNTED = (
     "a buffer or optimizer state (a tensor) for what is counted, or count outside the step; the "
@@ -83,13 +85,13 @@ def place_of(path: str, step: Any, model: nn.Module, optimizer: torch.optim.Opti
 def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wanted: str | None) -> _Walk:
     walk = _Walk(wanted)
     walk.into("model", model)
-    walk.into("optimizer", optimizer)
     names = {parameter: name for name, parameter in parameters(model)}
     for i, group in enumerate(optimizer.param_groups):
         walk.into(f"optimizer.param_groups[{i}]", group)
     for owner, entries in optimizer.state.items():
         at = names.get(owner, "?") if isinstance(owner, torch.Tensor) else str(owner)
         walk.into(f"optimizer.state[{at}]", entries)
+    walk.into("optimizer", optimizer)
     for path, read in _RANDOM.items():
         walk.note(path, read(), random, read)
     for key, text in os.environ.items():
@@ -111,7 +113,7 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         walk.functions.clear()
         walk.modules.clear()
         for key, value in list(variables.items()):
-            if not key.startswith("__"):
+            if chosen(key):
                 walk.into(key, value, held=(variables, functools.partial(variables.get, key)))
         # Functions imported from the user's other files count there; installed packages have caches.
         scopes += [f.__globals__ for f in walk.functions if not is_installed(f.__code__.co_filename)]
@@ -146,6 +148,8 @@ class _Walk:
         """``held`` is what holds the value, and how to read it anew."""
         if value is None or isinstance(value, PLAIN):
             self.note(path, value, *(held or (None, lambda: value)))
+            if value is not None and users(type(value).__module__):  # a text, a number or an enum with more
+                self._follow(path, value, depth, held)
         elif isinstance(value, ModuleType):
             file = getattr(value, "__file__", None) or "<"
             self.modules += [value] if is_users(file) and not is_installed(file) else []
@@ -168,6 +172,8 @@ class _Walk:
                 self._seen.setdefault(id(module), (module, name, depth))
         if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
             self.functions.append(value)
+            for module in imported(value):
+                self.into(module.__name__, module)
         position = position_of(value)
         if position is not None:
             self.note(f"the position of {path}", position, value, functools.partial(position_of, value))

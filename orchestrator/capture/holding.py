@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dis
 import functools
 import io
 import itertools
 import operator
+import os
+import queue
 import random
 import sys
 import threading
+import types
 from argparse import Namespace
 from array import array
 from collections import UserDict, UserList, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import date, timedelta
 from enum import Enum
@@ -27,7 +31,9 @@ from multiprocessing import sharedctypes
 from numbers import Number
 from pathlib import PurePath
 from types import (
+    AsyncGeneratorType,
     BuiltinFunctionType,
+    CoroutineType,
     FunctionType,
     GeneratorType,
     MethodType,
@@ -45,10 +51,13 @@ from .recorder import is_users
 
 #: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
 _LARGE, _BYTES = 1000, 1 << 24
+#: Of still larger ones nothing else is looked at.
+_MANY = 1 << 16
 #: Arrays of so many elements are told in full.
 _SHOWN = 8
 #: What has no parts and cannot be changed: a name is bound to another one.
 _VALUES = (bool, int, float, str, bytes, Number, np.generic, Enum, date, timedelta)
+_PLAINEST = frozenset((bool, int, float, str, bytes, type(None)))
 PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
 #: Classes of Python's own that hold what the user's code puts into them.
 _BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
@@ -66,13 +75,32 @@ _FOLLOWED = (
 _CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
 _CACHES = type(functools.lru_cache(len))
 #: What PyTorch itself keeps on a module and on an optimizer; hooks and others are the user's.
-_OF_MODULES = frozenset(k for k in vars(nn.Module()) if "hook" not in k) - {"training"}
+_OF_MODULES = frozenset(k for k in vars(nn.Module()) if "hook" not in k) - {
+    *("training", "_non_persistent_buffers_set")
+}
 _OF_TENSORS = frozenset(("fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"))
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_OPTIMIZERS = frozenset(
     (*(k for k in vars(torch.optim.SGD([torch.zeros(())])) if "hook" not in k), "_opt_called")
-)
+) - {"defaults"}
+#: Names that Python itself gives to a module and to a class; all others the user's code has chosen.
+_OF_PYTHON = frozenset(
+    (
+        *vars(types.ModuleType("")),
+        *("__builtins__", "__file__", "__cached__", "__path__", "__annotations__", "__warningregistry__"),
+        *("__module__", "__dict__", "__weakref__", "__qualname__", "__abstractmethods__", "__mro__"),
+        *("__parameters__", "__orig_bases__", "__slots__", "__match_args__", "__firstlineno__"),
+        *("__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__type_params__"),
+    )
+) - {"__doc__"}
 _OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
+_DIGESTS = frozenset(("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "hmac"))
+#: A frame that is running on, what it waits for: of generators and coroutines.
+_RUNNING = {
+    GeneratorType: ("gi_frame", "gi_yieldfrom"),
+    CoroutineType: ("cr_frame", "cr_await"),
+    AsyncGeneratorType: ("ag_frame", "ag_await"),
+}
 CODE = (FunctionType, BuiltinFunctionType, type)
 
 
@@ -84,6 +112,37 @@ def users(module: str) -> bool:
 def part(path: str, value: object, inner: str) -> object:
     """The part of this name as it is now."""
     return next((item for name, item in parts(path, value) if name == inner), None)
+
+
+def imported(function: FunctionType) -> Iterator[types.ModuleType]:
+    """Modules that the code of a function imports itself, as far as they are loaded by now.
+
+    `import a` and `from . import b` say so; of `import_module` the texts of the code that name modules.
+    """
+    package = function.__globals__.get("__package__") or ""
+    for name in _imports(function.__code__):
+        found = sys.modules.get(name.replace("$", package, 1) if name.startswith("$") else name)
+        if isinstance(found, types.ModuleType):
+            yield found
+
+
+@functools.cache
+def _imports(code: types.CodeType) -> tuple[str, ...]:
+    """Names of modules that code imports; one in its own package begins with ``$``."""
+    steps = list(dis.get_instructions(code))
+    names: list[str] = []
+    for i, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            level, listed = steps[i - 2].argval, steps[i - 1].argval
+            start = "$" + ("." if step.argval else "") if level else ""
+            outer = start + step.argval
+            names += [outer, *(f"{outer}.{inner}" for inner in listed or ())]
+    if {"import_module", "__import__", "modules"} & {*code.co_names}:
+        names += [text for text in code.co_consts if isinstance(text, str)]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            names += _imports(inner)
+    return tuple(dict.fromkeys(names))
 
 
 def kind(value: Any) -> str:
@@ -113,8 +172,6 @@ def position_of(value: object) -> object:
         return _size(value, len(value))
     if isinstance(value, _OF_C):
         return bytes(value)
-    if isinstance(value, io.StringIO | io.BytesIO):
-        return None if value.closed else value.tell()
     if isinstance(value, np.ndarray | bytearray | array | memoryview):
         held = np.asarray(value)
         if held.dtype.hasobject or held.nbytes > _BYTES:
@@ -122,9 +179,18 @@ def position_of(value: object) -> object:
         return held.tolist() if held.size <= _SHOWN else hash(held.tobytes())
     if isinstance(value, _CACHES):
         return value.cache_info()[1:]  # what it was asked for again is no news
-    if isinstance(value, GeneratorType):
-        return -1 if value.gi_frame is None else value.gi_frame.f_lasti
-    if isinstance(value, random.Random):
+    if type(value) in _RUNNING:
+        frame = getattr(value, _RUNNING[type(value)][0])
+        return -1 if frame is None else frame.f_lasti
+    if isinstance(value, queue.SimpleQueue):
+        return value.qsize()
+    if type(value).__module__ == "_io":
+        return _place_in(value)
+    if isinstance(value, torch.Generator):
+        return value.initial_seed()
+    if type(value).__module__ in _DIGESTS and hasattr(value, "hexdigest"):
+        return value.hexdigest() if getattr(value, "digest_size", 0) else value.hexdigest(8)
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return hash(value.getstate())
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
@@ -135,18 +201,52 @@ def position_of(value: object) -> object:
     return None
 
 
+def _place_in(file: Any) -> object:
+    """How far a file is read. One that is only written to may be a log, which decides nothing."""
+    try:
+        if file.closed or not file.readable():
+            return None
+        if isinstance(file, io.StringIO | io.BytesIO):
+            return file.tell()
+        try:
+            return file.tell()
+        except OSError:  # while a text file is read line by line
+            return os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    except (OSError, ValueError):  # a pipe, a terminal
+        return None
+
+
+def chosen(name: str) -> bool:
+    """Is it no name that Python itself gives to a module or a class?"""
+    return name not in _OF_PYTHON
+
+
+@functools.cache
+def _stored(kind: Any) -> frozenset[str]:
+    """Attributes that methods of a class set, as the code of the class says."""
+    functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
+    return frozenset(i.argval for f in functions for i in dis.get_instructions(f) if i.opname == "STORE_ATTR")
+
+
+def _looked_at(entries: Iterable[tuple[Any, object]], length: int) -> Iterator[tuple[Any, object]]:
+    """Keys and items of a container; of a large one what is no plain value: those are compared as a whole."""
+    if length <= _LARGE:
+        yield from entries
+    elif length <= _MANY:
+        yield from ((key, item) for key, item in entries if type(item) not in _PLAINEST)
+
+
 def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     """What an object holds: its contents, and the attributes of one of the user's classes."""
     if isinstance(value, dict):
         # What it holds: a lazy dictionary would import or compute all that it can give.
-        if dict.__len__(value) <= _LARGE:
-            yield from ((f"{path}[{key!r}]", item) for key, item in dict.items(value))
+        entries = _looked_at(dict.items(value), dict.__len__(value))
+        yield from ((f"{path}[{key!r}]", item) for key, item in entries)
     elif isinstance(value, Mapping):
         if len(value) <= _LARGE:
             yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, list | tuple | deque | UserList):
-        if len(value) <= _LARGE:
-            yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
+        yield from ((f"{path}[{i}]", item) for i, item in _looked_at(enumerate(value), len(value)))
     elif isinstance(value, nn.Module):
         yield from _parts_of_module(path, value)
         return
@@ -155,12 +255,15 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
         return
     elif isinstance(value, torch.optim.Optimizer):
         yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
+        yield f"{path}.param_groups", value.param_groups
+        yield f"{path}.state", list(value.state.values())
         yield type(value).__name__, type(value)
         return
-    elif isinstance(value, GeneratorType):
-        if value.gi_frame is not None:
-            yield from value.gi_frame.f_locals.items()
-        yield f"what {path} yields from", value.gi_yieldfrom
+    elif type(value) in _RUNNING:
+        frame, awaited = (getattr(value, name) for name in _RUNNING[type(value)])
+        if frame is not None:
+            yield from frame.f_locals.items()
+        yield f"what {path} yields from", awaited
     elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
         # Many do not say how far they are, but hold the iterators that do.
         yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
@@ -194,7 +297,7 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, type):
         if users(value.__module__):
             for key, item in vars(value).items():
-                if not key.startswith("__") or isinstance(item, FunctionType):
+                if chosen(key):
                     yield f"{path}.{key}", item
             yield from ((kind.__name__, kind) for kind in value.__mro__[1:])
         return
@@ -203,9 +306,11 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
 
 def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]]:
     for name, module in value.named_modules(prefix=path):
-        wraps = type(module).__module__.startswith("torch.nn.parallel")  # DDP counts for itself
+        # DDP counts for itself, in what its own code sets.
+        wraps = type(module).__module__.startswith("torch.nn.parallel")
+        own = _stored(module.__class__) - {"_comm_hooks"} if wraps else ()
         for key, item in vars(module).items():
-            if key == "_comm_hooks" if wraps else key not in _OF_MODULES:
+            if key not in _OF_MODULES and key not in own:
                 yield f"{name}.{key}", item
         yield type(module).__name__, type(module)
     yield from (*value.named_parameters(prefix=path), *value.named_buffers(prefix=path))
@@ -213,7 +318,7 @@ def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]
 
 def _parts_of_tensor(path: str, value: torch.Tensor) -> Iterator[tuple[str, object]]:
     for key, item in vars(value).items():
-        if key[0] != "_" and key not in _OF_TENSORS:
+        if key not in _OF_TENSORS:
             yield f"{path}.{key}", item
     yield from ((f"{path}.{key}", getattr(value, key)) for key in _HOOKS_OF_TENSORS)
 

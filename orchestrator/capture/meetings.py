@@ -1,15 +1,17 @@
-"""Collectives that some members of a group call and others do not: a job would wait for ever."""
+"""Collectives that some members of a group call and others do not, or with another root: a job would hang."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc, Op
 
-from .builder import Frame
-from .errors import CaptureError, GroupError
+from .builder import Frame, Meeting
+from .errors import CaptureError, GroupError, shown
+from .fitting import Sample
+from .lowering.table import Rooted
 
 _INSTEAD = (
     "the same collectives in the same order, with tensors of one shape and type, on all ranks of the group: "
@@ -39,6 +41,46 @@ def unmet(plan: Plan, frame: Callable[[Loc | None], Frame | None]) -> list[Captu
                 )
                 break
     return list(found.values())
+
+
+def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
+    """One error for the first rendezvous of each communicator whose members do not name one root.
+
+    In a plan nothing is left of it: a broadcast is an all-gather, of which each rank takes a piece.
+    """
+    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    said: dict[tuple[tuple[int, ...], Meeting], dict[int, Rooted | None]] = {}
+    for sample in ranks:
+        for call in sample.roots:
+            said.setdefault((call.members, call.meeting), {})[sample.rank or 0] = call
+    found: dict[tuple[tuple[int, ...], str], CaptureError] = {}
+    for (members, meeting), calls in said.items():
+        for sample in ranks:
+            if sample.rank in members and meeting in sample.kept | sample.dropped:
+                calls.setdefault(sample.rank or 0, None)
+        first, one = next((rank, call) for rank, call in calls.items() if call is not None)
+        for rank, other in calls.items():
+            if other is None or (other.call, other.root) != (one.call, one.root):
+                found.setdefault((members, meeting[0]), _two_roots(meeting[0], (first, one), (rank, other)))
+    return list(found.values())
+
+
+def _two_roots(group: str, one: tuple[int, Rooted], other: tuple[int, Rooted | None]) -> CaptureError:
+    rank, call = other
+    does = "a collective without root" if call is None else _spoken(call)
+    line = f" at {shown(call.frame)}" if call is not None and call.frame is not None else ""
+    return GroupError(
+        f"of group {group} rank {one[0]} calls {_spoken(one[1])}, and rank {rank} in its place {does}{line}",
+        op=f"dist.{one[1].call}",
+        rank=one[0],
+        frame=one[1].frame,
+        instead="one root on all ranks of the group: src and dst are ranks of the world, group_src and "
+        "group_dst places in the group",
+    )
+
+
+def _spoken(call: Rooted) -> str:
+    return f"{call.call} with root {call.members[call.root]}"
 
 
 def _calls(plan: Plan) -> Iterator[tuple[int, str, Op]]:

@@ -21,6 +21,16 @@ _UNANNOTATED_WRITES = {"aten.native_batch_norm.default": ("running_mean", "runni
 _RESIZING = ("aten.resize_", "aten.set_.")
 #: Namespaces whose ops name their process group.
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+#: Namespaces of ops that PyTorch itself defines, and those of recorded calls.
+_PYTORCHS = frozenset(
+    (
+        *("aten", "prim", "prims", "quantized", "_quantized", "sparse", "mkldnn", "mkl", "onednn", "fsdp"),
+        *("inductor", "inductor_prims", "streams", "rngprims", "debugprims", "profiler", "export", "pippy"),
+        *("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"),
+        *("higher_order", "_native", "dist", "storage", "cut"),
+    )
+)
+_ATEN = frozenset(n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +76,14 @@ def is_view(func: Any, name: str) -> bool:
         return True
     annotations = [r.alias_info for r in func._schema.returns]
     return bool(annotations) and all(a is not None and not a.is_write for a in annotations)
+
+
+def foreign(op: str) -> bool:
+    """Is the recorded ``namespace.name.overload`` an op that PyTorch does not define?
+
+    What such a one writes only its author knows: a schema may say nothing of it.
+    """
+    space, _, name = op.removeprefix("complex.").partition(".")
+    if space == "aten":  # a library may define ops in this namespace, too
+        return f"aten::{name.removesuffix('.default')}" not in _ATEN
+    return space not in _PYTORCHS

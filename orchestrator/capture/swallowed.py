@@ -6,18 +6,22 @@ when they are made, and told if the code that was called returns as if nothing h
 
 from __future__ import annotations
 
+import copy
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .errors import CaptureError
 from .recorder import user_frame
 from .refusals import Compiled, Scaling, refused
+from .storages import bytes_refused
 
 _KINDS: tuple[type[Exception], ...] = (
     CaptureError,
@@ -28,8 +32,10 @@ _KINDS: tuple[type[Exception], ...] = (
     fake_tensor.UnsupportedOperatorException,
     fake_tensor.UnsupportedFakeTensorException,
 )
+#: Raised by PyTorch's own code for fake tensors, where a kernel would run.
+_UNKNOWN = (NotImplementedError, AssertionError, AttributeError)
 #: Methods that fail on fake tensors only, in Python's and PyTorch's own words.
-_METHODS = ("numpy", "__array__", "__format__", "__round__")
+_METHODS = ("numpy", "__array__", "__format__", "__round__", "share_memory_", "pin_memory")
 _CATCHES = "; a trace raises here where a job goes on, and the code catches the exception"
 
 
@@ -42,11 +48,22 @@ def told(but: tuple[type[CaptureError], ...] = ()) -> Iterator[None]:
     found: list[CaptureError] = []
     thread = threading.get_ident()  # what others do is refused anyway
 
+    describing = [False]
+
     def note(error: Exception) -> None:
-        if not found and not isinstance(error, but) and threading.get_ident() == thread:
+        if found or describing[0] or isinstance(error, but) or threading.get_ident() != thread:
+            return
+        describing[0] = True  # that makes an error, too
+        try:
             found.append(_described(error))
+        finally:
+            describing[0] = False
 
     with ExitStack() as patches:
+        patches.enter_context(bytes_refused())
+        patches.enter_context(patch.object(FakeTensor, "__reduce_ex__", _pickled))
+        dispatch = FakeTensorMode.dispatch
+        patches.enter_context(patch.object(FakeTensorMode, "dispatch", _outermost(dispatch, note)))
         for kind in _KINDS:
             patches.enter_context(patch.object(kind, "__init__", _noting_made(kind.__init__, note)))
         for name in _METHODS:
@@ -75,6 +92,34 @@ def _noting(original: Callable[..., Any], note: Callable[[Exception], None]) -> 
             raise
 
     return method
+
+
+def _pickled(self: FakeTensor, protocol: Any) -> Any:
+    """A pickle holds the values; a copy (:mod:`copy`) is made by the same method, and does not."""
+    if sys._getframe(1).f_code.co_filename != copy.__file__:
+        raise fake_tensor.DataDependentOutputException("pickle")
+    return torch.Tensor.__reduce_ex__(self, protocol)
+
+
+def _outermost(original: Callable[..., Any], note: Callable[[Exception], None]) -> Callable[..., Any]:
+    """An op on fake tensors raises itself what no kernel does: that it, or a tensor like these, is not known.
+
+    PyTorch tries several ways inside; only what leaves the outermost call reaches the user's code.
+    """
+    inside = [0]
+
+    def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inside[0] += 1
+        try:
+            return original(self, *args, **kwargs)
+        except _UNKNOWN as error:
+            if inside[0] == 1:
+                note(error)
+            raise
+        finally:
+            inside[0] -= 1
+
+    return dispatch
 
 
 def _described(error: Exception) -> CaptureError:

@@ -20,11 +20,14 @@ from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
 from .disguise import disguised
+from .entropy import draws_counted
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
 from .known import Bounds, Known
 from .layouts import Layout
 from .lowering import Lowering, RankProgram
+from .making import optimizer_of
+from .modes import alone_on_the_stack, modes_stay
 from .pipelining import static_stages
 from .recorder import GroupRef
 from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
@@ -56,8 +59,9 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
     """
     given = definition.build, definition.parallelize, definition.optimizer, definition.step
     users = (*given, definition.parallel_step or definition.step)
+    alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    with place, copied_by_ops(), disguised(*users):
+    with place, copied_by_ops(), disguised(*users), modes_stay(), draws_counted():
         return _trace(definition, rank, needed)
 
 
@@ -73,8 +77,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     if rank is not None:
         model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    with fake, told(), watching:  # some optimizers make their states at once
-        optimizer = definition.optimizer(model.parameters())
+    with fake, watching:  # some optimizers make their states at once
+        optimizer = optimizer_of(definition.optimizer, model)
     with fake:
         rates = symbolic_hyperparameters(optimizer)
     job = Job(

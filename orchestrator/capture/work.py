@@ -11,7 +11,23 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work as _Work
 
-from .recorder import active
+from .errors import StateError
+from .recorder import active, user_frame
+
+#: What a handle answers from what the network has done so far, beside :meth:`Work.is_completed`.
+_INSTEAD = (
+    "wait() on the handle, which is over when it returns; no branch, and no loop, may depend on how far the "
+    "network is"
+)
+
+
+def undecided(what: str) -> StateError:
+    """How far the network is, which no trace knows: another answer in each run of a job, and on each rank."""
+    return StateError(
+        f"{what} asks how far a collective is: its answer is data of the network, which a trace has not",
+        frame=user_frame(),
+        instead=_INSTEAD,
+    )
 
 
 def waited(numbers: Sequence[int]) -> None:
@@ -39,11 +55,14 @@ class Work(_Work):
     block_current_stream = synchronize
 
     def is_completed(self) -> bool:
-        """A program that sees this has waited."""
-        waited(self.numbers)
-        return True
+        """Refused as :func:`undecided`, as all that tells how far the network is."""
+        raise undecided("work.is_completed()")
 
-    is_success = is_completed
+    def is_success(self) -> bool:
+        raise undecided("work.is_success()")
+
+    def exception(self) -> Any:
+        raise undecided("work.exception()")
 
     def result(self) -> list[torch.Tensor]:
         return self._results
@@ -62,11 +81,14 @@ class Work(_Work):
 
 
 class Future(torch.futures.Future):  # type: ignore[misc]
-    """What is computed from the results of collectives; complete at once, but that must be waited for."""
+    """What is computed from the results of collectives; complete at once, but that must be waited for.
 
-    def __init__(self, numbers: Sequence[int], value: Any) -> None:
+    ``over`` says that it is known to be complete, as in a callback.
+    """
+
+    def __init__(self, numbers: Sequence[int], value: Any, over: bool = False) -> None:
         super().__init__()
-        self.numbers = list(numbers)
+        self.numbers, self._over = list(numbers), over
         self.set_result(value)
 
     def wait(self) -> Any:
@@ -78,18 +100,20 @@ class Future(torch.futures.Future):  # type: ignore[misc]
         return super().value()
 
     def done(self) -> bool:
-        waited(self.numbers)
+        """Refused as :func:`undecided`, but where it is known to be complete."""
+        if not self._over:
+            raise undecided("future.done()")
         return True
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
         """The callback runs when the collectives are done; who waits for it knows what it wrote."""
         recorder = active()
         if recorder is None:
-            return Future([], callback(self))
+            return Future([], callback(Future([], super().value(), over=True)))
         with recorder.after(self.numbers) as number:
             _callbacks.append(number)
             try:
-                value = callback(Future([], super().value()))
+                value = callback(Future([], super().value(), over=True))
             finally:
                 _callbacks.pop()
         return Future([number], value)
@@ -125,7 +149,8 @@ def _promised(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             if name == "set_result":
                 self.numbers = _callbacks[-1:]
             elif hasattr(self, "numbers"):
-                return getattr(Future(self.numbers, original_value(self)), name)(*args)
+                known = Future(self.numbers, original_value(self), over=not self.numbers)
+                return getattr(known, name)(*args)
         return original(self, *args)
 
     original_value = torch.futures.Future.value

@@ -128,7 +128,8 @@ def broadcast(c: Context, x: Value, root: int, group: GroupRef) -> Value:
         return x
     if c.b.tainted(x) and not c.is_member(group, root):
         x = c.b.constant(0, x.type)
-    gathered = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group)
+    with c.rooted("broadcast", root):
+        gathered = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group)
     return c.b.reshape(c.b.narrow(gathered, 0, root, 1), x.shape)
 
 
@@ -217,7 +218,8 @@ def _reduce_event(driver: Any, node: Node) -> None:
     c = driver.context
     x, reduction = _scaled(c, driver.read(_image(tensors[0])), reduction)
     kind, average = _kind(c, reduction)
-    total = _mean(c, c.collective("all_reduce", x, group, x.shape, kind=kind), group, average)
+    with c.rooted("reduce", root):
+        total = _mean(c, c.collective("all_reduce", x, group, x.shape, kind=kind), group, average)
     for ref in map(_image, tensors):
         driver.write(ref, total if c.is_member(group, root) else driver.undefined(ref))
 
@@ -239,9 +241,10 @@ def _all_gather_event(driver: Any, node: Node) -> None:
 
 @effects("dist.gather")
 def _gather_event(driver: Any, node: Node) -> None:
-    outs, ins, group, _root = node.args
+    outs, ins, group, root = node.args
     for i, source in enumerate(ins):
-        gathered = _gathered(driver, source, outs[i] if outs else [], group)
+        with driver.context.rooted("gather", root):
+            gathered = _gathered(driver, source, outs[i] if outs else [], group)
         if outs:
             _write_pieces(driver, outs[i], gathered)
 
@@ -254,7 +257,8 @@ def _scatter_event(driver: Any, node: Node) -> None:
     shape = out.geometry.size
     pieces = _joined(driver, ins[0], shape) if ins else c.b.constant(0, TensorType(out.dtype, (size, *shape)))
     if size > 1:
-        pieces = _exchanged(c, pieces, group)
+        with c.rooted("scatter", root):
+            pieces = _exchanged(c, pieces, group)
     driver.write(_packed(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -26,12 +26,13 @@ from ..memory import Geometry, Memory, meet
 from ..missing import instead_of
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE
+from ..signatures import foreign
 from ..waits import Waits
 from .arguments import bind
 from .complex import conjugate
 from .decompositions import Expansion, expand
 from .foreach import single_ops
-from .table import EFFECTS, Context, find
+from .table import EFFECTS, Context, Rooted, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
 _COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
@@ -39,6 +40,10 @@ _ON_ALL_RANKS = (
     "all_reduce (or all_gather) where every rank needs the result; or read it on the root alone, and "
     "broadcast what "
     "is made of it"
+)
+_UNKNOWN = (
+    ": whatever its schema says, no trace knows what an op outside of PyTorch writes, so it is refused "
+    "whether or not its result is used"
 )
 _WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 
@@ -59,6 +64,8 @@ class RankProgram:
     assumed: tuple[str, ...] = ()
     #: Integer inputs that it takes for non-negative, as their bounds say.
     relied: frozenset[str] = frozenset()
+    #: What calls with a root say of theirs.
+    roots: tuple[Rooted, ...] = field(default=(), compare=False)
 
 
 class Lowering:
@@ -135,6 +142,9 @@ class Lowering:
                 self._note_works(node, known)
             except CaptureError as error:
                 error.op = node.op
+                if foreign(node.op):
+                    error.message += _UNKNOWN
+                    self._fatal.append(error.at(node.frame))
                 self._poison(node, error)
                 if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
                     self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here
@@ -235,7 +245,8 @@ class Lowering:
                 operands.append(self.read(source))
             except CaptureError:
                 continue
-        for target in [*_tensors(node.outs), *node.writes] or sources:
+        written = [*_tensors(node.outs), *(sources if foreign(node.op) else node.writes)]
+        for target in written or sources:
             if 0 in target.geometry.size:
                 continue
             place = target.geometry
@@ -325,6 +336,7 @@ class Lowering:
             frozenset(meeting for meeting, out in met.items() if out not in live),
             tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
             frozenset(self.builder.relied),
+            tuple(self.context.roots),
         )
 
     def _reached(self, names: Sequence[str]) -> set[str]:

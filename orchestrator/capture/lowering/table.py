@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from certificates.plan.affine import Affine
 from certificates.plan.types import TensorType
 
-from ..builder import Builder, Literal, Value
-from ..errors import GroupError, LoweringError
+from ..builder import Builder, Literal, Meeting, Value, wraps
+from ..errors import Frame, GroupError, LoweringError
 from ..recorder import GroupRef, Node
 
 Operand = Value | Literal
@@ -75,6 +76,18 @@ class Attention:
     weights: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Rooted:
+    """What a rank says of a collective with a root: which rendezvous, of whom, by which call, the root's
+    place among the members, and the user's line."""
+
+    meeting: Meeting
+    members: tuple[int, ...]
+    call: str
+    root: int
+    frame: Frame | None
+
+
 @dataclass
 class Context:
     """Passed to every lowering: the builder, the types of the results, and facts noted by earlier ops."""
@@ -93,6 +106,10 @@ class Context:
     assumed: dict[str, str] = field(default_factory=dict)
     #: Communicators by axes and ordinal, and how many collectives each has seen.
     groups: dict[tuple[tuple[str, ...], int], int] = field(default_factory=dict)
+    #: The call of a collective with a root that is lowered now, and that root's place in the group.
+    root: tuple[str, int] | None = None
+    #: What such calls said of their rendezvous.
+    roots: list[Rooted] = field(default_factory=list)
     #: The rank that is traced; ``None`` for the single device.
     rank: int | None = None
     #: Coordinates of a rank on the mesh.
@@ -142,7 +159,10 @@ class Context:
         shape: Sequence[int],
         **attrs: Any,
     ) -> Value:
-        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator."""
+        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator.
+
+        Sums of small integers, which wrap around, and truth values are a :class:`LoweringError`.
+        """
         axes = self.group_axes(group)
         if len(group.ranks) == 1:
             return x
@@ -156,9 +176,25 @@ class Context:
             )
         key = axes, group.ordinal
         seq = self.groups[key] = self.groups.get(key, -1) + 1
+        if x.type.sort == "Bool":
+            raise self.refuse(f"{name} of {x.type}: collectives of a plan carry numbers", _NUMBERS)
+        if wraps(x.dtype) and attrs.get("kind") == "add":
+            raise self.refuse(f"{name} of {x.type} by a sum, which wraps around", _WIDER)
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
+        if self.root is not None:
+            call, place = self.root
+            self.roots.append(Rooted((named, seq), group.ranks, call, place, self.b.frame))
         return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
+
+    @contextmanager
+    def rooted(self, call: str, place: int) -> Iterator[None]:
+        """Collectives inside stand for this call, whose root is at ``place`` of the group."""
+        self.root = call, place
+        try:
+            yield
+        finally:
+            self.root = None
 
     def message(
         self,
@@ -204,6 +240,11 @@ def communicator(axes: Sequence[str], ordinal: int) -> str:
     return "_".join(axes) + (f".{ordinal}" if ordinal else "")
 
 
+_NUMBERS = (
+    "tensor.to(torch.int32) before the call and tensor.bool() after it: MAX of 0 and 1 is OR, MIN is AND, "
+    "and a SUM counts"
+)
+_WIDER = "tensor.to(torch.int64) before the call"
 _SORTS = ("Bool", "Int", "Real")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from orchestrator.capture.errors import CaptureError, WaitError
+from orchestrator.capture.errors import CaptureError, LoweringError, WaitError
 from orchestrator.evaluating import interpreter
 
 from .world import talked
@@ -158,3 +158,51 @@ def test_a_message_that_nobody_receives_is_refused() -> None:
     with pytest.raises(CaptureError, match="rank 0 sends 1 message to rank 1 on dp_tp") as caught:
         talked(sends)
     assert caught.value.rank == 0
+
+
+def bytes_summed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    counts = torch.ones(4, dtype=dtype)
+    dist.all_reduce(counts)
+    return counts
+
+
+def bytes_averaged(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    counts = torch.ones(4, dtype=dtype)
+    dist.all_reduce(counts, dist.ReduceOp.AVG)
+    return counts
+
+
+def bytes_scattered(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    counts, mine = torch.ones(4, dtype=dtype), torch.empty(1, dtype=dtype)
+    dist.reduce_scatter_tensor(mine, counts)
+    return mine
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8])
+@pytest.mark.parametrize("act", [bytes_summed, bytes_averaged, bytes_scattered])
+def test_a_sum_of_small_integers_over_ranks_wraps_and_is_refused(act: Any, dtype: torch.dtype) -> None:
+    """200 + 200 is 144 in bytes, and was proved to be 400."""
+    with pytest.raises(LoweringError, match="by a sum, which wraps around") as caught:
+        talked(lambda x, _: {"y": act(x, dtype).float()})
+    assert caught.value.frame is not None and caught.value.frame[2] == act.__name__
+    assert "torch.int64" in (caught.value.instead or "")
+
+
+def test_the_largest_of_small_integers_is_no_sum() -> None:
+    def largest(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+        counts = torch.ones(4, dtype=torch.uint8)
+        dist.all_reduce(counts, dist.ReduceOp.MAX)
+        return {"y": counts.float()}
+
+    assert talked(largest).classes
+
+
+def test_truth_values_in_a_collective_are_refused_at_their_line() -> None:
+    def agreed(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+        dist.all_reduce(found := x > 0)
+        return {"y": found.float()}
+
+    with pytest.raises(LoweringError, match="collectives of a plan carry numbers") as caught:
+        talked(agreed)
+    assert caught.value.frame is not None and caught.value.frame[2] == "agreed"
+    assert "torch.int32" in (caught.value.instead or "")

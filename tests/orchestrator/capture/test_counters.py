@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -126,7 +128,7 @@ def test_a_generator_counts_by_its_position_and_its_variables() -> None:
     assert numbers(reads, made, optimizer)["the position of source"] == -1
 
 
-@pytest.mark.parametrize(("depth", "seen"), [(9, True), (15, False)])
+@pytest.mark.parametrize(("depth", "seen"), [(30, True), (45, False)])
 def test_containers_are_followed_to_a_depth(depth: int, seen: bool) -> None:
     innermost: list[Any] = [0]
     held: list[Any] = innermost
@@ -390,3 +392,69 @@ def test_variables_of_one_name_in_two_closures_are_two() -> None:
     second()
     error = counted(before, numbers(reads, made, optimizer))
     assert error is not None and "the step changes n (2), which is no tensor, from 0 to 1" in error.message
+
+
+__ticks = 0
+
+
+def test_a_global_with_two_underscores_counts() -> None:
+    """Python itself gives names with two at both ends only."""
+
+    def ticked() -> None:
+        global __ticks
+        __ticks += 1
+
+    made, optimizer = model()
+    before = dict(numbers(ticked, made, optimizer))
+    ticked()
+    error = counted(before, numbers(ticked, made, optimizer))
+    assert error is not None and "__ticks" in error.message
+
+
+def test_a_module_that_only_the_step_imports_counts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a name in the code, or by a text that names it."""
+    (tmp_path / "helper_of_a_step.py").write_text("calls = 0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def counts() -> None:
+        import helper_of_a_step  # type: ignore[import-not-found]
+
+        helper_of_a_step.calls += 1
+
+    def by_text() -> None:
+        importlib.import_module("helper_of_a_step").calls += 1
+
+    made, optimizer = model()
+    for ticked in (counts, by_text):
+        ticked()
+        before = dict(numbers(ticked, made, optimizer))
+        ticked()
+        error = counted(before, numbers(ticked, made, optimizer))
+        assert error is not None and "changes calls" in error.message
+    del sys.modules["helper_of_a_step"]
+
+
+@pytest.mark.parametrize("name", ["_calls", "calls", "__calls__"])
+def test_an_attribute_of_a_parameter_counts_public_or_private(name: str) -> None:
+    made, optimizer = model()
+    setattr(made.weight, name, 0)
+    before = dict(numbers(step, made, optimizer))
+    setattr(made.weight, name, 1)
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and f"model.weight.{name}" in error.message
+
+
+def test_the_defaults_of_an_optimizer_count_and_so_does_one_in_another() -> None:
+    made, optimizer = model()
+    optimizer.inner = torch.optim.Adam(made.parameters())
+    for held, path in ((optimizer, "optimizer.defaults"), (optimizer.inner, "optimizer.inner.defaults")):
+        before = dict(numbers(step, made, optimizer))
+        held.defaults["calls"] = held.defaults.get("calls", 0) + 1
+        before |= {f"{path}['calls']": 0}
+        error = counted(before, numbers(step, made, optimizer))
+        assert error is not None and path in error.message
+    optimizer.inner.state[made.weight]["calls"] = 0
+    before = dict(numbers(step, made, optimizer))
+    optimizer.inner.state[made.weight]["calls"] = 1
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and "optimizer.inner.state" in error.message

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.capture.errors import AliasingError, CaptureError, ClosureError, LoweringError
+from orchestrator.capture.errors import (
+    AliasingError,
+    CaptureError,
+    ClosureError,
+    LoweringError,
+    UnsupportedOpError,
+)
 from orchestrator.capture.lowering import driver, table
 from orchestrator.capture.lowering.table import Rule
 
@@ -55,6 +61,29 @@ def test_dead_code_goes_and_values_are_numbered_anew(lowered) -> None:
 
     program = lowered(step, x)
     assert [d.out for d in program.drafts] == ["%0", "%1", "%2"] and program.outputs == {"y0": "%2"}
+
+
+@torch.library.custom_op("test_driver::log", mutates_args=())
+def log(a: torch.Tensor) -> torch.Tensor:
+    a.mul_(3.0)
+    return a.sum()
+
+
+@log.register_fake
+def _(a: torch.Tensor) -> torch.Tensor:
+    return a.new_empty(())
+
+
+def test_an_op_of_another_library_is_refused_whether_or_not_its_result_is_used(lowered) -> None:
+    """It says that it writes nothing, and triples a gradient."""
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        torch.ops.test_driver.log(a)
+        return a * 2
+
+    with pytest.raises(UnsupportedOpError, match="no trace knows what an op outside") as caught:
+        lowered(step, x)
+    assert caught.value.op == "test_driver.log.default" and caught.value.frame is not None
 
 
 def test_all_problems_that_reach_an_output_are_told(lowered) -> None:

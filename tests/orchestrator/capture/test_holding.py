@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import enum
 import functools
+import hashlib
 import io
 import itertools
 import multiprocessing
+import numbers as numbers_of_python
 import queue
 import threading
 from collections import deque
@@ -311,3 +315,121 @@ def test_parts_of_an_object_and_what_they_are() -> None:
     assert (kind(Holder()), kind(len)) == ("test_parts_of_an_object_and_what_they_are.<locals>.Holder", "len")
     assert followed([]) and followed(nn.Linear(1, 1)) and not followed(queue.Queue())
     assert position_of({1, 2}) == (2, ["1", "2"]) and position_of(1) is None
+
+
+class Turn(enum.Enum):
+    LEFT = 1
+
+
+class Name(str):
+    """A text that can hold more; without slots it has a dictionary."""
+
+
+class Length(numbers_of_python.Number):
+    def __hash__(self) -> int:
+        return 1
+
+
+class Weight(float):
+    """A number that can."""
+
+
+@pytest.mark.parametrize("held", [Turn.LEFT, Name("a"), Length(), Weight(1.0)])
+def test_an_attribute_of_a_plain_value_of_the_users_counts(held: Any) -> None:
+    held.calls = 0
+
+    def ticked() -> None:
+        held.calls += 1
+
+    assert "calls" in seen(plain(), ticked)
+
+
+def test_the_documentation_of_a_class_counts() -> None:
+    class Told:
+        """0"""
+
+    def ticked() -> None:
+        Told.__doc__ = str(int(Told.__doc__ or "0") + 1)
+
+    assert "Told.__doc__" in seen(plain(), ticked)
+
+
+def test_a_simple_queue_counts_by_its_length() -> None:
+    held: queue.SimpleQueue[int] = queue.SimpleQueue()
+    assert "the position of held" in seen(plain(), lambda: held.put(1))
+
+
+def test_how_far_a_file_is_read_counts_and_what_is_written_does_not(tmp_path: Any) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text("one\ntwo\nthree\nfour\n" * 10000, encoding="utf-8")
+    with path.open(encoding="utf-8") as held, (tmp_path / "log.txt").open("w", encoding="utf-8") as log:
+        assert "the position of held" in seen(plain(), lambda: held.readline())
+        with pytest.raises(AssertionError, match="nothing is noticed"):
+            seen(plain(), lambda: log.write("a line"))
+
+
+def test_coroutines_and_asynchronous_generators_count() -> None:
+    class Step:
+        def __await__(self) -> Any:
+            yield None
+
+    async def count() -> None:
+        n = 0
+        while True:
+            n += 1
+            await Step()
+
+    async def each() -> Any:
+        n = 0
+        while True:
+            n += 1
+            yield n
+
+    one, many = count(), each()
+    assert "changes" in seen(plain(), lambda: one.send(None))
+
+    def next_of_many() -> None:
+        with contextlib.suppress(StopIteration):
+            many.__anext__().send(None)
+
+    assert "changes" in seen(plain(), next_of_many)
+    one.close()
+
+
+def test_digests_and_generators_of_pytorch_count() -> None:
+    digest, generator = hashlib.md5(), torch.Generator()
+    assert "the position of digest" in seen(plain(), lambda: digest.update(b"x"))
+    again = seen(plain(), lambda: generator.manual_seed(generator.initial_seed() + 1))
+    assert "the position of generator" in again
+
+
+def test_what_lies_in_a_large_container_counts() -> None:
+    held = {i: [0] for i in range(2000)}
+
+    def ticked() -> None:
+        held[5][0] += 1
+
+    assert "held[5][0]" in seen(plain(), ticked)
+
+
+def test_an_attribute_that_the_user_gave_to_ddp_counts_and_its_own_do_not() -> None:
+    """What its own code sets are its counters."""
+
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = 0
+
+        def forward(self) -> None:
+            self.steps += 1
+
+    Wrapper.__module__ = "torch.nn.parallel.some"
+    wrapper = Wrapper()
+    made = wrapper, torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    with pytest.raises(AssertionError, match="nothing is noticed"):
+        seen(made, functools.partial(wrapper))
+    wrapper.calls = 0
+    before = dict(numbers(run, *made))
+    wrapper.calls += 1
+    error = counted(before, numbers(run, *made))
+    assert error is not None and "model.calls" in error.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
 from typing import Any
 
@@ -62,3 +63,56 @@ def test_a_collective_that_another_rank_does_not_call_has_its_line(reduces: Any,
 
 def test_a_collective_of_all_ranks_is_met() -> None:
     assert capture(definition(dist.all_reduce), jobs=1).groups["dp"].size == 2
+
+
+def from_itself(grad: torch.Tensor) -> None:
+    dist.broadcast(grad, src=dist.get_rank())
+
+
+def to_itself(grad: torch.Tensor) -> None:
+    dist.reduce(grad, dst=dist.get_rank())
+
+
+def handed_out(grad: torch.Tensor) -> None:
+    rank = dist.get_rank()
+    dist.scatter(grad, [grad.clone(), grad * 2], src=rank)
+
+
+def or_gathered(grad: torch.Tensor) -> None:
+    pieces = [torch.zeros_like(grad) for _ in range(2)]
+    if dist.get_rank() == 0:
+        dist.all_gather(pieces, grad)
+    else:
+        dist.broadcast(grad, src=0)
+
+
+@pytest.mark.parametrize("reduces", [from_itself, to_itself, handed_out, or_gathered])
+def test_a_collective_whose_ranks_name_several_roots_is_refused_with_both_lines(reduces: Any) -> None:
+    """Each rank took its own piece of an all-gather, and the plan was proved; a job hangs."""
+    with pytest.raises(GroupError, match=r"of group dp rank \d calls .* with root \d, and rank \d") as caught:
+        capture(definition(reduces), jobs=1)
+    file, number, name = caught.value.frame or ("", 0, "")
+    assert file == __file__ and number and name == reduces.__name__
+    assert reduces is or_gathered or f"in {name}" in caught.value.message
+    assert "one root on all ranks" in (caught.value.instead or "")
+
+
+def test_one_root_in_each_group_is_right() -> None:
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = model(batch["x"]).sum()
+        loss.backward()
+        if dist.is_initialized():
+            dist.broadcast(model.weight.grad, group=model.group, group_src=1)
+            dist.all_reduce(model.weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss}
+
+    def grouped(model: Any, mesh: Any) -> Any:
+        model.group = mesh["tp"].get_group()
+        return model
+
+    made = dataclasses.replace(
+        definition(dist.all_reduce), mesh={"dp": 2, "tp": 2}, parallelize=grouped, step=step
+    )
+    assert capture(made, jobs=1).groups["tp"].size == 2

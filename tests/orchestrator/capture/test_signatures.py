@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.capture.signatures import signature
+from orchestrator.capture.signatures import foreign, signature
 
 aten = torch.ops.aten
 
@@ -34,3 +34,11 @@ def test_batch_norm_writes_its_running_statistics_though_its_schema_is_silent() 
 def test_profiler_ops_are_silent_and_functional_collectives_name_their_group() -> None:
     assert signature(torch.ops.prim.device.default).silent
     assert signature(torch.ops._c10d_functional.all_reduce.default).group == (2, "group_name")
+
+
+def test_ops_that_pytorch_does_not_define_are_foreign() -> None:
+    library = torch.library.Library("aten", "FRAGMENT")
+    library.define("of_nobody(Tensor x) -> Tensor")
+    assert foreign(str(torch.ops.aten.of_nobody.default)) and foreign("torchvision.nms.default")
+    known = ("aten.add.Tensor", "complex.aten.mul.Tensor", "aten.exp.default", "dist.all_reduce")
+    assert not any(map(foreign, (*known, "_dtensor.shard_dim_alltoall.default", "storage.resize")))

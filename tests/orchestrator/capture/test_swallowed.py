@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from orchestrator.capture import Batch, Definition
-from orchestrator.capture.errors import CaptureError
+from orchestrator.capture.errors import CaptureError, StepError
 from orchestrator.capture.tracing import trace
 
 
@@ -58,6 +61,11 @@ def definition(asks: Callable[[Any], object], **changes: Any) -> Definition:
         (lambda t: t.detach().numpy(), "NumPy array"),
         (lambda t: np.asarray(t.detach()), "NumPy array"),
         (lambda t: f"{t.detach():.3f}", "formatted from a tensor"),
+        (lambda t: pickle.dumps(t.detach()), "the value of a tensor"),
+        (lambda t: torch.save(t.detach(), io.BytesIO()), "the value of a tensor"),
+        (lambda t: t.untyped_storage()[0], "asks for the bytes of a tensor"),
+        (lambda t: t.detach().share_memory_(), "only available on CPU"),
+        (lambda t: t.pin_memory(), "NYI"),
         (lambda t: t.detach() * torch.tensor([1.0, 2.0]).numpy().sum() + KEPT, "a real tensor of shape"),
     ],
 )
@@ -69,6 +77,17 @@ def test_a_step_may_not_handle_what_only_a_trace_raises(asks: Callable[[Any], ob
 
 
 KEPT = torch.tensor([1.0, 2.0])
+
+
+def test_what_is_told_of_a_swallowed_exception_is_whole() -> None:
+    """It had no traceback, and the command failed where it wanted to show it."""
+    with pytest.raises(StepError) as caught:
+        trace(definition(lambda t: t.item()), None)
+    assert "DataDependentOutputException" in caught.value.traceback
+
+
+def test_a_copy_of_a_tensor_needs_no_values() -> None:
+    assert trace(definition(lambda t: copy.copy(t.detach())), None).program.outputs
 
 
 def test_what_a_job_raises_too_may_be_handled() -> None:

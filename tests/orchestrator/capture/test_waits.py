@@ -87,11 +87,6 @@ def test_a_state_that_is_under_way_at_the_end_is_refused() -> None:
         talked(lambda x, m: talk(x, m) or {"x": x})
 
 
-def polled(work: Any) -> None:
-    while not work.is_completed():
-        pass
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "wait",
@@ -99,7 +94,6 @@ def polled(work: Any) -> None:
         lambda work: work.wait(),
         lambda work: work.synchronize(),
         lambda work: work.block_current_stream(),
-        polled,
         lambda work: work.get_future().wait(),
         lambda work: work.get_future().value(),
         lambda work: work.get_future().then(lambda f: f.value()[0].mul_(1)).wait(),

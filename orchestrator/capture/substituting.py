@@ -1,0 +1,47 @@
+"""Functions of the libraries that stand for others while a definition is traced, wherever a user has them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .recorder import is_installed, is_users
+
+#: Where a function stands, and its name there.
+Place = tuple[Any, str]
+_STDLIB = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
+
+
+@contextmanager
+def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]:
+    """Each function is what the change makes of it; so it is in modules that have imported it by name."""
+    made = {id(getattr(*place)): change(getattr(*place)) for place, change in changes.items()}
+    scopes = [vars(m) for m in list(sys.modules.values()) if is_users(getattr(m, "__file__", None) or "<")]
+    found: list[tuple[Any, str]] = [(vars(module), name) for module, name in changes]
+    found += [(scope, name) for scope in scopes for name, item in list(scope.items()) if id(item) in made]
+    saved = [(scope, name, scope[name]) for scope, name in found]
+    for scope, name, item in saved:
+        scope[name] = made[id(item)]
+    try:
+        yield
+    finally:
+        for scope, name, item in saved:
+            scope[name] = item
+
+
+def by_user(frame: FrameType | None) -> bool:
+    """Is it the user's own code that calls, itself or through Python's library?"""
+    while frame is not None and _of_python(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code.co_filename)
+
+
+@functools.cache
+def _of_python(name: str) -> bool:
+    return name.startswith("<frozen") or (name.startswith(_STDLIB) and not is_installed(name))
