@@ -15,6 +15,7 @@ from certificates.plan.checking import check_plan
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Group, Mesh, Plan, RankClass
 from certificates.plan.program import Attr, Op, Program
+from certificates.plan.rows import SORT
 from certificates.plan.timing import needed_version
 from certificates.plan.types import TensorType
 
@@ -31,6 +32,7 @@ from .meetings import unmet
 from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
+from .packed import read_as_plain
 from .processes import survey, trace_ranks
 from .recorded import ISSUED, without_waits
 from .relations import Relations
@@ -126,6 +128,7 @@ def capture(
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
+    plan = read_as_plain(plan, sources)
     problems = unmet(plan, sources.frame)
     if problems:
         raise gathered(problems)
@@ -134,6 +137,8 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
+    if plan.specification.rows or any(c.program.rows for c in plan.classes):
+        return plan  # functions have no packed rows
     return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
 
 
@@ -231,7 +236,7 @@ def _program(
         if draft.name in COLLECTIVES | MESSAGES and numbering is not None:
             attrs = numbering.attrs(draft, attrs, types[ins[0]] if ins else None)
         out = f"%{len(ops)}"
-        if draft.name not in COLLECTIVES | MESSAGES:
+        if draft.name not in COLLECTIVES | MESSAGES | {SORT}:  # two sorts are two orders
             out = seen.setdefault((draft.name, ins, draft.type, tuple(sorted(attrs.items()))), out)
         names[draft.out] = out
         if out in types:

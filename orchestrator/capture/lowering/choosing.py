@@ -104,7 +104,10 @@ def _topk(
     c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
     """Unsorted results are in an order of the kernel's own: that it is this one is assumed as well."""
-    return chosen(c, x, dim, k, largest=largest, assumed=TIES if sorted else UNSORTED)
+    values, ids = chosen(c, x, dim, k, largest=largest, assumed=TIES if sorted else UNSORTED)
+    if x.shape:
+        c.routing.choose(ids, x.shape[dim], axis_of(dim, len(x.shape)))
+    return values, ids
 
 
 @lowers("aten.sort")
@@ -112,4 +115,7 @@ def _sort(
     c: Context, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Value, Value]:
     n = x.shape[dim] if x.shape else 1
-    return chosen(c, x, dim, n, largest=descending, assumed="" if stable else TIES)
+    values, ids = chosen(c, x, dim, n, largest=descending, assumed="" if stable else TIES)
+    if len(x.shape) == 1 and not descending and len(c.drawn) == 2:
+        c.rows.sorted(x, ids, c.drawn[1], stable=bool(stable))
+    return values, ids

@@ -31,6 +31,7 @@ from .arguments import bind
 from .complex import conjugate
 from .decompositions import Expansion, expand
 from .foreach import single_ops
+from .routing import Numbers
 from .table import EFFECTS, Context, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
@@ -127,7 +128,8 @@ class Lowering:
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
-            known = len(self.builder.drafts)
+            known, drawn = len(self.builder.drafts), self.context.routing.run(node, self.read)
+            self.context.drawn = tuple(drawn.values())
             try:
                 self._step(node)
                 self._note_works(node, known)
@@ -136,6 +138,15 @@ class Lowering:
                 self._poison(node, error)
                 if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
                     self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here
+            self._note_drawn(node, drawn)
+
+    def _note_drawn(self, node: Node, drawn: Mapping[TensorRef, Numbers]) -> None:
+        """What results are on drawn routings, unless the same value is another number there."""
+        for ref, numbers in drawn.items():
+            try:
+                self.context.routing.note(self.read(ref), numbers)
+            except CaptureError as error:
+                self._poison(node, error)
 
     def _note_works(self, node: Node, known: int) -> None:
         """Which messages and collectives a work is of, and where the program waits for them."""

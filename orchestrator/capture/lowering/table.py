@@ -12,6 +12,8 @@ from certificates.plan.types import TensorType
 from ..builder import Builder, Literal, Value
 from ..errors import GroupError, LoweringError
 from ..recorder import GroupRef, Node
+from .routing import Numbers, Routing
+from .row_orders import RowOrders
 
 Operand = Value | Literal
 #: A lowering of an op on values: ``(context, **arguments) -> result(s)``. Of several results there is one
@@ -97,10 +99,17 @@ class Context:
     rank: int | None = None
     #: Coordinates of a rank on the mesh.
     coordinates: Callable[[int], Sequence[int]] = lambda rank: (rank,)
+    #: Results of the op on drawn routings, see :mod:`.routing`.
+    drawn: tuple[Numbers, ...] = ()
     #: Numbers of batches of messages, in order.
     batches: dict[int, int] = field(default_factory=dict)
     #: How many messages went through each channel of this rank: send or recv, the other end, communicator.
     messages: dict[tuple[str, int, GroupRef], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        #: Integers made of a router's choice, and orders of rows.
+        self.routing = Routing(self.b)
+        self.rows = RowOrders(self.b, self.routing)
 
     def value(self, x: Operand, dtype: str) -> Value:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""

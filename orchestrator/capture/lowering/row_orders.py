@@ -1,0 +1,268 @@
+"""Rows in the order that a sort of keys made, and what reads and writes them: packed ops (``docs/format.md``).
+
+An order is recognised by its numbers on random routings (:mod:`.routing`): ``index`` by ``order // k`` packs a
+row for each slot, ``index`` by the inverse or ``index_put`` at the order unpacks, a ``scatter_add`` at
+``order // k`` adds up what was unpacked. What has numbers and is none of these is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from certificates.plan.ops import PACKED
+from certificates.plan.types import TensorType
+
+from ..builder import Builder, Value
+from ..errors import LoweringError
+from .routing import Numbers, Routing
+
+_NO_ORDER = (
+    "rows at numbers that a routing gives and that are no known order of rows: not that of one sort of the "
+    "keys, not its inverse"
+)
+_KNOWN = (
+    "order = torch.argsort(ids.view(-1), stable=True); x[order // k]; out[order] = rows, or "
+    "out.index_add_(0, order // k, rows)"
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of rows: its ``value`` in the program, the ``step`` that makes it, ``count`` keys of which the
+    rank has ``per``; of each row as they lie its slot, and which of the rank's keys it has."""
+
+    value: Value
+    step: str
+    count: int
+    per: int
+    slots: Numbers
+    keys: Numbers
+
+    @property
+    def rows(self) -> int:
+        """Slots: as many rows as there may be."""
+        return self.value.shape[0]
+
+    def ends(self) -> Numbers:
+        """Where the rows of each key end."""
+        return tuple(torch.bincount(k, minlength=self.per).cumsum(0) for k in self.keys)
+
+
+@dataclass
+class RowOrders:
+    """The orders of one program, and which values are packed in one."""
+
+    b: Builder
+    routing: Routing
+    orders: list[Order] = field(default_factory=list)
+    _of: dict[str, Order | None] = field(default_factory=dict)
+
+    # --- orders ----------------------------------------------------------------------------------------------
+
+    def sorted(self, keys: Value, places: Value, found: Numbers, *, stable: bool) -> None:
+        """``places``, in the draws ``found``, are those of a sort of 1-d ``keys`` that ascends; of what routers
+        chose it is an order."""
+        count, numbers = self.routing.keys(keys), self.routing.of(keys)
+        if count is None or numbers is None:
+            return
+        value = self.b.emit("sort_rows", (keys,), keys.type, shared=stable, count=count)
+        self.routing.whole.add(places.name)
+        if all(o.value != value for o in self.orders):
+            rows = tuple(k[s] for k, s in zip(numbers, found, strict=True))
+            self.orders.append(Order(value, "sort_rows", count, count, found, rows))
+
+    def of(self, x: Value) -> Order | None:
+        """The order in which ``x`` is packed; more than one is an error."""
+        if not self.orders:
+            return None
+        if x.name not in self._of:
+            draft, found = self.b.draft(x), list[Order | None]()
+            if draft is not None and draft.name in PACKED:
+                return None  # an order
+            if draft is not None:
+                found = [self.of(self.b.operand(x, i)) for i in range(len(draft.ins))]
+            orders = {o.value.name: o for o in found if o is not None}
+            if len(orders) > 1:
+                raise LoweringError("rows of two orders in one op: no order says which belong together")
+            self._of[x.name] = next(iter(orders.values()), None)
+        return self._of[x.name]
+
+    def _pack(self, x: Value, order: Order) -> Value:
+        return self._packed("pack", (x, order.value), x.type, order)
+
+    def _packed(self, name: str, ins: Sequence[Value], type_: TensorType, into: Order | None, **attrs: int) -> Value:
+        found = self.b.emit(name, ins, type_, **attrs)
+        self._of[found.name] = into
+        return found
+
+    def _unpack(self, x: Value, order: Order) -> Value:
+        return self._packed("unpack", (x, order.value), x.type, None)
+
+    # --- what reads and writes rows --------------------------------------------------------------------------
+
+    def read(self, x: Value, index: Value) -> Value | None:
+        """``x[index]`` along dimension 0; ``None`` if no order has to do with it."""
+        if not self._concerned(x, index):
+            return None
+        numbers = _flat(self.routing.of(index))
+        order, result = self.of(x), None
+        if numbers is not None and order is None:
+            table = self._table(numbers)
+            spread = None if table is None else _spread(self.b, x, table[1])
+            result = None if table is None or spread is None else self._pack(spread, table[0])
+        elif numbers is not None and order is not None and _inverse(numbers, order.slots):
+            result = self._unpack(x, order)
+        if result is not None:
+            return self.b.reshape(result, (*index.shape, *x.shape[1:]))
+        return self._unknown(index, order)
+
+    def write(self, x: Value, index: Value, rows: Value, *, add: bool) -> Value | None:
+        """``x`` with ``rows`` written at ``index`` of dimension 0, or added there."""
+        if not self._concerned(rows, index):
+            return None
+        numbers, order = _flat(self.routing.of(index)), self.of(rows)
+        rows = self.b.reshape(rows, (index.type.size, *x.shape[1:]))
+        result = None
+        if numbers is not None and order is not None:
+            table = self._table(numbers)
+            if table is not None and table[0] == order and (add or _is_identity(table[1], x)):
+                result = _gathered(self.b, self._unpack(rows, order), table[1], x.shape[0])
+        elif numbers is not None:
+            inverse = [o for o in self.orders if _inverse(numbers, o.slots)]
+            if len(inverse) == 1 and x.shape[:1] == (inverse[0].rows,):
+                result = self._pack(rows, inverse[0])
+        if result is None:
+            return self._unknown(index, order)
+        return self.b.binary("add", x, result) if add else result
+
+    def read_along(self, x: Value, index: Value) -> Value | None:
+        """``gather`` along dimension 0 by an index that is the same along all others."""
+        line = self._line(index)
+        return self.read(x, line) if line is not None and index.shape[1:] == x.shape[1:] else None
+
+    def write_along(self, x: Value, index: Value, rows: Value, *, add: bool) -> Value | None:
+        """``scatter`` along dimension 0 by an index that is the same along all others."""
+        line = self._line(index)
+        fits = line is not None and index.shape == rows.shape and index.shape[1:] == x.shape[1:]
+        return self.write(x, line, rows, add=add) if fits and line is not None else None
+
+    def _line(self, index: Value) -> Value | None:
+        """What is spread along all dimensions but the first."""
+        spread = self.b.made_by(index, "broadcast_in_dim")
+        if len(index.shape) == 1:
+            return index
+        if spread is None:
+            return self.b.reshape(index, index.shape[:1]) if index.shape[0] == index.type.size else None
+        source, dims = self.b.operand(index), spread.attr("dims")
+        whole = source.type.size == source.shape[0] == index.shape[0] and isinstance(dims, tuple) and dims[0] == 0
+        return self.b.reshape(source, source.shape[:1]) if source.shape and whole else None
+
+    def product(self, x: Value, y: Value, ends: Value) -> Value:
+        """Rows times the weights of their key, or by key the sum of products of rows; ``ends`` are the ends of
+        the keys' rows."""
+        turned = len(y.shape) == 2
+        if turned:
+            x = self.b.transpose(x, (1, 0))
+        order, found = self.of(x), self.routing.of(ends)
+        if order is None or found is None:
+            raise LoweringError("a grouped product of what is not packed by a sort of the keys", instead=_KNOWN)
+        if not _same(found, order.ends()):
+            raise LoweringError("a grouped product whose groups are not the rows of each key")
+        if turned:
+            if self.of(y) != order:
+                raise LoweringError("a grouped product of rows of two orders")
+            shape: tuple[int, ...] = (order.per, x.shape[1], y.shape[1])
+            return self._packed("ragged_outer", (x, y, order.value), TensorType(x.dtype, shape), None)
+        side = 1
+        if self.b.made_by(y, "transpose") and self.b.transpose(y, (0, 2, 1)) == self.b.operand(y):
+            y, side = self.b.operand(y), 2
+        if y.shape[0] != order.per:
+            raise LoweringError(f"a grouped product with {y.shape[0]} weights for {order.per} keys")
+        shape = (order.rows, y.shape[3 - side])
+        ins = (x, y, order.value)
+        return self._packed("ragged_dot", ins, TensorType(x.dtype, shape), order, contract=side)
+
+    # --- numbers ---------------------------------------------------------------------------------------------
+
+    def _concerned(self, x: Value, index: Value) -> bool:
+        return bool(self.orders) and x.type.sort == "Real" and bool(x.shape) and self.routing.rests(index)
+
+    def _unknown(self, index: Value, order: Order | None) -> None:
+        """Nothing, where plain ops say it as well; else an error."""
+        if order is not None or self.b.tainted(index):
+            raise LoweringError(_NO_ORDER, instead=_KNOWN)
+
+    def _table(self, numbers: Numbers) -> tuple[Order, torch.Tensor] | None:
+        """The order, and what each slot stands for, if ``numbers`` are that of each row's slot."""
+        found = []
+        for order in self.orders:
+            table = _looked_up(numbers, order.slots) if order.step == "sort_rows" else None
+            if table is not None:
+                found.append((order, table))
+        return found[0] if len(found) == 1 else None
+
+
+def _flat(numbers: Numbers | None) -> Numbers | None:
+    return None if numbers is None else tuple(n.flatten() for n in numbers)
+
+
+def _same(a: Numbers, b: Numbers) -> bool:
+    return all(torch.equal(x.long(), y.long()) for x, y in zip(a, b, strict=True))
+
+
+def _looked_up(numbers: Numbers, slots: Numbers) -> torch.Tensor | None:
+    """The table in which ``numbers`` are found at ``slots``, one for all draws."""
+    if any(len(n) != len(s) for n, s in zip(numbers, slots, strict=True)):
+        return None
+    table = torch.empty_like(slots[0])
+    table[slots[0]] = numbers[0].long()
+    fits = all(torch.equal(table[s], n.long()) for n, s in zip(numbers, slots, strict=True))
+    return table if fits else None
+
+
+def _inverse(numbers: Numbers, slots: Numbers) -> bool:
+    """Does slot ``s`` have the number of its row?"""
+    return all(
+        len(n) == len(s) and torch.equal(n.long()[s], torch.arange(len(s)))
+        for n, s in zip(numbers, slots, strict=True)
+    )
+
+
+def _tables(slots: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of ``rows`` each slot is of, where those of a row follow one another, and where they do not."""
+    line = torch.arange(slots)
+    return line // (slots // rows), line % rows
+
+
+def _spread(b: Builder, x: Value, table: torch.Tensor) -> Value | None:
+    """A row of ``x`` for each slot."""
+    slots, rows = len(table), x.shape[0]
+    if slots % rows:
+        return None
+    for dim, known in zip((1, 0), _tables(slots, rows), strict=True):
+        if torch.equal(table, known):
+            if slots == rows:
+                return x
+            return b.reshape(b.insert(x, dim, slots // rows), (slots, *x.shape[1:]))
+    return None
+
+
+def _is_identity(table: torch.Tensor, x: Value) -> bool:
+    return x.shape[0] == len(table) and torch.equal(table, torch.arange(len(table)))
+
+
+def _gathered(b: Builder, x: Value, table: torch.Tensor, rows: int) -> Value | None:
+    """The sum of the slots of each row."""
+    slots, rest = len(table), x.shape[1:]
+    if slots % rows:
+        return None
+    for dim, known in zip((1, 0), _tables(slots, rows), strict=True):
+        if torch.equal(table, known):
+            if slots == rows:
+                return x
+            shape = (rows, slots // rows) if dim else (slots // rows, rows)
+            return b.reduce(b.reshape(x, (*shape, *rest)), (dim,), "add")
+    return None
