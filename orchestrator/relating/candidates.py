@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,7 +18,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable
+from ..cells import Cell, Cut, Digits, Unfollowable, quotient
 from .access import COMMUTATIVE, Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -25,6 +26,8 @@ from .recipes import Instance, Pair, Use
 from .solving_facts import as_there, solve
 
 Forms = tuple[Affine, ...]
+#: Before the name of a variable that operands determine in part: of equal rows the one that the plan has.
+_PARTLY = "?"
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ class Candidates:
                 continue
             if name in free:
                 known[name] = Affine()
+            elif _PARTLY + name in known:
+                known[name], guessed = known[_PARTLY + name], True
             elif name in like and len(pattern.out) == len(op.type.shape):
                 known[name] = like[name]
                 guessed = guessed or size > 1
@@ -364,9 +369,32 @@ class Candidates:
                 for name, form in zip(names, fact.lhs_index, strict=True)
                 if set(form.symbols) <= fixed
             ]
+            for name, form in zip(names, fact.lhs_index, strict=True):
+                if name in like and fixed.intersection(form.symbols) and not fixed.issuperset(form.symbols):
+                    loose = _digits(form, fact.ranges, fixed, like[name], ranges)
+                    pairs += [] if loose is None else [(_PARTLY + name, form.substitute({**values, **loose}))]
             trial = dict(known)
             if _assign(trial, pairs):
                 yield fact.coef, trial
+
+
+def _digits(
+    form: Affine,
+    sizes: Mapping[str, Range],
+    fixed: AbstractSet[str],
+    like: Affine,
+    ranges: Mapping[str, Range],
+) -> dict[str, Affine] | None:
+    """The symbols of a mixed-radix number that are not ``fixed``, with the digits that ``like`` has there."""
+    found = {}
+    for symbol, coef in form.terms:
+        if symbol not in fixed:
+            low, high = sizes[symbol]
+            if low or coef <= 0:
+                return None
+            _, rest = quotient(like, coef * high, ranges)
+            found[symbol], _ = quotient(rest, coef, ranges)
+    return found
 
 
 def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:
