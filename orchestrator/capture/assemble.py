@@ -12,7 +12,7 @@ import torch
 from certificates.errors import FormatError
 from certificates.plan.affine import Affine
 from certificates.plan.checking import check_plan
-from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.ops import MESSAGES, PACKED
 from certificates.plan.plan import Group, Mesh, Plan, RankClass
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.rows import SORT
@@ -21,7 +21,7 @@ from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
 from .buckets import split_classes
-from .builder import Draft, Meeting
+from .builder import MEETING, Draft, Meeting
 from .checks import check, check_names
 from .definition import Definition
 from .errors import CaptureError, gathered
@@ -212,7 +212,8 @@ class _Numbering:
         over = self._over[str(draft.attr("group"))]
         stage = tuple((axis, n) for axis, n in self._stages[self._class].items() if axis not in over)
         key = (draft.name, tuple(sorted(attrs.items())), operand, stage)
-        return {**attrs, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
+        said = {k: v for k, v in attrs.items() if k in (PACKED[draft.name][1] if draft.name in PACKED else attrs)}
+        return {**said, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
 
 
 def _program(
@@ -233,10 +234,10 @@ def _program(
             fitted, used = with_scalars(draft, forms[at:])
             attrs, at = dict(fitted), at + used
         ins = tuple(names.get(v, v) for v in draft.ins)
-        if draft.name in COLLECTIVES | MESSAGES and numbering is not None:
+        if draft.name in MEETING | MESSAGES and numbering is not None:
             attrs = numbering.attrs(draft, attrs, types[ins[0]] if ins else None)
         out = f"%{len(ops)}"
-        if draft.name not in COLLECTIVES | MESSAGES | {SORT}:  # two sorts are two orders
+        if draft.name not in MEETING | MESSAGES | {SORT}:  # two sorts are two orders
             out = seen.setdefault((draft.name, ins, draft.type, tuple(sorted(attrs.items()))), out)
         names[draft.out] = out
         if out in types:

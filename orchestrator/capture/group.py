@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from . import amounts
 from .bookkeeping import BOOK
 from .ddp import reducers
 from .errors import GroupError
@@ -181,6 +182,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
             )
         number = None
         recorder = active()
+        if recorder is None and amounts.active:
+            amounts.active[-1].passed(outs, ins)
         if recorder is not None:
             batch = _batches[-1] if _batches and name in ("send", "recv") else None
             number = recorder.collective(name, outs, ins, (self.reference, *arguments), batch)

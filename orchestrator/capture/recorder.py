@@ -27,6 +27,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import amounts
+from .amounts import Counted, amount, any_in
 from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
@@ -117,6 +119,8 @@ class Node:
     view: bool = False
     #: The line of another of the user's files from which the function of ``frame`` was called.
     caller: Frame | None = None
+    #: Has it a size or another number that a routing decides (:mod:`.amounts`)?
+    sized: bool = False
 
 
 def batch_number() -> int:
@@ -145,11 +149,17 @@ def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef
             )
         literal = values[0]
     size, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    if isinstance(tensor, FakeTensor) and tensor._has_symbolic_sizes_strides:
+        size, stride, (offset,) = (tuple(map(_number, of)) for of in (size, stride, (offset,)))
     pairs = tensor.is_complex()
     if pairs:
         size, stride, offset = (*size, 2), (*(2 * s for s in stride), 1), 2 * offset
     geometry = Geometry.of(size, stride, offset)
     return TensorRef(storage._cdata, DTYPES[dtype], geometry, literal, tensor.is_conj(), pairs)
+
+
+def _number(x: Any) -> Any:
+    return amount(x) if isinstance(x, torch.SymInt) else x
 
 
 #: Everything that a backward pass runs is called from here.
@@ -209,6 +219,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         #: Works whose futures the Reducer of DistributedDataParallel holds, with the storages they write.
         self.held: dict[int, frozenset[int]] = {}
         self._buffers: dict[int, frozenset[int]] = {}
+        self.counted = Counted()
 
     def __torch_dispatch__(
         self,
@@ -234,14 +245,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         named = self._mapped(dict(kwargs), met)
         if said.group is not None:
             described, named = _with_group(said.group, described, named)
-        result = func(*args, **kwargs)
+        result = self.counted.run(func, args, kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+        self.counted.note(func, args, kwargs, result)
         outs = self._mapped(result, met)
         name = f"complex.{said.name}" if any(ref.complex for ref in met) else said.name
         written = _written(said, described, named)
         if self.held:
             self._release(met)
         frame, caller = self._frame()
-        self.nodes.append(Node(name, described, named, outs, written, frame, said.view, caller))
+        sized = self.counted.reads > 0 and any_in((described, named, outs), TensorRef)
+        self.nodes.append(Node(name, described, named, outs, written, frame, said.view, caller, sized))
         return result
 
     def given(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorRef]:
@@ -252,7 +267,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...], batch: int | None = None
     ) -> int:
         """A call that reached a process group, alone or in a ``batch``; the number is that of its work."""
+        self.counted.passed(outs, ins)
         outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
+        arguments = tree_map(_number, arguments)
         written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
         number = next(_WORKS)
         frame, caller = self._frame()
@@ -268,6 +285,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 written,
                 frame,
                 caller=caller,
+                sized=self.counted.reads > 0 and any_in((outs, ins, arguments), TensorRef),
             )
         )
         return number
@@ -332,7 +350,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return DTYPES.get(item, str(item))
         if isinstance(item, torch.ScriptObject):
             return None
-        return item
+        if isinstance(item, torch.SymFloat | torch.SymBool):
+            raise LoweringError("a number of rows becomes a float, or decides what runs next")
+        return _number(item)
 
     def _frame(self) -> tuple[Frame | None, Frame | None]:
         """Where an op was run, and who called that. The user's own backward functions have Python frames; of
@@ -427,12 +447,14 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     torch.UntypedStorage.resize_ = logged
     FakeTensor.data = property(_DATA.__get__, _rebound)
     _active.append(recorder)
+    amounts.active.append(recorder.counted)
     try:
         with recorder:
             yield recorder
         for number in list(recorder.held):  # the backward pass is over
             recorder.waited(number)
     finally:
+        amounts.active.pop()
         _active.pop()
         if not _active:
             del FakeTensor.data

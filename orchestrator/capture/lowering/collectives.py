@@ -12,10 +12,12 @@ from typing import Any
 
 from certificates.plan.types import TensorType
 
+from ..amounts import Amount
 from ..builder import Value
 from ..errors import GroupError
 from ..memory import Geometry
 from ..recorder import GroupRef, Node, ReduceRef, TensorRef
+from .sizes import has_amount
 from .table import Context, effects, lowers
 
 _KINDS = {"sum": "add", "avg": "add", "max": "max", "min": "min"}
@@ -27,6 +29,14 @@ _REDUCTIONS = (
 _PACKED = "tensor.contiguous() before the call, and a copy back into the view after it"
 _FROM_WHOM = (
     "dist.recv(tensor, src=rank): the rank that sends; from whom the first one comes differs from run to run"
+)
+_SPLITS = (
+    "an all_to_all of packed rows by splits that are not the counts of the rows that go to each member and come "
+    "from it, or of rows that are not in the order in which they go"
+)
+_BY_COUNTS = (
+    "rows sorted by expert; counts by expert exchanged with all_to_all_single; then sums of both by rank, with "
+    "tolist(), as input and output splits; and the way back with both exchanged"
 )
 _EQUAL = "pieces of one shape on all ranks, padded (torch.nn.functional.pad) where they differ"
 
@@ -104,7 +114,6 @@ def reduce_scatter(c: Context, x: Value, reduction: ReduceRef | str, _size: int,
     return _mean(c, c.collective("reduce_scatter", x, group, shape, kind=kind, dim=0), group, average)
 
 
-@lowers("_c10d_functional.all_to_all_single")
 def all_to_all(
     c: Context, x: Value, out_sizes: Sequence[int], in_sizes: Sequence[int], group: GroupRef
 ) -> Value:
@@ -275,11 +284,39 @@ def _reduce_scatter_event(driver: Any, node: Node) -> None:
         driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
 
 
-@effects("dist.all_to_all_single")
+@effects("aten._local_scalar_dense.default")
+def _read_element(driver: Any, node: Node) -> None:
+    """An element becomes a number in Python: of what it is only sizes and splits may be made."""
+    found = driver.context.routing.of(driver.read(node.args[0]))
+    if found is not None and isinstance(node.outs, Amount):
+        driver.sizes.read(node.outs, found)
+
+
+@effects("dist.all_to_all_single", "_c10d_functional.all_to_all_single.default")
 def _all_to_all_single_event(driver: Any, node: Node) -> None:
-    (out,), (source,), group, out_sizes, in_sizes = node.args
-    moved = all_to_all(driver.context, driver.read(_packed(source)), out_sizes, in_sizes, group)
-    driver.write(_packed(out), driver.context.b.reshape(moved, out.geometry.size))
+    if node.op.startswith("dist."):
+        (out,), (source,), group, out_sizes, in_sizes = node.args
+    else:
+        source, out_sizes, in_sizes, group = node.args
+        out = node.outs
+    c, x = driver.context, driver.read(_packed(source))
+    if has_amount([out_sizes, in_sizes]) or c.rows.of(x) is not None:
+        splits = driver.sizes.drawn(in_sizes), driver.sizes.drawn(out_sizes)
+        rows = c.rows.exchange(
+            *(x, *splits, group),
+            lambda name, v, order, n: c.collective(name, v, group, (n, *v.shape[1:]), order),
+        )
+        if rows is None:
+            raise GroupError(_SPLITS, op=node.op, instead=_BY_COUNTS)
+        driver.write(_packed(out), rows)
+        return
+    came = c.rows.counts(
+        x, group, lambda order, form: c.collective("ship_rows", order, group, (order.shape[0] * len(group.ranks),), form=form)
+    )
+    moved = all_to_all(c, x, out_sizes, in_sizes, group)
+    driver.write(_packed(out), c.b.reshape(moved, out.geometry.size))
+    if came is not None:
+        c.routing.note(driver.read(out), came)
 
 
 @effects("dist.all_to_all")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch.utils._pytree import tree_leaves, tree_map
@@ -32,6 +33,7 @@ from .complex import conjugate
 from .decompositions import Expansion, expand
 from .foreach import single_ops
 from .routing import Numbers
+from .sizes import Sizes, has_amount
 from .table import EFFECTS, Context, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
@@ -85,6 +87,7 @@ class Lowering:
         self._fresh = 0
         #: Works that nobody waited for yet, with the messages and collectives that they are of.
         self._works: dict[int, list[Value]] = {}
+        self.sizes = Sizes(self.context.rows)
         #: They keep storages alive, so that no two tensors share an identity.
         self._expansions: list[Expansion] = []
         self._specification = specification
@@ -121,14 +124,19 @@ class Lowering:
         return self.refused(error, TensorType(ref.dtype, ref.geometry.size))
 
     def run(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            self.builder.frame, self.builder.caller = node.frame, node.caller
-            self.context.op = node.op
+        for recorded in nodes:
+            self.builder.frame, self.builder.caller = recorded.frame, recorded.caller
+            self.context.op = recorded.op
+            try:
+                node = self.sizes.resolved(recorded)
+            except LoweringError as error:
+                self._lose(recorded, error)
+                continue
             self._fatal += self._waits.see(node)
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
-            known, drawn = len(self.builder.drafts), self.context.routing.run(node, self.read)
+            known, drawn = len(self.builder.drafts), self.context.routing.run(node, self.read, self.sizes.drawn)
             self.context.drawn = tuple(drawn.values())
             try:
                 self._step(node)
@@ -182,6 +190,8 @@ class Lowering:
         read = (node.args, dict(node.kwargs)) if rule is None else given
         if len({t.complex for t in _tensors(read)}) > 1:
             raise LoweringError("operands are complex and real")
+        if has_amount([*read]) if rule is None else has_amount(given):
+            raise LoweringError("a number of rows, which a routing decides, among the numbers of the op")
         results = tree_leaves(node.outs)
         if node.writes and outs and len(outs) != len(node.writes):
             raise LoweringError("an op that writes some of its arguments and returns other tensors")
@@ -252,6 +262,16 @@ class Lowering:
                 place = Geometry.contiguous((place.end - place.offset,), place.offset)
             value = self.refused(problem, TensorType(target.dtype, place.size), operands)
             self.memory.write(target.storage, target.dtype, place, value)
+
+    def _lose(self, node: Node, problem: CaptureError) -> None:
+        """An op on a tensor whose size has no place in a plan: what it writes of other sizes is unusable."""
+        problem.op = node.op
+        for target in [*_tensors(node.outs), *node.writes]:
+            with suppress(CaptureError):
+                ref = self.sizes.reference(target)
+                self.write(ref, self.refused(problem, TensorType(ref.dtype, ref.geometry.size)))
+        if node.op.startswith(_COMMUNICATION):
+            self._fatal.append(problem.at(node.frame))
 
     def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
         """A value that must not reach an output: if it does, ``error`` is raised."""

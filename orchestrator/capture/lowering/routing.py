@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from certificates.plan.affine import Affine
 
+from ..amounts import Amount
 from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 from ..recorder import DTYPES, Node, TensorRef
@@ -36,7 +37,7 @@ _RUN = frozenset(
     (
         *("clone", "_to_copy", "_unsafe_view", "cat", "stack", "flip", "repeat", "add", "sub", "rsub", "neg"),
         *("mul", "sum", "cumsum", "sort", "bincount", "histc", "scatter", "scatter_add", "index_put", "copy"),
-        *("index_copy", "index_add", "index_select", "index", "gather", "repeat_interleave", "zeros_like"),
+        *("index_copy", "index_add", "index_select", "index", "gather", "repeat_interleave", "zeros_like", "arange"),
     )
 )
 _OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
@@ -98,8 +99,14 @@ class Routing:
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
             raise LoweringError("two sorts of the same numbers that need not agree in the order of equal ones")
 
-    def run(self, node: Node, read: Callable[[TensorRef], Value]) -> dict[TensorRef, Numbers]:
-        """The numbers of what an op gives or writes, if it is one of those that are run here."""
+    def run(
+        self,
+        node: Node,
+        read: Callable[[TensorRef], Value],
+        drawn: Callable[[Sequence[Amount | int]], Numbers | None],
+    ) -> dict[TensorRef, Numbers]:
+        """The numbers of what an op gives or writes, if it is one of those that are run here; ``drawn`` tells
+        those of amounts."""
         name = node.op.split(".")[1] if node.op.startswith("aten.") else ""
         name = name.removesuffix("_")
         if not self.numbers or name not in _RUN | _OF_ONE_NUMBER or node.view:
@@ -107,13 +114,13 @@ class Routing:
         refs = _tensors((node.args, dict(node.kwargs)))
         values = {ref: read(ref) for ref in refs if 0 not in ref.geometry.size}
         routed = [v for v in values.values() if self.rests(v)]
-        if not routed or (name == "mul" and len(routed) > 1):
+        if not (routed or (node.sized and name == "arange")) or (name == "mul" and len(routed) > 1):
             return {}
         if name in _OF_ONE_NUMBER and not (len(routed) == 1 and self._seen_whole(routed[0])):
             return {}
         given = {ref: self.of(value) for ref, value in values.items()}
         with _disable_current_modes(), torch.no_grad():
-            return _evaluated(node, name, given, len(DRAWS))
+            return _evaluated(node, name, given, drawn)
 
     def _seen_whole(self, x: Value) -> bool:
         """Does each value that ``x`` may have occur in the draws?"""
@@ -204,40 +211,64 @@ def _moved(
 
 
 def _evaluated(
-    node: Node, name: str, given: Mapping[TensorRef, Numbers | None], draws: int
+    node: Node,
+    name: str,
+    given: Mapping[TensorRef, Numbers | None],
+    drawn: Callable[[Sequence[Amount | int]], Numbers | None],
 ) -> dict[TensorRef, Numbers]:
-    op = torch.ops
+    op: Any = torch.ops
     for part in node.op.split("."):
         op = getattr(op, part)
     targets = list(node.writes) or _tensors(node.outs)
     found: dict[TensorRef, list[torch.Tensor]] = {t: [] for t in targets}
-    types = {a.name for a in op._schema.arguments if str(a.type) == "Optional[int]" and "dtype" in a.name}
-    for i in range(draws):
-        held: dict[TensorRef, torch.Tensor] = {}
-
-        def number(x: Any, i: int = i, held: dict[TensorRef, torch.Tensor] = held) -> Any:
-            if isinstance(x, TensorRef):
-                drawn = given.get(x)
-                if x not in held and drawn is not None:
-                    held[x] = drawn[i].clone()
-                elif x not in held and x in node.writes:
-                    held[x] = _garbage(x, i)
-                return held[x]
-            return _TYPES.get(x, x) if isinstance(x, str) else x
-
+    for draw in range(len(DRAWS)):
+        call = _Call(given, frozenset(node.writes), drawn, draw)
         try:
-            args = [number(a) if not isinstance(a, list) else tree_map(number, a) for a in node.args]
-            kwargs = {k: number(v) for k, v in node.kwargs.items() if k != "device" and (v is not None or k not in types)}
+            args = [call.argument(a) for a in node.args]
+            kwargs = {k: call.argument(v) for k, v in node.kwargs.items() if v is not None and k != "device"}
             results = _sorted(args, kwargs) if name == "sort" else op(*args, **kwargs)
+            results = [call.held[t] for t in targets] if node.writes else tree_leaves(results)
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
             return {}
-        if node.writes:
-            results = [held[t] for t in targets]
-        elif isinstance(results, torch.Tensor):
-            results = [results]
         for target, result in zip(targets, results, strict=True):
             found[target].append(result)
-    return {t: tuple(n) for t, n in found.items() if n[0].dtype == _TYPES[t.dtype]}
+    return {t: tuple(n) for t, n in found.items() if all(fits(t, x, node.sized) for x in n)}
+
+
+def fits(ref: TensorRef, x: torch.Tensor, sized: bool) -> bool:
+    """May ``x`` be what a tensor is on a draw? A number of rows in front may be another on each."""
+    size = ref.geometry.size
+    same = len(x.shape) == len(size) and tuple(x.shape[sized:]) == size[sized:]
+    return same and x.dtype == _TYPES[ref.dtype]
+
+
+@dataclass
+class _Call:
+    """Arguments of a call on one draw."""
+
+    given: Mapping[TensorRef, Numbers | None]
+    writes: frozenset[TensorRef]
+    drawn: Callable[[Sequence[Amount | int]], Numbers | None]
+    draw: int
+    held: dict[TensorRef, torch.Tensor] = field(default_factory=dict)
+
+    def argument(self, x: Any) -> Any:
+        """A ``KeyError`` for what is not known."""
+        if isinstance(x, list | tuple):
+            return [self.argument(item) for item in x]
+        if isinstance(x, Amount):
+            found = self.drawn([x])
+            if found is None:
+                raise KeyError(x)
+            return int(found[self.draw])
+        if not isinstance(x, TensorRef):
+            return _TYPES.get(x, x) if isinstance(x, str) else x
+        numbers = self.given.get(x)
+        if x not in self.held and numbers is not None:
+            self.held[x] = numbers[self.draw].clone()
+        elif x not in self.held and x in self.writes:
+            self.held[x] = _garbage(x, self.draw)
+        return self.held[x]
 
 
 def _garbage(ref: TensorRef, draw: int) -> torch.Tensor:

@@ -7,8 +7,8 @@ row for each slot, ``index`` by the inverse or ``index_put`` at the order unpack
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,6 +17,7 @@ from certificates.plan.types import TensorType
 
 from ..builder import Builder, Value
 from ..errors import LoweringError
+from ..recorder import GroupRef
 from .routing import Numbers, Routing
 
 _NO_ORDER = (
@@ -32,14 +33,21 @@ _KNOWN = (
 @dataclass(frozen=True)
 class Order:
     """An order of rows: its ``value`` in the program, the ``step`` that makes it, ``count`` keys of which the
-    rank has ``per``; of each row as they lie its slot, and which of the rank's keys it has."""
+    rank has ``per``; of each row as they lie where it lay before, and which of the rank's keys it has.
+
+    Of rows that were sent: over which ``group``, how many ``went`` to each member, and ``came`` from it.
+    """
 
     value: Value
     step: str
     count: int
     per: int
-    slots: Numbers
+    places: Numbers
     keys: Numbers
+    base: Order | None = None
+    group: GroupRef | None = None
+    went: Numbers = ()
+    came: Numbers = ()
 
     @property
     def rows(self) -> int:
@@ -51,12 +59,26 @@ class Order:
         return tuple(torch.bincount(k, minlength=self.per).cumsum(0) for k in self.keys)
 
 
+class Shipped(Order):
+    """Rows that were sent."""
+
+    def by_source(self) -> Numbers:
+        """How many rows of each of the rank's keys came from each member."""
+        found = []
+        for keys, came in zip(self.keys, self.came, strict=True):
+            parts = keys.split(came.tolist())
+            found.append(torch.cat([torch.bincount(k, minlength=self.per) for k in parts]))
+        return tuple(found)
+
+
 @dataclass
 class RowOrders:
     """The orders of one program, and which values are packed in one."""
 
     b: Builder
     routing: Routing
+    #: The place of the traced rank in a group.
+    place: Callable[[GroupRef], int]
     orders: list[Order] = field(default_factory=list)
     _of: dict[str, Order | None] = field(default_factory=dict)
 
@@ -90,16 +112,10 @@ class RowOrders:
             self._of[x.name] = next(iter(orders.values()), None)
         return self._of[x.name]
 
-    def _pack(self, x: Value, order: Order) -> Value:
-        return self._packed("pack", (x, order.value), x.type, order)
-
     def _packed(self, name: str, ins: Sequence[Value], type_: TensorType, into: Order | None, **attrs: int) -> Value:
         found = self.b.emit(name, ins, type_, **attrs)
         self._of[found.name] = into
         return found
-
-    def _unpack(self, x: Value, order: Order) -> Value:
-        return self._packed("unpack", (x, order.value), x.type, None)
 
     # --- what reads and writes rows --------------------------------------------------------------------------
 
@@ -107,14 +123,8 @@ class RowOrders:
         """``x[index]`` along dimension 0; ``None`` if no order has to do with it."""
         if not self._concerned(x, index):
             return None
-        numbers = _flat(self.routing.of(index))
-        order, result = self.of(x), None
-        if numbers is not None and order is None:
-            table = self._table(numbers)
-            spread = None if table is None else _spread(self.b, x, table[1])
-            result = None if table is None or spread is None else self._pack(spread, table[0])
-        elif numbers is not None and order is not None and _inverse(numbers, order.slots):
-            result = self._unpack(x, order)
+        numbers, order = _flat(self.routing.of(index)), self.of(x)
+        result = None if numbers is None else self._moved(x, order, numbers)
         if result is not None:
             return self.b.reshape(result, (*index.shape, *x.shape[1:]))
         return self._unknown(index, order)
@@ -126,17 +136,115 @@ class RowOrders:
         numbers, order = _flat(self.routing.of(index)), self.of(rows)
         rows = self.b.reshape(rows, (index.type.size, *x.shape[1:]))
         result = None
-        if numbers is not None and order is not None:
-            table = self._table(numbers)
-            if table is not None and table[0] == order and (add or _is_identity(table[1], x)):
-                result = _gathered(self.b, self._unpack(rows, order), table[1], x.shape[0])
-        elif numbers is not None:
-            inverse = [o for o in self.orders if _inverse(numbers, o.slots)]
-            if len(inverse) == 1 and x.shape[:1] == (inverse[0].rows,):
-                result = self._pack(rows, inverse[0])
+        if numbers is not None and order is not None and order.step == "sort_rows" and add:
+            table = _looked_up(numbers, order.places)
+            result = None if table is None else _gathered(self.b, self._undone(rows, order), table, x.shape[0])
+        elif numbers is not None and x.shape[0] == index.type.size:
+            places = _inverted(numbers)
+            result = None if places is None else self._moved(rows, order, places)
         if result is None:
             return self._unknown(index, order)
         return self.b.binary("add", x, result) if add else result
+
+    def _moved(self, x: Value, order: Order | None, numbers: Numbers) -> Value | None:
+        """The rows of ``x`` at ``numbers``."""
+        if order is None:
+            table = self._table(numbers)
+            spread = None if table is None else _spread(self.b, x, table[1])
+            if table is None or spread is None:
+                return None
+            return self._packed("pack", (spread, table[0].value), spread.type, table[0])
+        if order.step == "ship_rows":
+            grouped = self._grouped(order, numbers)
+            return None if grouped is None else self._packed("regroup", (x, grouped.value), x.type, grouped)
+        return self._undone(x, order) if _inverse(numbers, order.places) else None
+
+    def _undone(self, x: Value, order: Order) -> Value:
+        name = "unpack" if order.step == "sort_rows" else "ungroup"
+        return self._packed(name, (x, order.value), x.type, order.base)
+
+    # --- ranks -----------------------------------------------------------------------------------------------
+
+    def counts(self, x: Value, group: GroupRef, send: Callable[[Value, str], Value]) -> Numbers | None:
+        """Counts of each key's rows change hands: rows may go to the members that own their keys.
+
+        ``x`` has them by key, or by member of the group. What comes is known if every member does the same;
+        so the order of what is sent is made here, where all of them are. ``send`` makes the op that meets.
+        """
+        numbers, size = _flat(self.routing.of(x)), len(group.ranks)
+        for order in self.orders if numbers is not None and size > 1 else ():
+            if order.step != "sort_rows" or order.count % size:
+                continue
+            by_key = tuple(torch.bincount(k, minlength=order.count) for k in order.keys)
+            for form, mine in (("key", by_key), ("member", _by_member(by_key, size))):
+                if numbers is not None and _same(numbers, mine):
+                    shipped = self._shipped(order, group, form, send)
+                    found = shipped.by_source() if form == "key" else shipped.came
+                    return tuple(n.reshape(x.shape) for n in found)
+        return None
+
+    def _shipped(
+        self, order: Order, group: GroupRef, form: str, send: Callable[[Value, str], Value]
+    ) -> Shipped:
+        size, per = len(group.ranks), order.count // len(group.ranks)
+        keys, rows, place = self.b.operand(order.value), order.rows, self.place(group)
+        others = [self.routing.of(keys, 1 + q) if q != place else self.routing.of(keys) for q in range(size)]
+        found, places, came = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
+        for draw in range(len(order.keys)):
+            parts = []
+            for q, numbers in enumerate(others):
+                assert numbers is not None
+                lie = order.places[draw] if q == place else torch.sort(numbers[draw], stable=True).indices
+                own = lie[numbers[draw][lie] // per == place]
+                parts.append((numbers[draw][own] - place * per, own + q * rows))
+            found.append(torch.cat([k for k, _ in parts]))
+            places.append(torch.cat([s for _, s in parts]))
+            came.append(torch.tensor([len(k) for k, _ in parts]))
+        went = tuple(torch.bincount(k // per, minlength=size) for k in order.keys)
+        made = Shipped(
+            *(send(order.value, form), "ship_rows", order.count, per, tuple(places), tuple(found)),
+            *(order, group, went, tuple(came)),
+        )
+        self.orders.append(made)
+        return made
+
+    def exchange(
+        self, x: Value, went: Numbers | None, came: Numbers | None, group: GroupRef, send: Callable[..., Value]
+    ) -> Value | None:
+        """Rows sent by counts, to the owners of their keys or back; ``None`` if these are no such counts."""
+        order = self.of(x)
+        if order is None or went is None or came is None:
+            return None
+        for shipped in self.orders:
+            if shipped.step != "ship_rows" or shipped.group != group or shipped.base is None:
+                continue
+            if order == shipped.base and _same(went, shipped.went) and _same(came, shipped.came):
+                result = send("ship", x, shipped.value, shipped.rows)
+                self._of[result.name] = shipped
+                return result
+            if order == shipped and _same(went, shipped.came) and _same(came, shipped.went):
+                result = send("ship_back", x, shipped.value, shipped.base.rows)
+                self._of[result.name] = shipped.base
+                return result
+        return None
+
+    def _grouped(self, base: Order, numbers: Numbers) -> Order | None:
+        """The order in which rows that were sent lie by key, if ``numbers`` are their places."""
+        if _inverted(numbers) is None or any(
+            len(n) != len(k) or bool((k[n.long()].diff() < 0).any())
+            for n, k in zip(numbers, base.keys, strict=True)
+        ):
+            return None
+        for order in self.orders:
+            if order.step == "regroup_rows" and order.base == base and _same(order.places, numbers):
+                return order
+        value = self.b.emit("regroup_rows", (base.value,), base.value.type, shared=False)
+        keys = tuple(k[n.long()] for n, k in zip(numbers, base.keys, strict=True))
+        made = replace(base, value=value, step="regroup_rows", places=numbers, keys=keys, base=base)
+        self.orders.append(made)
+        return made
+
+    # --- products, and an index of two dimensions ------------------------------------------------------------
 
     def read_along(self, x: Value, index: Value) -> Value | None:
         """``gather`` along dimension 0 by an index that is the same along all others."""
@@ -199,7 +307,7 @@ class RowOrders:
         """The order, and what each slot stands for, if ``numbers`` are that of each row's slot."""
         found = []
         for order in self.orders:
-            table = _looked_up(numbers, order.slots) if order.step == "sort_rows" else None
+            table = _looked_up(numbers, order.places) if order.step == "sort_rows" else None
             if table is not None:
                 found.append((order, table))
         return found[0] if len(found) == 1 else None
@@ -210,7 +318,7 @@ def _flat(numbers: Numbers | None) -> Numbers | None:
 
 
 def _same(a: Numbers, b: Numbers) -> bool:
-    return all(torch.equal(x.long(), y.long()) for x, y in zip(a, b, strict=True))
+    return all(x.shape == y.shape and torch.equal(x.long(), y.long()) for x, y in zip(a, b, strict=True))
 
 
 def _looked_up(numbers: Numbers, slots: Numbers) -> torch.Tensor | None:
@@ -231,6 +339,25 @@ def _inverse(numbers: Numbers, slots: Numbers) -> bool:
     )
 
 
+def _inverted(numbers: Numbers) -> Numbers | None:
+    """The place of each number, if they are all numbers up to their count, each once."""
+    found = []
+    for n in numbers:
+        line = torch.arange(len(n))
+        places = torch.full_like(line, -1)
+        if len(n) and (int(n.min()) < 0 or int(n.max()) >= len(n)):
+            return None
+        places[n.long()] = line
+        if bool((places < 0).any()):
+            return None
+        found.append(places)
+    return tuple(found)
+
+
+def _by_member(by_key: Numbers, size: int) -> Numbers:
+    return tuple(n.reshape(size, -1).sum(1) for n in by_key)
+
+
 def _tables(slots: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Which of ``rows`` each slot is of, where those of a row follow one another, and where they do not."""
     line = torch.arange(slots)
@@ -248,10 +375,6 @@ def _spread(b: Builder, x: Value, table: torch.Tensor) -> Value | None:
                 return x
             return b.reshape(b.insert(x, dim, slots // rows), (slots, *x.shape[1:]))
     return None
-
-
-def _is_identity(table: torch.Tensor, x: Value) -> bool:
-    return x.shape[0] == len(table) and torch.equal(table, torch.arange(len(table)))
 
 
 def _gathered(b: Builder, x: Value, table: torch.Tensor, rows: int) -> Value | None:

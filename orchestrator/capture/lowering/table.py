@@ -109,7 +109,7 @@ class Context:
     def __post_init__(self) -> None:
         #: Integers made of a router's choice, and orders of rows.
         self.routing = Routing(self.b)
-        self.rows = RowOrders(self.b, self.routing)
+        self.rows = RowOrders(self.b, self.routing, lambda group: group.ranks.index(self.rank or 0))
 
     def value(self, x: Operand, dtype: str) -> Value:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""
@@ -149,9 +149,13 @@ class Context:
         x: Value,
         group: GroupRef,
         shape: Sequence[int],
+        order: Value | None = None,
         **attrs: Any,
     ) -> Value:
-        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator."""
+        """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator.
+
+        ``order`` is that of the rows of ``x``.
+        """
         axes = self.group_axes(group)
         if len(group.ranks) == 1:
             return x
@@ -167,7 +171,8 @@ class Context:
         seq = self.groups[key] = self.groups.get(key, -1) + 1
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
-        return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
+        ins = (x,) if order is None else (x, order)
+        return self.b.emit(name, ins, result, shared=False, group=named, seq=seq, **attrs)
 
     def message(
         self,
