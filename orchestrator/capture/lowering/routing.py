@@ -98,6 +98,13 @@ class Routing:
         known = self.numbers.setdefault(x.name, numbers)
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
             raise LoweringError("two sorts of the same numbers that need not agree in the order of equal ones")
+        draft = self.b.draft(x)
+        if draft is not None and draft.name in ("reshape", "transpose"):  # the builder looks through these
+            source = self.b.operand(x)
+            perm = [int(str(p)) for p in dict(draft.attrs).get("perm", ())]  # type: ignore[union-attr]
+            back = [n.permute([perm.index(d) for d in range(len(perm))]) if perm else n for n in numbers]
+            if all(n.shape == x.shape for n in numbers):
+                self.note(source, tuple(n.reshape(source.shape) for n in back))
 
     def run(
         self,
