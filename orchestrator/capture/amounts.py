@@ -1,9 +1,9 @@
 """Numbers of rows that a routing decides: what ``counts.tolist()`` gives in a trace, and sizes made of them.
 
-A trace has no values. Of integers that are made of what a router chose (``topk``) each element that is read is
-a symbol of PyTorch's, as its exporter has them: sums of such symbols may be sizes and splits, and every question
-about one (``if n == 0``, ``range(n)``) is an error. All other values stay unreadable. What an amount stands for
-is found when the trace is lowered (:mod:`.lowering.sizes`).
+A trace has no values. Of integers that are made of what a router chose (``topk``) each element that is read
+is a symbol of PyTorch's, as its exporter has them: sums of such symbols may be sizes and splits, and every
+question about one (``if n == 0``, ``range(n)``) is an error. All other values stay unreadable. What an amount
+stands for is found when the trace is lowered (:mod:`.lowering.sizes`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,12 @@ class Amount:
 
 
 def amount(size: torch.SymInt) -> Amount:
-    """What a symbolic integer is made of; a product of symbols or a quotient is an error."""
-    import sympy
-
-    found = sympy.Poly(size.node.expr, *sorted(size.node.expr.free_symbols, key=str)) if size.node.expr.free_symbols else None
-    if found is None:
-        return Amount(int(size.node.expr), ())
-    if found.total_degree() > 1 or not all(c.is_Integer for c in found.coeffs()):
-        raise LoweringError(f"a size {size} that is no sum of numbers of rows")
-    terms = {s: int(found.coeff_monomial(s)) for s in found.gens}
-    numbered = sorted((int(str(s)[1:]), c) for s, c in terms.items() if c)
-    return Amount(int(found.coeff_monomial(1)), tuple(numbered))
+    """What a symbolic integer is made of; a product of symbols or a quotient is a :class:`LoweringError`."""
+    const, rest = size.node.expr.expand().as_coeff_Add()
+    terms = rest.as_coefficients_dict() if rest.free_symbols else {}
+    if not all(s.is_Symbol and c.is_Integer for s, c in terms.items()):
+        raise LoweringError(f"a size {size}, which is no sum of numbers of rows")
+    return Amount(int(const), tuple(sorted((int(str(s)[1:]), int(c)) for s, c in terms.items())))
 
 
 def any_in(tree: Any, reference: type) -> bool:

@@ -212,7 +212,8 @@ class _Numbering:
         over = self._over[str(draft.attr("group"))]
         stage = tuple((axis, n) for axis, n in self._stages[self._class].items() if axis not in over)
         key = (draft.name, tuple(sorted(attrs.items())), operand, stage)
-        said = {k: v for k, v in attrs.items() if k in (PACKED[draft.name][1] if draft.name in PACKED else attrs)}
+        known = PACKED[draft.name][1] if draft.name in PACKED else attrs
+        said = {k: v for k, v in attrs.items() if k in known}
         return {**said, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
 
 

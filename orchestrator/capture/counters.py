@@ -31,9 +31,9 @@ from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
 from .errors import Frame, StateError
+from .frames import is_installed, is_users, user_frame
 from .holding import CODE, PLAIN, followed, kind, part, parts, position_of, users
 from .names import parameters
-from .recorder import is_installed, is_users, user_frame
 
 #: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
 _DEPTH, _FOREIGN = 12, 1

@@ -26,7 +26,8 @@ from . import amounts
 from .bookkeeping import BOOK
 from .ddp import reducers
 from .errors import GroupError
-from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant, user_frame
+from .frames import user_frame
+from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant
 from .work import Work, futures_are_ours
 
 #: The name under which PyTorch knows the backend.

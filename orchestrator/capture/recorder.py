@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-import typing_extensions
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
@@ -32,6 +27,7 @@ from .amounts import Counted, amount, any_in
 from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
+from .frames import frames, inside_engine, user_frame
 from .memory import Geometry
 from .signatures import Signature, signature
 
@@ -53,15 +49,6 @@ _REAL = (
     "only tensors with a single value may be made outside"
 )
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-_STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
-#: Frames of these are not the user's; those of models that are installed as packages are.
-_LIBRARIES = (
-    "<",
-    *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)),
-    typing_extensions.__file__,  # PyTorch's deprecated functions are wrapped by it
-)
-#: What runs a step: nothing that called it is the user's step.
-_OWN = str(Path(__file__).resolve().parent) + "/"
 #: What stands among arguments and is no tensor, group or container.
 _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
 
@@ -160,50 +147,6 @@ def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef
 
 def _number(x: Any) -> Any:
     return amount(x) if isinstance(x, torch.SymInt) else x
-
-
-#: Everything that a backward pass runs is called from here.
-_ENGINE = torch.autograd.graph._engine_run_backward.__code__
-
-
-@functools.cache
-def is_users(name: str) -> bool:
-    """Is this the file name of Python code outside Python's library, PyTorch and this package?"""
-    return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
-
-
-def is_installed(name: str) -> bool:
-    """Is this the file name of Python code of an installed package?"""
-    return name.startswith(_PACKAGES)
-
-
-def _frames(engine: bool) -> tuple[Frame | None, Frame | None]:
-    """The innermost frame of the user's code, and the next one in another file; with ``engine``, only what
-    autograd's engine called."""
-    frame: FrameType | None = sys._getframe(1)
-    found: Frame | None = None
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_users(name):
-            here = name, frame.f_lineno, frame.f_code.co_name
-            if found is not None and name != found[0]:
-                return found, here
-            found = found or here
-        elif (engine and frame.f_code is _ENGINE) or (found is not None and name.startswith(_OWN)):
-            break
-        frame = frame.f_back
-    return found, None
-
-
-def user_frame(frame: FrameType | None = None) -> Frame | None:
-    """The innermost Python frame of the user's code, from ``frame`` or the caller on."""
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_users(name):
-            return name, frame.f_lineno, frame.f_code.co_name
-        frame = frame.f_back
-    return None
 
 
 @dataclass
@@ -313,7 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _release(self, tensors: Sequence[TensorRef]) -> None:
         """Works held by the Reducer whose buffers it uses now, or all when the backward pass is over."""
         over = torch._C._current_graph_task_id() == -1
-        if over or _inside_engine():
+        if over or inside_engine():
             touched = {t.storage for t in tensors}
             for number, storages in list(self.held.items()):
                 if over or touched & storages:
@@ -359,13 +302,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         other backward ops autograd's sequence number finds the forward line."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            forward = self._forward.get(node._sequence_nr()) or _frames(engine=False)
-            frame, caller = _frames(engine=True)
+            forward = self._forward.get(node._sequence_nr()) or frames(engine=False)
+            frame, caller = frames(engine=True)
             if frame is None:
                 return forward
             others = (f for f in (caller, *forward) if f is not None and f[0] != frame[0])
             return frame, next(others, None)
-        found = _frames(engine=False)
+        found = frames(engine=False)
         if found[0] is not None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = found
         return found
@@ -406,16 +349,6 @@ def _with_group(
     if i < len(args):
         return (*args[:i], ref, *args[i + 1 :]), kwargs
     return args, kwargs | {argument: ref}
-
-
-def _inside_engine() -> bool:
-    """Does the engine of the backward pass call from C++, with no line of the user in between?"""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_engine_run_backward":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def forget_constant(tensor: torch.Tensor) -> None:

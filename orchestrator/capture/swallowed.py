@@ -14,9 +14,10 @@ from unittest.mock import patch
 
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .errors import CaptureError
-from .recorder import user_frame
+from .frames import user_frame
 from .refusals import Compiled, Scaling, refused
 
 _KINDS: tuple[type[Exception], ...] = (
@@ -27,6 +28,7 @@ _KINDS: tuple[type[Exception], ...] = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedOperatorException,
     fake_tensor.UnsupportedFakeTensorException,
+    GuardOnDataDependentSymNode,
 )
 #: Methods that fail on fake tensors only, in Python's and PyTorch's own words.
 _METHODS = ("numpy", "__array__", "__format__", "__round__")

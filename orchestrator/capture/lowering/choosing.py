@@ -117,5 +117,7 @@ def _sort(
     n = x.shape[dim] if x.shape else 1
     values, ids = chosen(c, x, dim, n, largest=descending, assumed="" if stable else TIES)
     if len(x.shape) == 1 and not descending and len(c.drawn) == 2:
-        c.rows.sorted(x, ids, c.drawn[1], stable=bool(stable))
+        drawn, c.drawn = c.drawn, ()
+        c.rows.sorted(x, ids, drawn[1], stable=bool(stable))
+        c.drawn = drawn
     return values, ids

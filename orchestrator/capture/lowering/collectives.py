@@ -12,12 +12,10 @@ from typing import Any
 
 from certificates.plan.types import TensorType
 
-from ..amounts import Amount
 from ..builder import Value
 from ..errors import GroupError
 from ..memory import Geometry
 from ..recorder import GroupRef, Node, ReduceRef, TensorRef
-from .sizes import has_amount
 from .table import Context, effects, lowers
 
 _KINDS = {"sum": "add", "avg": "add", "max": "max", "min": "min"}
@@ -29,14 +27,6 @@ _REDUCTIONS = (
 _PACKED = "tensor.contiguous() before the call, and a copy back into the view after it"
 _FROM_WHOM = (
     "dist.recv(tensor, src=rank): the rank that sends; from whom the first one comes differs from run to run"
-)
-_SPLITS = (
-    "an all_to_all of packed rows by splits that are not the counts of the rows that go to each member and come "
-    "from it, or of rows that are not in the order in which they go"
-)
-_BY_COUNTS = (
-    "rows sorted by expert; counts by expert exchanged with all_to_all_single; then sums of both by rank, with "
-    "tolist(), as input and output splits; and the way back with both exchanged"
 )
 _EQUAL = "pieces of one shape on all ranks, padded (torch.nn.functional.pad) where they differ"
 
@@ -188,7 +178,7 @@ def _send(driver: Any, node: Node) -> None:
     """The values of this moment; :mod:`..waits` tells who overwrites them too early."""
     _, sources, group, to, tag = node.args
     for source in sources:
-        x = driver.read(_packed(source))
+        x = driver.read(contiguous(source))
         batch = node.kwargs.get("batch")
         driver.context.message("send", (x,), x.type, group, group.ranks[to], tag, batch)
 
@@ -202,7 +192,7 @@ def _recv(driver: Any, node: Node) -> None:
     c = driver.context
     for out in outs:
         type_, batch = TensorType(out.dtype, out.geometry.size), node.kwargs.get("batch")
-        driver.write(_packed(out), c.message("recv", (), type_, group, group.ranks[source], tag, batch))
+        driver.write(contiguous(out), c.message("recv", (), type_, group, group.ranks[source], tag, batch))
 
 
 @effects("dist.all_reduce")
@@ -235,8 +225,8 @@ def _reduce_event(driver: Any, node: Node) -> None:
 def _all_gather_single_event(driver: Any, node: Node) -> None:
     outs, ins, group = node.args
     for out, source in zip(outs, ins, strict=True):
-        gathered = all_gather(driver.context, driver.read(_packed(source)), 0, group)
-        driver.write(_packed(out), driver.context.b.reshape(gathered, out.geometry.size))
+        gathered = all_gather(driver.context, driver.read(contiguous(source)), 0, group)
+        driver.write(contiguous(out), driver.context.b.reshape(gathered, out.geometry.size))
 
 
 @effects("dist.all_gather")
@@ -264,15 +254,15 @@ def _scatter_event(driver: Any, node: Node) -> None:
     pieces = _joined(driver, ins[0], shape) if ins else c.b.constant(0, TensorType(out.dtype, (size, *shape)))
     if size > 1:
         pieces = _exchanged(c, pieces, group)
-    driver.write(_packed(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
+    driver.write(contiguous(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
 
 
 @effects("dist.reduce_scatter_single")
 def _reduce_scatter_single_event(driver: Any, node: Node) -> None:
     outs, ins, group, reduction = node.args
     for out, source in zip(outs, ins, strict=True):
-        piece = reduce_scatter(driver.context, driver.read(_packed(source)), reduction, 0, group)
-        driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
+        piece = reduce_scatter(driver.context, driver.read(contiguous(source)), reduction, 0, group)
+        driver.write(contiguous(out), driver.context.b.reshape(piece, out.geometry.size))
 
 
 @effects("dist.reduce_scatter")
@@ -281,42 +271,7 @@ def _reduce_scatter_event(driver: Any, node: Node) -> None:
     for out, line in zip(outs, ins, strict=True):
         joined = _joined(driver, line, out.geometry.size)
         piece = reduce_scatter(driver.context, joined, reduction, 0, group)
-        driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
-
-
-@effects("aten._local_scalar_dense.default")
-def _read_element(driver: Any, node: Node) -> None:
-    """An element becomes a number in Python: of what it is only sizes and splits may be made."""
-    found = driver.context.routing.of(driver.read(node.args[0]))
-    if found is not None and isinstance(node.outs, Amount):
-        driver.sizes.read(node.outs, found)
-
-
-@effects("dist.all_to_all_single", "_c10d_functional.all_to_all_single.default")
-def _all_to_all_single_event(driver: Any, node: Node) -> None:
-    if node.op.startswith("dist."):
-        (out,), (source,), group, out_sizes, in_sizes = node.args
-    else:
-        source, out_sizes, in_sizes, group = node.args
-        out = node.outs
-    c, x = driver.context, driver.read(_packed(source))
-    if has_amount([out_sizes, in_sizes]) or c.rows.of(x) is not None:
-        splits = driver.sizes.drawn(in_sizes), driver.sizes.drawn(out_sizes)
-        rows = c.rows.exchange(
-            *(x, *splits, group),
-            lambda name, v, order, n: c.collective(name, v, group, (n, *v.shape[1:]), order),
-        )
-        if rows is None:
-            raise GroupError(_SPLITS, op=node.op, instead=_BY_COUNTS)
-        driver.write(_packed(out), rows)
-        return
-    came = c.rows.counts(
-        x, group, lambda order, form: c.collective("ship_rows", order, group, (order.shape[0] * len(group.ranks),), form=form)
-    )
-    moved = all_to_all(c, x, out_sizes, in_sizes, group)
-    driver.write(_packed(out), c.b.reshape(moved, out.geometry.size))
-    if came is not None:
-        c.routing.note(driver.read(out), came)
+        driver.write(contiguous(out), driver.context.b.reshape(piece, out.geometry.size))
 
 
 @effects("dist.all_to_all")
@@ -339,7 +294,7 @@ def _image(ref: TensorRef) -> TensorRef:
     )
 
 
-def _packed(ref: TensorRef) -> TensorRef:
+def contiguous(ref: TensorRef) -> TensorRef:
     """A tensor that is contiguous, as its rows are handed to ranks."""
     if ref.geometry != Geometry.contiguous(ref.geometry.size, ref.geometry.offset):
         raise GroupError("a collective that moves rows of a tensor that is not contiguous", instead=_PACKED)
@@ -354,7 +309,7 @@ def _gathered(driver: Any, source: TensorRef, line: Sequence[TensorRef], group: 
             f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in (source, *line)})}",
             instead=_EQUAL,
         )
-    x = driver.read(_packed(source))
+    x = driver.read(contiguous(source))
     return all_gather(driver.context, driver.context.b.reshape(x, (1, *shape)), 0, group)
 
 
@@ -365,7 +320,7 @@ def _joined(driver: Any, line: Sequence[TensorRef], shape: tuple[int, ...]) -> V
             f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in line})}", instead=_EQUAL
         )
     b = driver.context.b
-    return b.concatenate([b.reshape(driver.read(_packed(ref)), (1, *shape)) for ref in line], 0)  # type: ignore[no-any-return]
+    return b.concatenate([b.reshape(driver.read(contiguous(ref)), (1, *shape)) for ref in line], 0)  # type: ignore[no-any-return]
 
 
 def _write_pieces(driver: Any, line: Sequence[TensorRef], pieces: Value) -> None:
@@ -375,4 +330,4 @@ def _write_pieces(driver: Any, line: Sequence[TensorRef], pieces: Value) -> None
             raise GroupError(
                 f"a piece of shape {list(pieces.shape[1:])} for {list(ref.geometry.size)}", instead=_EQUAL
             )
-        driver.write(_packed(ref), b.reshape(b.narrow(pieces, 0, i, 1), ref.geometry.size))
+        driver.write(contiguous(ref), b.reshape(b.narrow(pieces, 0, i, 1), ref.geometry.size))

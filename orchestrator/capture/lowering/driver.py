@@ -136,7 +136,10 @@ class Lowering:
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
-            known, drawn = len(self.builder.drafts), self.context.routing.run(node, self.read, self.sizes.drawn)
+            known, drawn = (
+                len(self.builder.drafts),
+                self.context.routing.run(node, self.read, self.sizes.drawn),
+            )
             self.context.drawn = tuple(drawn.values())
             try:
                 self._step(node)
@@ -149,8 +152,11 @@ class Lowering:
             self._note_drawn(node, drawn)
 
     def _note_drawn(self, node: Node, drawn: Mapping[TensorRef, Numbers]) -> None:
-        """What results are on drawn routings, unless the same value is another number there."""
-        for ref, numbers in drawn.items():
+        """What results are on drawn routings, unless the same value is another number there.
+
+        An op may say that it has none.
+        """
+        for ref, numbers in drawn.items() if self.context.drawn else ():
             try:
                 self.context.routing.note(self.read(ref), numbers)
             except CaptureError as error:

@@ -26,13 +26,3 @@ def _addmm(c: Context, bias: Value, x: Value, y: Value, *, beta: float = 1, alph
     product = c.b.dot(x, y, contract=((1,), (0,)))
     product = product if alpha == 1 else c.b.scale(product, alpha)
     return c.b.binary("add", bias if beta == 1 else c.b.scale(bias, beta), product)
-
-
-@lowers("aten._grouped_mm")
-def _grouped_mm(
-    c: Context, x: Value, y: Value, offs: Value | None = None, bias: Value | None = None, out_dtype: str | None = None
-) -> Value:
-    """Rows times the weights of their group, or by group the sum of products of rows."""
-    if offs is None or bias is not None or len(x.shape) != 2 or len(y.shape) not in (2, 3):
-        raise c.refuse("a grouped product of other than rows, or with a bias")
-    return c.b.convert(c.rows.product(x, y, offs), out_dtype or x.dtype)

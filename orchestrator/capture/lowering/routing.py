@@ -28,7 +28,7 @@ from ..recorder import DTYPES, Node, TensorRef
 #: One tensor for each drawn routing.
 Numbers = tuple[torch.Tensor, ...]
 #: How evenly tokens are spread in each draw.
-DRAWS = ("even", "uneven", "even", "one choice", "some never", "uneven", "even")
+DRAWS = ("even", "uneven", "even", "one choice", "some never", "uneven", "even", "one choice", "even")
 
 _TYPES = {name: dtype for dtype, name in DTYPES.items()}
 _MOVES = ("reshape", "transpose", "broadcast_in_dim", "slice", "concatenate", "convert")
@@ -37,9 +37,20 @@ _RUN = frozenset(
     (
         *("clone", "_to_copy", "_unsafe_view", "cat", "stack", "flip", "repeat", "add", "sub", "rsub", "neg"),
         *("mul", "sum", "cumsum", "sort", "bincount", "histc", "scatter", "scatter_add", "index_put", "copy"),
-        *("index_copy", "index_add", "index_select", "index", "gather", "repeat_interleave", "zeros_like", "arange"),
+        *(
+            "index_copy",
+            "index_add",
+            "index_select",
+            "index",
+            "gather",
+            "repeat_interleave",
+            "zeros_like",
+            "arange",
+        ),
     )
 )
+#: Types in which integers stay what they are.
+_EXACT = (None, "i64", "i32", "f32", "f64")
 _OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
 
 
@@ -53,9 +64,13 @@ class Routing:
     _chosen: dict[str, tuple[int, Callable[[int], Numbers]]] = field(default_factory=dict)
     #: Orders of all rows: each number of a row is there once.
     whole: set[str] = field(default_factory=set)
+    #: Sorts so far; two put equal numbers in different orders where they may.
+    _sorts: int = 0
 
     def choose(self, ids: Value, count: int, dim: int) -> None:
         """``ids`` are different ones of ``count`` keys along ``dim``."""
+        if ids.name in self._chosen:  # computed again
+            return
         seed = len(self._chosen)
 
         def draw(world: int) -> Numbers:
@@ -97,7 +112,9 @@ class Routing:
         """``x`` was computed; what is computed in two ways that differ has no numbers."""
         known = self.numbers.setdefault(x.name, numbers)
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
-            raise LoweringError("two sorts of the same numbers that need not agree in the order of equal ones")
+            raise LoweringError(
+                "two sorts of the same numbers that need not agree in the order of equal ones"
+            )
         draft = self.b.draft(x)
         if draft is not None and draft.name in ("reshape", "transpose"):  # the builder looks through these
             source = self.b.operand(x)
@@ -125,9 +142,16 @@ class Routing:
             return {}
         if name in _OF_ONE_NUMBER and not (len(routed) == 1 and self._seen_whole(routed[0])):
             return {}
+        if name == "_to_copy" and node.kwargs.get("dtype") not in _EXACT:
+            return {}
         given = {ref: self.of(value) for ref, value in values.items()}
+        if not all(
+            covered(given.get(index), given.get(of), size) for index, of, size in _lookups(node, name)
+        ):
+            return {}
         with _disable_current_modes(), torch.no_grad():
-            return _evaluated(node, name, given, drawn)
+            self._sorts += name == "sort"
+            return _evaluated(node, name, given, drawn, self._sorts)
 
     def _seen_whole(self, x: Value) -> bool:
         """Does each value that ``x`` may have occur in the draws?"""
@@ -174,6 +198,45 @@ def _drawn(kind: str, tokens: int, count: int, chosen: int, generator: torch.Gen
     return scores.topk(chosen, dim=-1).indices.expand(tokens, chosen).contiguous()
 
 
+def _lookups(node: Node, name: str) -> list[tuple[TensorRef, TensorRef, int]]:
+    """Tensors whose elements say where, in what, and how many places there are: -1 for those of a sort."""
+    args, found = node.args, list[tuple[TensorRef, TensorRef, int]]()
+    if name in ("index", "index_put"):
+        found = [(at, args[0], args[0].geometry.size[d]) for d, at in enumerate(args[1]) if at is not None]
+    elif name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "index_copy"):
+        size = args[0].geometry.size
+        found = [(args[2], args[0], size[args[1]] if size else 1)]
+    elif name == "bincount":
+        found = [(args[0], node.outs, node.outs.geometry.size[0])]
+    elif name == "histc":
+        found = [(args[0], node.outs, int(args[1]))]
+    elif name == "sort":
+        found = [(args[0], args[0], -1)]
+    return found
+
+
+def covered(at: Numbers | None, of: Numbers | None, size: int) -> bool:
+    """Is each place named in some draw, so that no routing finds what no draw has found?
+
+    Where there are as many rows as a routing decides, each is in each draw. What is no number of a routing
+    names the same places in all draws.
+    """
+    if at is None or all(torch.equal(at[0], n) for n in at):
+        return True
+    if of is not None and of is not at and len({len(n) for n in of}) > 1:
+        return all(_named(n, len(t)) for n, t in zip(at, of, strict=True))
+    if all(_named(n, n.numel()) for n in at):
+        return size in (-1, at[0].numel())
+    every = torch.cat([n.flatten() for n in at])
+    return _named(every, int(every.max()) + 1 if size < 0 else size)
+
+
+def _named(numbers: torch.Tensor, count: int) -> bool:
+    """Are all numbers below ``count`` there, and no other one?"""
+    seen = torch.unique(numbers)
+    return len(seen) == count and (not count or (int(seen[0]) == 0 and int(seen[-1]) == count - 1))
+
+
 def _literal(draft: Draft) -> torch.Tensor | None:
     dtype = _TYPES[draft.type.dtype]
     if draft.name == "iota":
@@ -206,11 +269,13 @@ def _moved(
             return x.permute([int(str(p)) for p in attrs["perm"]])
         case "broadcast_in_dim":
             dims = [int(str(d)) for d in attrs["dims"]]
-            return x.reshape([x.shape[dims.index(d)] if d in dims else 1 for d in range(len(shape))]).expand(shape)
+            return x.reshape([x.shape[dims.index(d)] if d in dims else 1 for d in range(len(shape))]).expand(
+                shape
+            )
         case "concatenate":
             return torch.cat(list(parts), attrs["dim"])
         case "convert":
-            return x.to(_TYPES[draft.type.dtype])
+            return x.to(_TYPES[draft.type.dtype]) if draft.type.dtype in _EXACT else None
     if any(a.terms for a in attrs["start"]):
         return None
     ends = zip(attrs["start"], attrs["stride"], shape, strict=True)
@@ -222,6 +287,7 @@ def _evaluated(
     name: str,
     given: Mapping[TensorRef, Numbers | None],
     drawn: Callable[[Sequence[Amount | int]], Numbers | None],
+    seed: int,
 ) -> dict[TensorRef, Numbers]:
     op: Any = torch.ops
     for part in node.op.split("."):
@@ -233,7 +299,7 @@ def _evaluated(
         try:
             args = [call.argument(a) for a in node.args]
             kwargs = {k: call.argument(v) for k, v in node.kwargs.items() if v is not None and k != "device"}
-            results = _sorted(args, kwargs) if name == "sort" else op(*args, **kwargs)
+            results = _sorted(args, kwargs, seed) if name == "sort" else op(*args, **kwargs)
             results = [call.held[t] for t in targets] if node.writes else tree_leaves(results)
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
             return {}
@@ -285,7 +351,7 @@ def _garbage(ref: TensorRef, draw: int) -> torch.Tensor:
     return wild.to(_TYPES[ref.dtype])
 
 
-def _sorted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _sorted(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As PyTorch sorts; equal numbers in any order where nothing says that they stay as they were."""
     x = args[0]
     if kwargs.get("stable"):
@@ -293,7 +359,7 @@ def _sorted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tenso
     if x.dim() != 1:
         raise ValueError("a sort of rows that is not stable")
     named = dict(zip(("dim", "descending"), args[1:], strict=False)) | dict(kwargs)
-    generator = torch.Generator().manual_seed(len(x) + int(x.sum()))
+    generator = torch.Generator().manual_seed(seed)
     shuffled = torch.randperm(len(x), generator=generator)
     values, places = torch.sort(x[shuffled], stable=True, descending=bool(named.get("descending")))
     return values, shuffled[places]

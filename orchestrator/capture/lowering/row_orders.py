@@ -24,6 +24,7 @@ _NO_ORDER = (
     "rows at numbers that a routing gives and that are no known order of rows: not that of one sort of the "
     "keys, not its inverse"
 )
+_TWO_SORTS = "two sorts of the same keys that need not agree in the order of equal ones"
 _KNOWN = (
     "order = torch.argsort(ids.view(-1), stable=True); x[order // k]; out[order] = rows, or "
     "out.index_add_(0, order // k, rows)"
@@ -81,6 +82,8 @@ class RowOrders:
     place: Callable[[GroupRef], int]
     orders: list[Order] = field(default_factory=list)
     _of: dict[str, Order | None] = field(default_factory=dict)
+    #: By order the keys that are sorted, and whether equal ones keep their places.
+    _sorts: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
     # --- orders ----------------------------------------------------------------------------------------------
 
@@ -90,7 +93,10 @@ class RowOrders:
         count, numbers = self.routing.keys(keys), self.routing.of(keys)
         if count is None or numbers is None:
             return
+        if any(of == keys.name and not (kept and stable) for of, kept in self._sorts.values()):
+            raise LoweringError(_TWO_SORTS, instead="one sort of the keys, or argsort(…, stable=True)")
         value = self.b.emit("sort_rows", (keys,), keys.type, shared=stable, count=count)
+        self._sorts[value.name] = keys.name, stable
         self.routing.whole.add(places.name)
         if all(o.value != value for o in self.orders):
             rows = tuple(k[s] for k, s in zip(numbers, found, strict=True))
@@ -100,19 +106,24 @@ class RowOrders:
         """The order in which ``x`` is packed; more than one is an error."""
         if not self.orders:
             return None
-        if x.name not in self._of:
-            draft, found = self.b.draft(x), list[Order | None]()
-            if draft is not None and draft.name in PACKED:
-                return None  # an order
-            if draft is not None:
-                found = [self.of(self.b.operand(x, i)) for i in range(len(draft.ins))]
-            orders = {o.value.name: o for o in found if o is not None}
+        waiting = [x.name]
+        while waiting:
+            draft = self.b.drafts.get(waiting[-1])
+            ins = () if draft is None or draft.name in PACKED else draft.ins
+            missing = [v for v in ins if v not in self._of] if waiting[-1] not in self._of else []
+            waiting += missing
+            if missing:
+                continue
+            name = waiting.pop()
+            orders = {o.value.name: o for v in ins if (o := self._of[v]) is not None}
             if len(orders) > 1:
                 raise LoweringError("rows of two orders in one op: no order says which belong together")
-            self._of[x.name] = next(iter(orders.values()), None)
+            self._of.setdefault(name, next(iter(orders.values()), None))
         return self._of[x.name]
 
-    def _packed(self, name: str, ins: Sequence[Value], type_: TensorType, into: Order | None, **attrs: int) -> Value:
+    def _packed(
+        self, name: str, ins: Sequence[Value], type_: TensorType, into: Order | None, **attrs: int
+    ) -> Value:
         found = self.b.emit(name, ins, type_, **attrs)
         self._of[found.name] = into
         return found
@@ -138,7 +149,9 @@ class RowOrders:
         result = None
         if numbers is not None and order is not None and order.step == "sort_rows" and add:
             table = _looked_up(numbers, order.places)
-            result = None if table is None else _gathered(self.b, self._undone(rows, order), table, x.shape[0])
+            result = (
+                None if table is None else _gathered(self.b, self._undone(rows, order), table, x.shape[0])
+            )
         elif numbers is not None and x.shape[0] == index.type.size:
             places = _inverted(numbers)
             result = None if places is None else self._moved(rows, order, places)
@@ -165,7 +178,7 @@ class RowOrders:
 
     # --- ranks -----------------------------------------------------------------------------------------------
 
-    def counts(self, x: Value, group: GroupRef, send: Callable[[Value, str], Value]) -> Numbers | None:
+    def counts(self, x: Value, group: GroupRef, send: Callable[..., Value]) -> Numbers | None:
         """Counts of each key's rows change hands: rows may go to the members that own their keys.
 
         ``x`` has them by key, or by member of the group. What comes is known if every member does the same;
@@ -183,9 +196,7 @@ class RowOrders:
                     return tuple(n.reshape(x.shape) for n in found)
         return None
 
-    def _shipped(
-        self, order: Order, group: GroupRef, form: str, send: Callable[[Value, str], Value]
-    ) -> Shipped:
+    def _shipped(self, order: Order, group: GroupRef, form: str, send: Callable[..., Value]) -> Shipped:
         size, per = len(group.ranks), order.count // len(group.ranks)
         keys, rows, place = self.b.operand(order.value), order.rows, self.place(group)
         others = [self.routing.of(keys, 1 + q) if q != place else self.routing.of(keys) for q in range(size)]
@@ -202,14 +213,26 @@ class RowOrders:
             came.append(torch.tensor([len(k) for k, _ in parts]))
         went = tuple(torch.bincount(k // per, minlength=size) for k in order.keys)
         made = Shipped(
-            *(send(order.value, form), "ship_rows", order.count, per, tuple(places), tuple(found)),
+            *(
+                send("ship_rows", order.value, None, rows * size, form=form),
+                "ship_rows",
+                order.count,
+                per,
+                tuple(places),
+                tuple(found),
+            ),
             *(order, group, went, tuple(came)),
         )
         self.orders.append(made)
         return made
 
     def exchange(
-        self, x: Value, went: Numbers | None, came: Numbers | None, group: GroupRef, send: Callable[..., Value]
+        self,
+        x: Value,
+        went: Numbers | None,
+        came: Numbers | None,
+        group: GroupRef,
+        send: Callable[..., Value],
     ) -> Value | None:
         """Rows sent by counts, to the owners of their keys or back; ``None`` if these are no such counts."""
         order = self.of(x)
@@ -265,7 +288,9 @@ class RowOrders:
         if spread is None:
             return self.b.reshape(index, index.shape[:1]) if index.shape[0] == index.type.size else None
         source, dims = self.b.operand(index), spread.attr("dims")
-        whole = source.type.size == source.shape[0] == index.shape[0] and isinstance(dims, tuple) and dims[0] == 0
+        whole = (
+            source.type.size == source.shape[0] == index.shape[0] and isinstance(dims, tuple) and dims[0] == 0
+        )
         return self.b.reshape(source, source.shape[:1]) if source.shape and whole else None
 
     def product(self, x: Value, y: Value, ends: Value) -> Value:
@@ -276,7 +301,9 @@ class RowOrders:
             x = self.b.transpose(x, (1, 0))
         order, found = self.of(x), self.routing.of(ends)
         if order is None or found is None:
-            raise LoweringError("a grouped product of what is not packed by a sort of the keys", instead=_KNOWN)
+            raise LoweringError(
+                "a grouped product of what is not packed by a sort of the keys", instead=_KNOWN
+            )
         if not _same(found, order.ends()):
             raise LoweringError("a grouped product whose groups are not the rows of each key")
         if turned:

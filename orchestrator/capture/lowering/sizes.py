@@ -104,7 +104,8 @@ class Sizes:
             return self.reference(tree)
         if isinstance(tree, list | tuple):
             items = [
-                self.slots(item) if listed and isinstance(item, Amount) else self._in(item, listed) for item in tree
+                self.slots(item) if listed and isinstance(item, Amount) else self._in(item, listed)
+                for item in tree
             ]
             return type(tree)(items)
         return tree
