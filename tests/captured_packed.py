@@ -1,4 +1,4 @@
-"""What ranks may do otherwise than ``examples/models/moe_packed.py``: right ways to dispatch, and wrong ones."""
+"""What may be done otherwise than in ``examples/models/moe_packed.py``: right ways, and wrong ones."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def _first_only(self: Any, rows: Tensor, counts: Tensor) -> Tensor:
 
 
 def definition(methods: Methods | None = None, single: Methods | None = None, **sizes: int) -> Definition:
-    """The example at small sizes; the ranks' model has ``methods`` of its own, the single device's ``single``."""
+    """The example; the ranks' model has ``methods`` of its own, and the single device's ``single``."""
     load_example("moe_packed.py")
     example = sys.modules["moe_packed"]
 

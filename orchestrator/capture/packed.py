@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from certificates.errors import FormatError
@@ -35,7 +36,7 @@ def read_as_plain(plan: Plan, sources: Sources) -> Plan:
     return replace(plan, specification=single, classes=classes)
 
 
-def _plain(program: Program, groups: dict[str, Group], mesh: Mesh | None, sources: Sources) -> Program:
+def _plain(program: Program, groups: Mapping[str, Group], mesh: Mesh | None, sources: Sources) -> Program:
     try:
         return lowered(program, groups, mesh)
     except FormatError as error:

@@ -175,6 +175,8 @@ class Lowering:
 
     def _step(self, node: Node) -> None:
         effect = EFFECTS.get(node.op)
+        if node.sized and not node.view:
+            self._check_rows(node, effect is not None)
         if effect is not None:
             effect(self, node)
             return
@@ -228,6 +230,21 @@ class Lowering:
                 if isinstance(target, TensorRef):
                     value = values[i] if i < len(values) else None
                     self.write(target, value or self._no_result(target, i))
+
+    def _check_rows(self, node: Node, effect: bool) -> None:
+        """Rows, as many as a routing decides, are packed, or what is made of them is again a row for each."""
+        given = [t for t in _tensors((node.args, dict(node.kwargs))) if 0 not in t.geometry.size]
+
+        def read(ref: TensorRef) -> Value | None:
+            unread = ref not in given or self.memory.unwritten(ref.storage, ref.geometry)
+            return None if unread else self.read(ref)
+
+        loose = self.sizes.loose(read)
+        made = [*_tensors(node.outs), *node.writes]
+        if loose and (effect or any(t not in self.sizes.varying for t in made)):
+            raise LoweringError(
+                "what is made of all rows, as many as a routing decides, that no sort has packed"
+            )
 
     def _expanded(self, expansion: Expansion) -> list[Value | None]:
         """The results of an op that PyTorch takes apart."""

@@ -1,10 +1,11 @@
 """Integers made of a routing, as numbers on some random routings: by what they compute they are recognised.
 
 Which experts each token has (``topk``) is drawn here at true sizes, a few times, evenly and unevenly; code on
-such integers (counts, running sums, orders of rows, splits) is run as PyTorch runs it. Only ops whose results
-no single routing can make another kind of number take part: sums, moves, look-ups, counts, sorts, and functions
-of one number that is seen with every value it may have. So what agrees with a known order on all draws is it,
-and whatever else there is has no numbers (ADR 0186).
+such integers (counts, running sums, orders of rows, splits) is run as PyTorch runs it. Only ops take part
+whose results no single routing can make another kind of number: sums, moves, repetitions; look-ups, writes,
+counts and sorts that name every place in some draw; and functions of one number that is seen with every value
+it may have. So what agrees with a known order on all draws is it, and whatever else there is has no numbers
+(ADR 0186).
 """
 
 from __future__ import annotations
@@ -112,9 +113,7 @@ class Routing:
         """``x`` was computed; what is computed in two ways that differ has no numbers."""
         known = self.numbers.setdefault(x.name, numbers)
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
-            raise LoweringError(
-                "two sorts of the same numbers that need not agree in the order of equal ones"
-            )
+            raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
         draft = self.b.draft(x)
         if draft is not None and draft.name in ("reshape", "transpose"):  # the builder looks through these
             source = self.b.operand(x)

@@ -1,7 +1,7 @@
-"""Rows in the order that a sort of keys made, and what reads and writes them: packed ops (``docs/format.md``).
+"""Rows in the order that a sort of keys made, and what reads and writes them: packed ops of a plan.
 
-An order is recognised by its numbers on random routings (:mod:`.routing`): ``index`` by ``order // k`` packs a
-row for each slot, ``index`` by the inverse or ``index_put`` at the order unpacks, a ``scatter_add`` at
+An order is recognised by its numbers on random routings (:mod:`.routing`): ``index`` by ``order // k`` packs
+a row for each slot, ``index`` by the inverse or ``index_put`` at the order unpacks, a ``scatter_add`` at
 ``order // k`` adds up what was unpacked. What has numbers and is none of these is refused.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from certificates.plan.ops import PACKED
+from certificates.plan.program import Attr
 from certificates.plan.types import TensorType
 
 from ..builder import Builder, Value
@@ -85,11 +86,11 @@ class RowOrders:
     #: By order the keys that are sorted, and whether equal ones keep their places.
     _sorts: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
-    # --- orders ----------------------------------------------------------------------------------------------
+    # --- orders ---------------------------------------------------------------------------------------------
 
     def sorted(self, keys: Value, places: Value, found: Numbers, *, stable: bool) -> None:
-        """``places``, in the draws ``found``, are those of a sort of 1-d ``keys`` that ascends; of what routers
-        chose it is an order."""
+        """``places``, in the draws ``found``, are those of a sort of 1-d ``keys`` that ascends; of what
+        routers chose it is an order."""
         count, numbers = self.routing.keys(keys), self.routing.of(keys)
         if count is None or numbers is None:
             return
@@ -122,13 +123,13 @@ class RowOrders:
         return self._of[x.name]
 
     def _packed(
-        self, name: str, ins: Sequence[Value], type_: TensorType, into: Order | None, **attrs: int
+        self, name: str, ins: Sequence[Value], type_: TensorType, into: Order | None, **attrs: Attr
     ) -> Value:
-        found = self.b.emit(name, ins, type_, **attrs)
+        found = self.b.emit(name, ins, type_, shared=True, **attrs)
         self._of[found.name] = into
         return found
 
-    # --- what reads and writes rows --------------------------------------------------------------------------
+    # --- what reads and writes rows -------------------------------------------------------------------------
 
     def read(self, x: Value, index: Value) -> Value | None:
         """``x[index]`` along dimension 0; ``None`` if no order has to do with it."""
@@ -138,7 +139,8 @@ class RowOrders:
         result = None if numbers is None else self._moved(x, order, numbers)
         if result is not None:
             return self.b.reshape(result, (*index.shape, *x.shape[1:]))
-        return self._unknown(index, order)
+        self._known(index, order)
+        return None
 
     def write(self, x: Value, index: Value, rows: Value, *, add: bool) -> Value | None:
         """``x`` with ``rows`` written at ``index`` of dimension 0, or added there."""
@@ -156,7 +158,8 @@ class RowOrders:
             places = _inverted(numbers)
             result = None if places is None else self._moved(rows, order, places)
         if result is None:
-            return self._unknown(index, order)
+            self._known(index, order)
+            return None
         return self.b.binary("add", x, result) if add else result
 
     def _moved(self, x: Value, order: Order | None, numbers: Numbers) -> Value | None:
@@ -176,7 +179,7 @@ class RowOrders:
         name = "unpack" if order.step == "sort_rows" else "ungroup"
         return self._packed(name, (x, order.value), x.type, order.base)
 
-    # --- ranks -----------------------------------------------------------------------------------------------
+    # --- ranks ----------------------------------------------------------------------------------------------
 
     def counts(self, x: Value, group: GroupRef, send: Callable[..., Value]) -> Numbers | None:
         """Counts of each key's rows change hands: rows may go to the members that own their keys.
@@ -212,16 +215,9 @@ class RowOrders:
             places.append(torch.cat([s for _, s in parts]))
             came.append(torch.tensor([len(k) for k, _ in parts]))
         went = tuple(torch.bincount(k // per, minlength=size) for k in order.keys)
+        value = send("ship_rows", order.value, None, rows * size, form=form)
         made = Shipped(
-            *(
-                send("ship_rows", order.value, None, rows * size, form=form),
-                "ship_rows",
-                order.count,
-                per,
-                tuple(places),
-                tuple(found),
-            ),
-            *(order, group, went, tuple(came)),
+            value, "ship_rows", order.count, per, tuple(places), tuple(found), order, group, went, tuple(came)
         )
         self.orders.append(made)
         return made
@@ -267,7 +263,7 @@ class RowOrders:
         self.orders.append(made)
         return made
 
-    # --- products, and an index of two dimensions ------------------------------------------------------------
+    # --- products, and an index of two dimensions -----------------------------------------------------------
 
     def read_along(self, x: Value, index: Value) -> Value | None:
         """``gather`` along dimension 0 by an index that is the same along all others."""
@@ -294,15 +290,15 @@ class RowOrders:
         return self.b.reshape(source, source.shape[:1]) if source.shape and whole else None
 
     def product(self, x: Value, y: Value, ends: Value) -> Value:
-        """Rows times the weights of their key, or by key the sum of products of rows; ``ends`` are the ends of
-        the keys' rows."""
+        """Rows times the weights of their key, or by key the sum of products of rows; ``ends`` are the ends
+        of the keys' rows."""
         turned = len(y.shape) == 2
         if turned:
             x = self.b.transpose(x, (1, 0))
         order, found = self.of(x), self.routing.of(ends)
         if order is None or found is None:
             raise LoweringError(
-                "a grouped product of what is not packed by a sort of the keys", instead=_KNOWN
+                "a grouped product of rows that no sort of the keys has packed", instead=_KNOWN
             )
         if not _same(found, order.ends()):
             raise LoweringError("a grouped product whose groups are not the rows of each key")
@@ -320,13 +316,13 @@ class RowOrders:
         ins = (x, y, order.value)
         return self._packed("ragged_dot", ins, TensorType(x.dtype, shape), order, contract=side)
 
-    # --- numbers ---------------------------------------------------------------------------------------------
+    # --- numbers --------------------------------------------------------------------------------------------
 
     def _concerned(self, x: Value, index: Value) -> bool:
         return bool(self.orders) and x.type.sort == "Real" and bool(x.shape) and self.routing.rests(index)
 
-    def _unknown(self, index: Value, order: Order | None) -> None:
-        """Nothing, where plain ops say it as well; else an error."""
+    def _known(self, index: Value, order: Order | None) -> None:
+        """An error for rows at numbers of no order, unless plain ops say the same."""
         if order is not None or self.b.tainted(index):
             raise LoweringError(_NO_ORDER, instead=_KNOWN)
 

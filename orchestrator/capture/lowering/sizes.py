@@ -1,19 +1,20 @@
 """Sizes that a routing decides, as numbers of slots: a tensor of rows has a slot for each that there may be.
 
-What each element is that the step has read is known on the drawn routings (:mod:`.routing`). A size that is the
-number of rows of a known order in all of them is that of its slots; one that is the same in all is itself. All
-other sizes, such as the rows of one expert, are refused where a tensor has them.
+What each element is that the step has read is known on the drawn routings (:mod:`.routing`). A size that is
+the number of rows of a known order in all of them is that of its slots; one that is the same in all is
+itself. All other sizes, such as the rows of one expert, are refused where a tensor has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..amounts import Amount
+from ..builder import MEETING, Value
 from ..errors import LoweringError
 from ..memory import Geometry
 from ..recorder import Node, TensorRef
@@ -43,6 +44,8 @@ class Sizes:
 
     rows: RowOrders
     _read: dict[int, Numbers] = field(default_factory=dict)
+    #: Tensors of the node that was resolved last of which a draw says how many rows there are.
+    varying: dict[TensorRef, list[int]] = field(default_factory=dict)
 
     def read(self, number: Amount, value: Numbers) -> None:
         """The step has read an element."""
@@ -79,12 +82,13 @@ class Sizes:
 
     def resolved(self, node: Node) -> Node:
         """The node with sizes of slots; a size that is no such is an error."""
+        self.varying = {}
         if not node.sized:
             return node
         base = node.op.rsplit(".", 1)[0]
         listed = base in _OF_SHAPES
-        args = tuple(self._in(a, listed) for a in node.args)
-        kwargs = {k: self._in(v, listed) for k, v in node.kwargs.items()}
+        args = tuple(self._in(a, listed and isinstance(a, list | tuple)) for a in node.args)
+        kwargs = {k: self._in(v, False) for k, v in node.kwargs.items()}
         outs, writes = self._in(node.outs, False), tuple(self._in(w, False) for w in node.writes)
         return replace(node, args=args, kwargs=kwargs, outs=outs, writes=writes)
 
@@ -92,7 +96,45 @@ class Sizes:
         """A tensor with sizes of slots."""
         g = ref.geometry
         size, stride = (tuple(map(self.slots, of)) for of in (g.size, g.stride))
-        return replace(ref, geometry=Geometry.of(size, stride, self._offset(g)))
+        made = replace(ref, geometry=Geometry.of(size, stride, self._offset(g)))
+        for found in map(self._on_draws, g.size):
+            if found is not None and len(set(found)) > 1:
+                self.varying[made] = found
+        return made
+
+    def loose(self, read: Callable[[TensorRef], Value | None]) -> bool:
+        """Has an op rows, as many as a routing decides, that are packed in no order: constants or integers?
+
+        What they are in slots says nothing of what an op makes of all of them. Other tensors of as many rows
+        are an error: no slot has a row of theirs. ``read`` gives ``None`` for what the op does not read.
+        """
+        found = False
+        for ref, drawn in self.varying.items():
+            value = read(ref)
+            order = None if value is None else self.rows.of(value)
+            if value is None:
+                continue
+            if order is None:
+                found = True
+                if not self._alike(value):
+                    raise LoweringError(_UNKNOWN, instead=_INSTEAD)
+            elif drawn != [len(k) for k in order.keys]:
+                raise LoweringError(_UNKNOWN, instead=_INSTEAD)
+        return found
+
+    def _alike(self, value: Value) -> bool:
+        """Is it a number known on draws, refused anyway, or made of constants alone?"""
+        b, waiting, seen = self.rows.b, [value.name], set[str]()
+        if b.tainted(value) or self.rows.routing.rests(value):
+            return True
+        while waiting:
+            name = waiting.pop()
+            draft = b.drafts.get(name)
+            if draft is None or draft.name == "iota" or draft.name in MEETING:
+                return False
+            waiting += [v for v in draft.ins if v not in seen]
+            seen.update(draft.ins)
+        return True
 
     def _offset(self, geometry: Geometry) -> int:
         if isinstance(geometry.offset, Amount):
@@ -103,12 +145,8 @@ class Sizes:
         if isinstance(tree, TensorRef):
             return self.reference(tree)
         if isinstance(tree, list | tuple):
-            items = [
-                self.slots(item) if listed and isinstance(item, Amount) else self._in(item, listed)
-                for item in tree
-            ]
-            return type(tree)(items)
-        return tree
+            return type(tree)([self._in(item, listed) for item in tree])
+        return self.slots(tree) if listed and isinstance(tree, Amount) else tree
 
 
 def has_amount(tree: Any) -> bool:
