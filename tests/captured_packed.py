@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def _scores_first(self: Any, x: Tensor) -> Tensor:
     return x + torch.zeros_like(x).index_add(0, order // self.chosen, self.experts(rows, _counted(self, ids)))
 
 
-#: The same on ranks and on the single device, or on ranks alone.
+#: On ranks alone.
 RIGHT: dict[str, Methods] = {
     "an order by argsort that is not stable": _forward(order=torch.argsort),
     "an order by sort": _forward(order=lambda keys: keys.sort(stable=True).indices),
@@ -124,7 +125,11 @@ RIGHT: dict[str, Methods] = {
     ),
     "the inverse order by a write": _forward(back=_inverse_written),
     "results added by scatter": _forward(back=_scattered),
+}
+#: The same on both sides.
+RIGHT_ON_BOTH: dict[str, Methods] = {
     "slots by choice": {"forward": _by_choice},
+    "scores before the experts": {"forward": _scores_first},
 }
 
 # --- between ranks -----------------------------------------------------------------------------------------
@@ -271,7 +276,7 @@ REFUSED: dict[str, tuple[Methods, str]] = {
         "no known order of rows",
     ),
     "rows added up": (
-        _forward(weighted=lambda rows, s, order: rows + rows.sum(0, keepdim=True)),
+        _forward(weighted=lambda rows, s, order: s.view(-1)[order].unsqueeze(-1) * (rows + rows.sum(0))),
         "does not act on each row by itself",
     ),
 }
@@ -318,6 +323,18 @@ SENT_REFUSED: dict[str, tuple[Methods, str]] = {
         _sent(around=lambda m, rows, counts: _own(m, rows, counts) / rows.shape[0]),
         "a number of rows",
     ),
+    "how many rows there are, as a sum of ones": (
+        _sent(around=lambda m, rows, counts: _own(m, rows, counts) / rows.new_ones(rows.shape[0]).sum()),
+        "what is made of all rows",
+    ),
+    "as many rows of a weight": (
+        _sent(
+            around=lambda m, rows, counts: (
+                _own(m, rows, counts) * m.gate.flatten(0, 1).narrow(0, 0, rows.shape[0]).sum()
+            )
+        ),
+        "as many rows as a routing decides",
+    ),
     "rows of the first expert by themselves": (
         _sent(around=lambda m, rows, counts: _first_only(m, rows, counts)),
         "as many rows as a routing decides",
@@ -336,7 +353,7 @@ def _splits(self: Any, mine: Tensor, by_rank: Tensor) -> tuple[Any, Any]:
 
 def _first_only(self: Any, rows: Tensor, counts: Tensor) -> Tensor:
     first, rest = rows.split(counts.tolist())
-    return torch.cat([first * 2, rest])
+    return _own(self, torch.cat([first * 2, rest]), counts)
 
 
 def definition(methods: Methods | None = None, single: Methods | None = None, **sizes: int) -> Definition:
@@ -357,5 +374,5 @@ def definition(methods: Methods | None = None, single: Methods | None = None, **
             made.__class__ = type("Single", (example.Experts,), dict(single))
             return made
 
-        found = found.__class__(**{**vars(found), "build": alone})
+        found = replace(found, build=alone)
     return found

@@ -18,7 +18,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable, quotient
+from ..cells import Cell, Cut, Digits, Unfollowable
 from .access import COMMUTATIVE, Access, access
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -26,7 +26,7 @@ from .recipes import Instance, Pair, Use
 from .solving_facts import as_there, solve
 
 Forms = tuple[Affine, ...]
-#: Before the name of a variable that operands determine in part: of equal rows the one that the plan has.
+#: Before a variable that operands determine in part.
 _PARTLY = "?"
 
 
@@ -369,32 +369,30 @@ class Candidates:
                 for name, form in zip(names, fact.lhs_index, strict=True)
                 if set(form.symbols) <= fixed
             ]
+            there = {s for f in reading.at for s in f.symbols}
             for name, form in zip(names, fact.lhs_index, strict=True):
                 if name in like and fixed.intersection(form.symbols) and not fixed.issuperset(form.symbols):
-                    loose = _digits(form, fact.ranges, fixed, like[name], ranges)
-                    pairs += [] if loose is None else [(_PARTLY + name, form.substitute({**values, **loose}))]
+                    loose = _copies(form, fact.ranges, fixed, like[name], ranges, there)
+                    pairs += [(_PARTLY + name, form.substitute(values | loose))] if loose else []
             trial = dict(known)
             if _assign(trial, pairs):
                 yield fact.coef, trial
 
 
-def _digits(
+def _copies(
     form: Affine,
     sizes: Mapping[str, Range],
     fixed: AbstractSet[str],
     like: Affine,
     ranges: Mapping[str, Range],
-) -> dict[str, Affine] | None:
-    """The symbols of a mixed-radix number that are not ``fixed``, with the digits that ``like`` has there."""
-    found = {}
-    for symbol, coef in form.terms:
-        if symbol not in fixed:
-            low, high = sizes[symbol]
-            if low or coef <= 0:
-                return None
-            _, rest = quotient(like, coef * high, ranges)
-            found[symbol], _ = quotient(rest, coef, ranges)
-    return found
+    read: AbstractSet[str],
+) -> dict[str, Affine]:
+    """Which of equal copies: digits of ``form`` that are not ``fixed``, as those of ``like`` that do not say
+    what is ``read``."""
+    here = [s for s in form.symbols if s not in fixed]
+    there = [s for s in like.symbols if s not in read]
+    alike = [sizes[s] for s in here] == [ranges[s] for s in there]
+    return dict(zip(here, map(Affine.symbol, there), strict=True)) if alike else {}
 
 
 def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:

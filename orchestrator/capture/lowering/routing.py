@@ -29,7 +29,12 @@ from ..recorder import DTYPES, Node, TensorRef
 #: One tensor for each drawn routing.
 Numbers = tuple[torch.Tensor, ...]
 #: How evenly tokens are spread in each draw.
-DRAWS = ("even", "uneven", "even", "one choice", "some never", "uneven", "even", "one choice", "even")
+DRAWS = (
+    *("even", "uneven", "even", "one choice", "some never", "uneven"),
+    *("even", "one choice", "even", "uneven", "even", "some never"),
+)
+#: In as many of them what is told apart must differ.
+ENOUGH = 3
 
 _TYPES = {name: dtype for dtype, name in DTYPES.items()}
 _MOVES = ("reshape", "transpose", "broadcast_in_dim", "slice", "concatenate", "convert")
@@ -298,7 +303,7 @@ def _evaluated(
         try:
             args = [call.argument(a) for a in node.args]
             kwargs = {k: call.argument(v) for k, v in node.kwargs.items() if v is not None and k != "device"}
-            results = _sorted(args, kwargs, seed) if name == "sort" else op(*args, **kwargs)
+            results = _sorted(args, kwargs, 100 * seed + draw) if name == "sort" else op(*args, **kwargs)
             results = [call.held[t] for t in targets] if node.writes else tree_leaves(results)
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
             return {}

@@ -19,12 +19,13 @@ from certificates.plan.types import TensorType
 from ..builder import Builder, Value
 from ..errors import LoweringError
 from ..recorder import GroupRef
-from .routing import Numbers, Routing
+from .routing import ENOUGH, Numbers, Routing
 
 _NO_ORDER = (
     "rows at numbers that a routing gives and that are no known order of rows: not that of one sort of the "
     "keys, not its inverse"
 )
+_TOO_FEW = "too few rows to tell an order from its inverse, or what goes from what comes"
 _TWO_SORTS = "two sorts of the same keys that need not agree in the order of equal ones"
 _KNOWN = (
     "order = torch.argsort(ids.view(-1), stable=True); x[order // k]; out[order] = rows, or "
@@ -96,6 +97,9 @@ class RowOrders:
             return
         if any(of == keys.name and not (kept and stable) for of, kept in self._sorts.values()):
             raise LoweringError(_TWO_SORTS, instead="one sort of the keys, or argsort(…, stable=True)")
+        inverse = _inverted(found)
+        if inverse is None or _apart(found, inverse) < ENOUGH:
+            raise LoweringError(_TOO_FEW)
         value = self.b.emit("sort_rows", (keys,), keys.type, shared=stable, count=count)
         self._sorts[value.name] = keys.name, stable
         self.routing.whole.add(places.name)
@@ -148,13 +152,8 @@ class RowOrders:
             return None
         numbers, order = _flat(self.routing.of(index)), self.of(rows)
         rows = self.b.reshape(rows, (index.type.size, *x.shape[1:]))
-        result = None
-        if numbers is not None and order is not None and order.step == "sort_rows" and add:
-            table = _looked_up(numbers, order.places)
-            result = (
-                None if table is None else _gathered(self.b, self._undone(rows, order), table, x.shape[0])
-            )
-        elif numbers is not None and x.shape[0] == index.type.size:
+        result = self._summed(rows, order, numbers, x.shape[0]) if add and numbers is not None else None
+        if result is None and numbers is not None and x.shape[0] == index.type.size:
             places = _inverted(numbers)
             result = None if places is None else self._moved(rows, order, places)
         if result is None:
@@ -162,8 +161,19 @@ class RowOrders:
             return None
         return self.b.binary("add", x, result) if add else result
 
+    def _summed(self, rows: Value, order: Order | None, numbers: Numbers, count: int) -> Value | None:
+        """Rows added up in ``count`` places, those of ``numbers``."""
+        if order is None and _one_for_all(numbers):
+            return _gathered(self.b, rows, numbers[0].long(), count)
+        table = None if order is None or order.step != "sort_rows" else _looked_up(numbers, order.places)
+        if order is None or table is None:
+            return None
+        return _gathered(self.b, self._undone(rows, order), table, count)
+
     def _moved(self, x: Value, order: Order | None, numbers: Numbers) -> Value | None:
         """The rows of ``x`` at ``numbers``."""
+        if order is None and _one_for_all(numbers):
+            return _spread(self.b, x, numbers[0].long())
         if order is None:
             table = self._table(numbers)
             spread = None if table is None else _spread(self.b, x, table[1])
@@ -215,6 +225,8 @@ class RowOrders:
             places.append(torch.cat([s for _, s in parts]))
             came.append(torch.tensor([len(k) for k, _ in parts]))
         went = tuple(torch.bincount(k // per, minlength=size) for k in order.keys)
+        if _apart(went, tuple(came)) < ENOUGH:
+            raise LoweringError(_TOO_FEW)
         value = send("ship_rows", order.value, None, rows * size, form=form)
         made = Shipped(
             value, "ship_rows", order.count, per, tuple(places), tuple(found), order, group, went, tuple(came)
@@ -338,6 +350,16 @@ class RowOrders:
 
 def _flat(numbers: Numbers | None) -> Numbers | None:
     return None if numbers is None else tuple(n.flatten() for n in numbers)
+
+
+def _apart(a: Numbers, b: Numbers) -> int:
+    """On how many draws they differ."""
+    return sum(not torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _one_for_all(numbers: Numbers) -> bool:
+    """Are they the same on all draws?"""
+    return all(torch.equal(numbers[0], n) for n in numbers)
 
 
 def _same(a: Numbers, b: Numbers) -> bool:
