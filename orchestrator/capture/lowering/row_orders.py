@@ -25,7 +25,6 @@ _NO_ORDER = (
     "rows at numbers that a routing gives and that are no known order of rows: not that of one sort of the "
     "keys, not its inverse"
 )
-_TOO_FEW = "too few rows to tell an order from its inverse, or what goes from what comes"
 _TWO_SORTS = "two sorts of the same keys that need not agree in the order of equal ones"
 _KNOWN = (
     "order = torch.argsort(ids.view(-1), stable=True); x[order // k]; out[order] = rows, or "
@@ -99,7 +98,7 @@ class RowOrders:
             raise LoweringError(_TWO_SORTS, instead="one sort of the keys, or argsort(…, stable=True)")
         inverse = _inverted(found)
         if inverse is None or _apart(found, inverse) < ENOUGH:
-            raise LoweringError(_TOO_FEW)
+            return  # too few rows to tell an order from its inverse
         value = self.b.emit("sort_rows", (keys,), keys.type, shared=stable, count=count)
         self._sorts[value.name] = keys.name, stable
         self.routing.whole.add(places.name)
@@ -226,7 +225,7 @@ class RowOrders:
             came.append(torch.tensor([len(k) for k, _ in parts]))
         went = tuple(torch.bincount(k // per, minlength=size) for k in order.keys)
         if _apart(went, tuple(came)) < ENOUGH:
-            raise LoweringError(_TOO_FEW)
+            raise LoweringError("too few rows to tell what goes from what comes")
         value = send("ship_rows", order.value, None, rows * size, form=form)
         made = Shipped(
             value, "ship_rows", order.count, per, tuple(places), tuple(found), order, group, went, tuple(came)
