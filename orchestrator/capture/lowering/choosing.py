@@ -13,6 +13,8 @@ from .table import Context, axis_of, lowers
 
 #: What is taken for granted of an op that may put equal numbers in any order, on each side.
 TIES = "{op}: ties are an assumption: of equal numbers the one that stands first comes first"
+#: What is taken for granted of rows in an order.
+DRAWN = "rows: numbers made of what a router chose are what they are on a dozen random routings (ADR 0186)"
 #: The same of one that may put all its results in any order.
 UNSORTED = "{op}(sorted=False): order and ties are assumptions: as sorted, of equal numbers the first first"
 
@@ -118,6 +120,8 @@ def _sort(
     values, ids = chosen(c, x, dim, n, largest=descending, assumed="" if stable else TIES)
     if len(x.shape) == 1 and not descending and len(c.drawn) == 2:
         drawn, c.drawn = c.drawn, ()
-        c.rows.sorted(x, ids, drawn[1], stable=bool(stable))
+        order = c.rows.sorted(x, ids, drawn[1], stable=bool(stable))
         c.drawn = drawn
+        if order is not None:
+            c.assumed[order.name] = DRAWN
     return values, ids

@@ -88,23 +88,24 @@ class RowOrders:
 
     # --- orders ---------------------------------------------------------------------------------------------
 
-    def sorted(self, keys: Value, places: Value, found: Numbers, *, stable: bool) -> None:
+    def sorted(self, keys: Value, places: Value, found: Numbers, *, stable: bool) -> Value | None:
         """``places``, in the draws ``found``, are those of a sort of 1-d ``keys`` that ascends; of what
-        routers chose it is an order."""
+        routers chose it is an order, which is returned."""
         count, numbers = self.routing.keys(keys), self.routing.of(keys)
         if count is None or numbers is None:
-            return
+            return None
         if any(of == keys.name and not (kept and stable) for of, kept in self._sorts.values()):
             raise LoweringError(_TWO_SORTS, instead="one sort of the keys, or argsort(…, stable=True)")
         inverse = _inverted(found)
         if inverse is None or _apart(found, inverse) < ENOUGH:
-            return  # too few rows to tell an order from its inverse
+            return None  # too few rows to tell an order from its inverse
         value = self.b.emit("sort_rows", (keys,), keys.type, shared=stable, count=count)
         self._sorts[value.name] = keys.name, stable
         self.routing.whole.add(places.name)
         if all(o.value != value for o in self.orders):
             rows = tuple(k[s] for k, s in zip(numbers, found, strict=True))
             self.orders.append(Order(value, "sort_rows", count, count, found, rows))
+        return value
 
     def of(self, x: Value) -> Order | None:
         """The order in which ``x`` is packed; more than one is an error."""
