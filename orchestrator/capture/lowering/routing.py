@@ -149,6 +149,8 @@ class Routing:
         if name == "_to_copy" and node.kwargs.get("dtype") not in _EXACT:
             return {}
         given = {ref: self.of(value) for ref, value in values.items()}
+        if any(numbers is None and ref not in node.writes for ref, numbers in given.items()):
+            return {}
         if not all(
             covered(given.get(index), given.get(of), size) for index, of, size in _lookups(node, name)
         ):
