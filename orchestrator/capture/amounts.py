@@ -34,7 +34,10 @@ class Amount:
 
 
 def amount(size: torch.SymInt) -> Amount:
-    """What a symbolic integer is made of; a product of symbols or a quotient is a :class:`LoweringError`."""
+    """What a symbolic integer is made of; a product of symbols, a quotient or a symbol of another step is a
+    :class:`LoweringError`."""
+    if not active or size.node.shape_env is not active[-1].env:
+        raise LoweringError("a number of rows that another step has read")
     const, rest = size.node.expr.expand().as_coeff_Add()
     terms = rest.as_coefficients_dict() if rest.free_symbols else {}
     if not all(s.is_Symbol and c.is_Integer for s, c in terms.items()):
@@ -58,7 +61,7 @@ class Counted:
     """Which integers of a step are made of a routing, and the symbols for those that it reads."""
 
     def __init__(self) -> None:
-        self._env = ShapeEnv()
+        self.env = ShapeEnv()
         self._storages: dict[int, torch.UntypedStorage] = {}
         #: Elements that were read.
         self.reads = 0
@@ -73,7 +76,7 @@ class Counted:
             if args[0].is_floating_point() or args[0].dtype == torch.bool:
                 raise DataDependentOutputException(func)
             self.reads += 1
-            return self._env.create_unbacked_symint()
+            return self.env.create_unbacked_symint()
         if func is torch.ops.aten.bincount.default and self._concerns(args):
             given = dict(zip(("input", "weights", "minlength"), args, strict=False)) | dict(kwargs)
             if given.get("weights") is None and given.get("minlength", 0) > 0:

@@ -15,7 +15,7 @@ from certificates.plan.checking import check_plan
 from certificates.plan.ops import MESSAGES, PACKED
 from certificates.plan.plan import Group, Mesh, Plan, RankClass
 from certificates.plan.program import Attr, Op, Program
-from certificates.plan.rows import SORT
+from certificates.plan.rows import REGROUP, SORT
 from certificates.plan.timing import needed_version
 from certificates.plan.types import TensorType
 
@@ -238,7 +238,7 @@ def _program(
         if draft.name in MEETING | MESSAGES and numbering is not None:
             attrs = numbering.attrs(draft, attrs, types[ins[0]] if ins else None)
         out = f"%{len(ops)}"
-        if draft.name not in MEETING | MESSAGES | {SORT}:  # two sorts are two orders
+        if draft.name not in MEETING | MESSAGES | {SORT, REGROUP}:  # two are two orders
             out = seen.setdefault((draft.name, ins, draft.type, tuple(sorted(attrs.items()))), out)
         names[draft.out] = out
         if out in types:

@@ -32,7 +32,7 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Order:
     """An order of rows: its ``value`` in the program, the ``step`` that makes it, ``count`` keys of which the
     rank has ``per``; of each row as they lie where it lay before, and which of the rank's keys it has.

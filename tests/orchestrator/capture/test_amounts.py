@@ -52,6 +52,15 @@ def test_a_dropped_step_reads_as_a_recorded_one() -> None:
         assert amount(counts().tolist()[1]) == Amount(0, ((1, 1),))
 
 
+def test_an_amount_of_an_earlier_step_is_none_of_this_one() -> None:
+    with FakeTensorMode():
+        with recording(Recorder()):
+            kept = counts().tolist()[0]
+        with recording(Recorder()), pytest.raises(LoweringError, match="another step has read"):
+            counts().tolist()
+            torch.zeros(kept)
+
+
 def test_an_op_says_whether_it_has_an_amount() -> None:
     recorder = Recorder()
     with FakeTensorMode(), recording(recorder):
