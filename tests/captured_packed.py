@@ -125,6 +125,7 @@ RIGHT: dict[str, Methods] = {
     ),
     "the inverse order by a write": _forward(back=_inverse_written),
     "results added by scatter": _forward(back=_scattered),
+    "slots by choice": {"forward": _by_choice},
 }
 #: The same on both sides.
 RIGHT_ON_BOTH: dict[str, Methods] = {
@@ -247,17 +248,17 @@ REFUSED: dict[str, tuple[Methods, str]] = {
     "ties reversed for the scores": ({"forward": _ties_reversed}, "no known order of rows|two orders"),
     "an order that descends": (
         _forward(order=lambda keys: torch.argsort(keys, stable=True, descending=True)),
-        "not packed by a sort of the keys",
+        "rows that no sort of the keys has packed",
     ),
     "rows of the next token": (
         _forward(taken=lambda x, order, k: x[(order // k + 1) % len(x)]),
-        "no known order of rows|rounding",
+        "rows that no sort of the keys has packed",
     ),
     "results added to the next token": (
         _forward(
             back=lambda rows, order, x, k: torch.zeros_like(x).index_add(0, (order + 1) // k % len(x), rows)
         ),
-        "no known order of rows|rounding",
+        "no lowering for floor_divide",
     ),
     "counts of one choice only": (
         _forward(counts=lambda m, ids: torch.bincount(ids[:, 0].reshape(-1), minlength=4) * 2),
