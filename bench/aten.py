@@ -57,12 +57,12 @@ def status(op: Any) -> tuple[str, str]:
     name, base = str(op), str(op).split(".")[1]
     if signature(op).view:
         return LOWERED, "as a view"
+    if base in OUT_OF_SCOPE:
+        return OUTSIDE, OUT_OF_SCOPE[base]
     if name in EFFECTS or find(name) is not None:
         return LOWERED, "by its formula"
     if taken_apart(name):
         return LOWERED, "as PyTorch takes it apart"
-    if base in OUT_OF_SCOPE:
-        return OUTSIDE, OUT_OF_SCOPE[base]
     for row in OPS:
         if any(base == known or base.startswith(f"{known}_") for known in row.ops):
             return REFUSED, row.instead

@@ -50,7 +50,7 @@ def _op_range(
     if op.name == "constant" and op.type.sort == "Int":
         literal = op.attrs["value"]
         if isinstance(literal, Affine):
-            return literal.interval(plan.by_class[cls].box)
+            return literal.interval(plan.by_class[cls].box if cls else {})
         return int(str(literal)), int(str(literal))
     if op.name == "iota":
         return 0, op.type.shape[op.integer("dim")] - 1

@@ -13,15 +13,16 @@ import torch
 from certificates.errors import FormatError
 from certificates.plan.affine import Affine
 from certificates.plan.checking import check_plan
-from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.ops import MESSAGES, PACKED
 from certificates.plan.plan import Group, Mesh, Plan, RankClass
 from certificates.plan.program import Attr, Op, Program
+from certificates.plan.rows import REGROUP, SORT
 from certificates.plan.timing import needed_version
 from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
 from .buckets import split_classes
-from .builder import Draft, Meeting
+from .builder import MEETING, Draft, Meeting
 from .checks import check, check_names
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
@@ -32,6 +33,7 @@ from .meetings import other_roots, unmet
 from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
+from .packed import read_as_plain
 from .processes import survey, trace_ranks
 from .recorded import ISSUED, without_waits
 from .relations import Relations
@@ -137,6 +139,7 @@ def capture(
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
+    plan = read_as_plain(plan, sources)
     problems = unmet(plan, sources.frame)
     if problems:
         raise gathered(problems)
@@ -145,6 +148,8 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
+    if plan.specification.rows or any(c.program.rows for c in plan.classes):
+        return plan  # functions have no packed rows
     return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
 
 
@@ -256,7 +261,9 @@ class _Numbering:
         over = self._over[str(draft.attr("group"))]
         stage = tuple((axis, n) for axis, n in self._stages[self._class].items() if axis not in over)
         key = (draft.name, tuple(sorted(attrs.items())), operand, stage)
-        return {**attrs, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
+        known = PACKED[draft.name][1] if draft.name in PACKED else attrs
+        said = {k: v for k, v in attrs.items() if k in known}
+        return {**said, "seq": self._first + self._numbers.setdefault(key, len(self._numbers))}
 
 
 def _program(
@@ -277,10 +284,10 @@ def _program(
             fitted, used = with_scalars(draft, forms[at:])
             attrs, at = dict(fitted), at + used
         ins = tuple(names.get(v, v) for v in draft.ins)
-        if draft.name in COLLECTIVES | MESSAGES and numbering is not None:
+        if draft.name in MEETING | MESSAGES and numbering is not None:
             attrs = numbering.attrs(draft, attrs, types[ins[0]] if ins else None)
         out = f"%{len(ops)}"
-        if draft.name not in COLLECTIVES | MESSAGES:
+        if draft.name not in MEETING | MESSAGES | {SORT, REGROUP}:  # two are two orders
             out = seen.setdefault((draft.name, ins, draft.type, tuple(sorted(attrs.items()))), out)
         names[draft.out] = out
         if out in types:

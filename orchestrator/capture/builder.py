@@ -31,6 +31,8 @@ _SMALL = frozenset(("i8", "i16", "u8"))
 REFUSED = "refused"
 #: From here on the program knows that a message or collective is done; no op of a plan file.
 WAIT = "wait"
+#: Ops that other ranks take part in; rows are sent in an order that all make together.
+MEETING = COLLECTIVES | {"ship_rows", "ship", "ship_back"}
 #: A rendezvous of one rank: its communicator in the plan, and its place among those of that communicator.
 Meeting = tuple[str, int]
 
@@ -70,7 +72,7 @@ class Draft:
     @property
     def meeting(self) -> Meeting | None:
         """Which rendezvous a collective takes part in."""
-        return (str(self.attr("group")), int(str(self.attr("seq")))) if self.name in COLLECTIVES else None
+        return (str(self.attr("group")), int(str(self.attr("seq")))) if self.name in MEETING else None
 
 
 def exact(value: Literal) -> str:

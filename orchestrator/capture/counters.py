@@ -32,9 +32,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .entropy import drawn
 from .errors import Frame, StateError
+from .frames import is_installed, is_users, user_frame
 from .holding import CODE, PLAIN, chosen, followed, imported, kind, part, parts, position_of, users
 from .names import parameters
-from .recorder import is_installed, is_users, user_frame
 
 #: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
 _DEPTH, _FOREIGN = 40, 1

@@ -29,11 +29,12 @@ from certificates.plan.types import TensorType
 from ..cells import Unfollowable
 from .builder import Draft, Frame, Value
 from .errors import CaptureError, ClosureError, LayoutError, LoweringError, UnsupportedOpError
+from .frames import user_frame
 from .lowering import Lowering
 from .memory import Geometry
 from .names import buffers, parameters
 from .origins import Computed, Origins, Part
-from .recorder import DTYPES, GroupRef, Node, Recorder, TensorRef, recording, reference, user_frame
+from .recorder import DTYPES, GroupRef, Node, Recorder, TensorRef, recording, reference
 
 _RANDOM = re.compile(
     r"aten\.(normal|uniform|random|bernoulli|cauchy|exponential|geometric|log_normal|rand|randn|randint"

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .bookkeeping import BOOK
 from .errors import GroupError
+from .frames import user_frame
 from .missing import OF_BATCHES
-from .recorder import user_frame
 from .work import held_by_reducer
 
 _EVEN = "batches of equal size on all ranks, without join()"

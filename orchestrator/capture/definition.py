@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from .errors import Frame
-from .recorder import user_frame
+from .frames import user_frame
 
 Step = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, Tensor]], Mapping[str, Tensor]]
 

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
-from .recorder import is_users
+from .frames import is_users
 
 #: What can be done with a text that decides nothing: make, show and lengthen it.
 _SHOWS = {*dir(object), "__add__", "__getnewargs__", "__rmod__", "encode"} - {

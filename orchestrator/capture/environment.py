@@ -15,8 +15,8 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from .errors import DefinitionError
+from .frames import is_users, user_frame
 from .group import process_group
-from .recorder import is_users, user_frame
 
 #: The backend that the user's code sees; that of jobs on GPUs.
 BACKEND = "nccl"

@@ -22,10 +22,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from . import amounts
 from .bookkeeping import BOOK
 from .ddp import reducers
 from .errors import GroupError
-from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant, user_frame
+from .frames import user_frame
+from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant
 from .work import Work, futures_are_ours
 
 #: The name under which PyTorch knows the backend.
@@ -181,6 +183,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
             )
         number = None
         recorder = active()
+        if recorder is None and amounts.active:
+            amounts.active[-1].passed(outs, ins)
         if recorder is not None:
             batch = _batches[-1] if _batches and name in ("send", "recv") else None
             number = recorder.collective(name, outs, ins, (self.reference, *arguments), batch)

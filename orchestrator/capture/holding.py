@@ -47,7 +47,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from .recorder import is_users
+from .frames import is_users
 
 #: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
 _LARGE, _BYTES = 1000, 1 << 24

@@ -13,7 +13,7 @@ from torch.utils import _mode_utils, _python_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .errors import DefinitionError, StateError
-from .recorder import user_frame
+from .frames import user_frame
 from .substituting import by_user, substituted
 
 #: What switches dispatch modes off, or the way to them.

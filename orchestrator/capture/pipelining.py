@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed.pipelining import stage as stages
 
 from .errors import DefinitionError
-from .recorder import user_frame
+from .frames import user_frame
 
 #: Recorded where a step has such stages.
 VOTE = "stages of torch.distributed.pipelining agree that shapes are known, as those of every traced rank say"

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from .errors import StateError
-from .recorder import is_installed, is_users, user_frame
+from .frames import is_installed, is_users, user_frame
 
 _INSTEAD = "what the file says as an entry of the batch; or read it outside of the step, if it stays the same"
 #: Modules of Python's own through which code reads a file of its choice.

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-import typing_extensions
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
@@ -27,9 +22,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import amounts
+from .amounts import Counted, amount, any_in
 from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
+from .frames import frames, inside_engine, user_frame
 from .memory import Geometry
 from .signatures import Signature, signature
 
@@ -51,15 +49,6 @@ _REAL = (
     "only tensors with a single value may be made outside"
 )
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-_STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
-#: Frames of these are not the user's; those of models that are installed as packages are.
-_LIBRARIES = (
-    "<",
-    *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)),
-    typing_extensions.__file__,  # PyTorch's deprecated functions are wrapped by it
-)
-#: What runs a step: nothing that called it is the user's step.
-_OWN = str(Path(__file__).resolve().parent) + "/"
 #: What stands among arguments and is no tensor, group or container.
 _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
 
@@ -117,6 +106,8 @@ class Node:
     view: bool = False
     #: The line of another of the user's files from which the function of ``frame`` was called.
     caller: Frame | None = None
+    #: Has it a size or another number that a routing decides (:mod:`.amounts`)?
+    sized: bool = False
 
 
 def batch_number() -> int:
@@ -145,6 +136,8 @@ def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef
             )
         literal = values[0]
     size, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    if isinstance(tensor, FakeTensor) and tensor._has_symbolic_sizes_strides:
+        size, stride, (offset,) = (tuple(map(_number, of)) for of in (size, stride, (offset,)))
     pairs = tensor.is_complex()
     if pairs:
         size, stride, offset = (*size, 2), (*(2 * s for s in stride), 1), 2 * offset
@@ -152,48 +145,8 @@ def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef
     return TensorRef(storage._cdata, DTYPES[dtype], geometry, literal, tensor.is_conj(), pairs)
 
 
-#: Everything that a backward pass runs is called from here.
-_ENGINE = torch.autograd.graph._engine_run_backward.__code__
-
-
-@functools.cache
-def is_users(name: str) -> bool:
-    """Is this the file name of Python code outside Python's library, PyTorch and this package?"""
-    return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
-
-
-def is_installed(name: str) -> bool:
-    """Is this the file name of Python code of an installed package?"""
-    return name.startswith(_PACKAGES)
-
-
-def _frames(engine: bool) -> tuple[Frame | None, Frame | None]:
-    """The innermost frame of the user's code, and the next one in another file; with ``engine``, only what
-    autograd's engine called."""
-    frame: FrameType | None = sys._getframe(1)
-    found: Frame | None = None
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_users(name):
-            here = name, frame.f_lineno, frame.f_code.co_name
-            if found is not None and name != found[0]:
-                return found, here
-            found = found or here
-        elif (engine and frame.f_code is _ENGINE) or (found is not None and name.startswith(_OWN)):
-            break
-        frame = frame.f_back
-    return found, None
-
-
-def user_frame(frame: FrameType | None = None) -> Frame | None:
-    """The innermost Python frame of the user's code, from ``frame`` or the caller on."""
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_users(name):
-            return name, frame.f_lineno, frame.f_code.co_name
-        frame = frame.f_back
-    return None
+def _number(x: Any) -> Any:
+    return amount(x) if isinstance(x, torch.SymInt) else x
 
 
 @dataclass
@@ -209,6 +162,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         #: Works whose futures the Reducer of DistributedDataParallel holds, with the storages they write.
         self.held: dict[int, frozenset[int]] = {}
         self._buffers: dict[int, frozenset[int]] = {}
+        self.counted = Counted()
 
     def __torch_dispatch__(
         self,
@@ -234,14 +188,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         named = self._mapped(dict(kwargs), met)
         if said.group is not None:
             described, named = _with_group(said.group, described, named)
-        result = func(*args, **kwargs)
+        result = self.counted.run(func, args, kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+        self.counted.note(func, args, kwargs, result)
         outs = self._mapped(result, met)
         name = f"complex.{said.name}" if any(ref.complex for ref in met) else said.name
         written = _written(said, described, named)
         if self.held:
             self._release(met)
         frame, caller = self._frame()
-        self.nodes.append(Node(name, described, named, outs, written, frame, said.view, caller))
+        sized = self.counted.reads > 0 and any_in((described, named, outs), TensorRef)
+        self.nodes.append(Node(name, described, named, outs, written, frame, said.view, caller, sized))
         return result
 
     def given(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorRef]:
@@ -252,7 +210,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...], batch: int | None = None
     ) -> int:
         """A call that reached a process group, alone or in a ``batch``; the number is that of its work."""
+        self.counted.passed(outs, ins)
         outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
+        arguments = tree_map(_number, arguments)
         written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
         number = next(_WORKS)
         frame, caller = self._frame()
@@ -268,6 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 written,
                 frame,
                 caller=caller,
+                sized=self.counted.reads > 0 and any_in((outs, ins, arguments), TensorRef),
             )
         )
         return number
@@ -295,7 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _release(self, tensors: Sequence[TensorRef]) -> None:
         """Works held by the Reducer whose buffers it uses now, or all when the backward pass is over."""
         over = torch._C._current_graph_task_id() == -1
-        if over or _inside_engine():
+        if over or inside_engine():
             touched = {t.storage for t in tensors}
             for number, storages in list(self.held.items()):
                 if over or touched & storages:
@@ -332,20 +293,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return DTYPES.get(item, str(item))
         if isinstance(item, torch.ScriptObject):
             return None
-        return item
+        if isinstance(item, torch.SymFloat | torch.SymBool):
+            raise LoweringError("a number of rows becomes a float, or decides what runs next")
+        return _number(item)
 
     def _frame(self) -> tuple[Frame | None, Frame | None]:
         """Where an op was run, and who called that. The user's own backward functions have Python frames; of
         other backward ops autograd's sequence number finds the forward line."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            forward = self._forward.get(node._sequence_nr()) or _frames(engine=False)
-            frame, caller = _frames(engine=True)
+            forward = self._forward.get(node._sequence_nr()) or frames(engine=False)
+            frame, caller = frames(engine=True)
             if frame is None:
                 return forward
             others = (f for f in (caller, *forward) if f is not None and f[0] != frame[0])
             return frame, next(others, None)
-        found = _frames(engine=False)
+        found = frames(engine=False)
         if found[0] is not None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = found
         return found
@@ -388,16 +351,6 @@ def _with_group(
     return args, kwargs | {argument: ref}
 
 
-def _inside_engine() -> bool:
-    """Does the engine of the backward pass call from C++, with no line of the user in between?"""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_engine_run_backward":
-            return True
-        frame = frame.f_back
-    return False
-
-
 def forget_constant(tensor: torch.Tensor) -> None:
     """A fake tensor made by ``torch.tensor(3)`` remembers 3; once something else wrote it, no more."""
     if isinstance(tensor, FakeTensor) and tensor.constant is not None:
@@ -427,12 +380,14 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     torch.UntypedStorage.resize_ = logged
     FakeTensor.data = property(_DATA.__get__, _rebound)
     _active.append(recorder)
+    amounts.active.append(recorder.counted)
     try:
         with recorder:
             yield recorder
         for number in list(recorder.held):  # the backward pass is over
             recorder.waited(number)
     finally:
+        amounts.active.pop()
         _active.pop()
         if not _active:
             del FakeTensor.data

@@ -22,10 +22,11 @@ from torch._subclasses.fake_tensor import (
     FakeTensorDeviceMismatchError,
     UnsupportedOperatorException,
 )
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .errors import CaptureError, Frame, StepError
+from .frames import is_users
 from .missing import OPS
-from .recorder import is_users
 
 #: File and function of every frame between the user's code and where an exception was raised.
 Places = Sequence[tuple[str, str]]
@@ -148,6 +149,12 @@ REFUSALS: tuple[Refusal, ...] = (
         _of(DataDependentOutputException),
         "the value of a tensor becomes a Python number, or decides what runs next; a trace has no values",
         "torch.where(condition, a, b) for `if`; keep a number a tensor; or hand it over in the batch",
+    ),
+    Refusal(
+        "a number of rows that decides what runs (`if n == 0`, `range(n)`, `int(n)`)",
+        _of(GuardOnDataDependentSymNode),
+        "how many rows there are, which a routing decides, decides what runs next; a trace has no values",
+        "the same ops for any number of rows, none too: torch._grouped_mm, and sizes from counts.tolist()",
     ),
     Refusal(
         'devices (`.cuda()`, `device="cuda"`, `torch.cuda.…`)',

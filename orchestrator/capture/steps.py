@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 
+from .amounts import Unrecorded
 from .bookkeeping import BOOK
 from .builder import Draft, Frame, renamed
 from .counters import Place, counted
@@ -58,7 +59,7 @@ class Job:
 
     def drop(self) -> None:
         """A step that is not recorded."""
-        with watching(files=False), BOOK:  # a recorder asks the book itself
+        with watching(files=False), BOOK, Unrecorded():  # a recorder asks the book itself
             self.step(self.batch())
 
     def record(self, before: Snapshot) -> Recorded:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from .errors import StateError
-from .recorder import user_frame
+from .frames import user_frame
 from .substituting import by_user
 
 #: Methods that need no bytes; those that :mod:`.unrecorded` speaks of; those that make another storage.

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .recorder import is_installed, is_users
+from .frames import is_installed, is_users
 
 #: Where a function stands, and its name there.
 Place = tuple[Any, str]

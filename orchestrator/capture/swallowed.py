@@ -17,9 +17,10 @@ from unittest.mock import patch
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .errors import CaptureError
-from .recorder import user_frame
+from .frames import user_frame
 from .refusals import Compiled, Scaling, refused
 from .storages import bytes_refused
 
@@ -31,6 +32,7 @@ _KINDS: tuple[type[Exception], ...] = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedOperatorException,
     fake_tensor.UnsupportedFakeTensorException,
+    GuardOnDataDependentSymNode,
 )
 #: Raised by PyTorch's own code for fake tensors, where a kernel would run.
 _UNKNOWN = (NotImplementedError, AssertionError, AttributeError)

@@ -17,9 +17,10 @@ import torch.utils.dlpack
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .errors import CaptureError, StateError
+from .frames import is_users, user_frame
 from .group import Traced
 from .reading import no_files
-from .recorder import Node, Recorder, is_users, user_frame
+from .recorder import Node, Recorder
 from .swallowed import told
 
 #: Methods that write to a storage, or hand out its address, without an op.

@@ -12,7 +12,8 @@ import torch
 from torch._C._distributed_c10d import Work as _Work
 
 from .errors import StateError
-from .recorder import active, user_frame
+from .frames import user_frame
+from .recorder import active
 
 #: What a handle answers from what the network has done so far, beside :meth:`Work.is_completed`.
 _INSTEAD = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,6 +26,8 @@ from .recipes import Instance, Pair, Use
 from .solving_facts import as_there, solve
 
 Forms = tuple[Affine, ...]
+#: Before a variable that operands determine in part.
+_PARTLY = "?"
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ class Candidates:
                 continue
             if name in free:
                 known[name] = Affine()
+            elif _PARTLY + name in known:
+                known[name], guessed = known[_PARTLY + name], True
             elif name in like and len(pattern.out) == len(op.type.shape):
                 known[name] = like[name]
                 guessed = guessed or size > 1
@@ -364,9 +369,30 @@ class Candidates:
                 for name, form in zip(names, fact.lhs_index, strict=True)
                 if set(form.symbols) <= fixed
             ]
+            there = {s for f in reading.at for s in f.symbols}
+            for name, form in zip(names, fact.lhs_index, strict=True):
+                if name in like and fixed.intersection(form.symbols) and not fixed.issuperset(form.symbols):
+                    loose = _copies(form, fact.ranges, fixed, like[name], ranges, there)
+                    pairs += [(_PARTLY + name, form.substitute(values | loose))] if loose else []
             trial = dict(known)
             if _assign(trial, pairs):
                 yield fact.coef, trial
+
+
+def _copies(
+    form: Affine,
+    sizes: Mapping[str, Range],
+    fixed: AbstractSet[str],
+    like: Affine,
+    ranges: Mapping[str, Range],
+    read: AbstractSet[str],
+) -> dict[str, Affine]:
+    """Which of equal copies: digits of ``form`` that are not ``fixed``, as those of ``like`` that do not say
+    what is ``read``."""
+    here = [s for s in form.symbols if s not in fixed]
+    there = [s for s in like.symbols if s not in read]
+    alike = [sizes[s] for s in here] == [ranges[s] for s in there]
+    return dict(zip(here, map(Affine.symbol, there), strict=True)) if alike else {}
 
 
 def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:

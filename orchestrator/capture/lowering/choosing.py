@@ -13,6 +13,8 @@ from .table import Context, axis_of, lowers
 
 #: What is taken for granted of an op that may put equal numbers in any order, on each side.
 TIES = "{op}: ties are an assumption: of equal numbers the one that stands first comes first"
+#: What is taken for granted of rows in an order.
+DRAWN = "rows: numbers made of what a router chose are what they are on a dozen random routings (ADR 0186)"
 #: The same of one that may put all its results in any order.
 UNSORTED = "{op}(sorted=False): order and ties are assumptions: as sorted, of equal numbers the first first"
 
@@ -104,7 +106,10 @@ def _topk(
     c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
     """Unsorted results are in an order of the kernel's own: that it is this one is assumed as well."""
-    return chosen(c, x, dim, k, largest=largest, assumed=TIES if sorted else UNSORTED)
+    values, ids = chosen(c, x, dim, k, largest=largest, assumed=TIES if sorted else UNSORTED)
+    if x.shape:
+        c.routing.choose(ids, x.shape[dim], axis_of(dim, len(x.shape)))
+    return values, ids
 
 
 @lowers("aten.sort")
@@ -112,4 +117,11 @@ def _sort(
     c: Context, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Value, Value]:
     n = x.shape[dim] if x.shape else 1
-    return chosen(c, x, dim, n, largest=descending, assumed="" if stable else TIES)
+    values, ids = chosen(c, x, dim, n, largest=descending, assumed="" if stable else TIES)
+    if len(x.shape) == 1 and not descending and len(c.drawn) == 2:
+        drawn, c.drawn = c.drawn, ()
+        order = c.rows.sorted(x, ids, drawn[1], stable=bool(stable))
+        c.drawn = drawn
+        if order is not None:
+            c.assumed[order.name] = DRAWN
+    return values, ids

@@ -104,7 +104,6 @@ def reduce_scatter(c: Context, x: Value, reduction: ReduceRef | str, _size: int,
     return _mean(c, c.collective("reduce_scatter", x, group, shape, kind=kind, dim=0), group, average)
 
 
-@lowers("_c10d_functional.all_to_all_single")
 def all_to_all(
     c: Context, x: Value, out_sizes: Sequence[int], in_sizes: Sequence[int], group: GroupRef
 ) -> Value:
@@ -180,7 +179,7 @@ def _send(driver: Any, node: Node) -> None:
     """The values of this moment; :mod:`..waits` tells who overwrites them too early."""
     _, sources, group, to, tag = node.args
     for source in sources:
-        x = driver.read(_packed(source))
+        x = driver.read(contiguous(source))
         batch = node.kwargs.get("batch")
         driver.context.message("send", (x,), x.type, group, group.ranks[to], tag, batch)
 
@@ -194,7 +193,7 @@ def _recv(driver: Any, node: Node) -> None:
     c = driver.context
     for out in outs:
         type_, batch = TensorType(out.dtype, out.geometry.size), node.kwargs.get("batch")
-        driver.write(_packed(out), c.message("recv", (), type_, group, group.ranks[source], tag, batch))
+        driver.write(contiguous(out), c.message("recv", (), type_, group, group.ranks[source], tag, batch))
 
 
 @effects("dist.all_reduce")
@@ -228,8 +227,8 @@ def _reduce_event(driver: Any, node: Node) -> None:
 def _all_gather_single_event(driver: Any, node: Node) -> None:
     outs, ins, group = node.args
     for out, source in zip(outs, ins, strict=True):
-        gathered = all_gather(driver.context, driver.read(_packed(source)), 0, group)
-        driver.write(_packed(out), driver.context.b.reshape(gathered, out.geometry.size))
+        gathered = all_gather(driver.context, driver.read(contiguous(source)), 0, group)
+        driver.write(contiguous(out), driver.context.b.reshape(gathered, out.geometry.size))
 
 
 @effects("dist.all_gather")
@@ -259,15 +258,15 @@ def _scatter_event(driver: Any, node: Node) -> None:
     if size > 1:
         with c.rooted("scatter", root):
             pieces = _exchanged(c, pieces, group)
-    driver.write(_packed(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
+    driver.write(contiguous(out), c.b.reshape(c.b.narrow(pieces, 0, root, 1), shape))
 
 
 @effects("dist.reduce_scatter_single")
 def _reduce_scatter_single_event(driver: Any, node: Node) -> None:
     outs, ins, group, reduction = node.args
     for out, source in zip(outs, ins, strict=True):
-        piece = reduce_scatter(driver.context, driver.read(_packed(source)), reduction, 0, group)
-        driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
+        piece = reduce_scatter(driver.context, driver.read(contiguous(source)), reduction, 0, group)
+        driver.write(contiguous(out), driver.context.b.reshape(piece, out.geometry.size))
 
 
 @effects("dist.reduce_scatter")
@@ -276,14 +275,7 @@ def _reduce_scatter_event(driver: Any, node: Node) -> None:
     for out, line in zip(outs, ins, strict=True):
         joined = _joined(driver, line, out.geometry.size)
         piece = reduce_scatter(driver.context, joined, reduction, 0, group)
-        driver.write(_packed(out), driver.context.b.reshape(piece, out.geometry.size))
-
-
-@effects("dist.all_to_all_single")
-def _all_to_all_single_event(driver: Any, node: Node) -> None:
-    (out,), (source,), group, out_sizes, in_sizes = node.args
-    moved = all_to_all(driver.context, driver.read(_packed(source)), out_sizes, in_sizes, group)
-    driver.write(_packed(out), driver.context.b.reshape(moved, out.geometry.size))
+        driver.write(contiguous(out), driver.context.b.reshape(piece, out.geometry.size))
 
 
 @effects("dist.all_to_all")
@@ -306,7 +298,7 @@ def _image(ref: TensorRef) -> TensorRef:
     )
 
 
-def _packed(ref: TensorRef) -> TensorRef:
+def contiguous(ref: TensorRef) -> TensorRef:
     """A tensor that is contiguous, as its rows are handed to ranks."""
     if ref.geometry != Geometry.contiguous(ref.geometry.size, ref.geometry.offset):
         raise GroupError("a collective that moves rows of a tensor that is not contiguous", instead=_PACKED)
@@ -321,7 +313,7 @@ def _gathered(driver: Any, source: TensorRef, line: Sequence[TensorRef], group: 
             f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in (source, *line)})}",
             instead=_EQUAL,
         )
-    x = driver.read(_packed(source))
+    x = driver.read(contiguous(source))
     return all_gather(driver.context, driver.context.b.reshape(x, (1, *shape)), 0, group)
 
 
@@ -332,7 +324,7 @@ def _joined(driver: Any, line: Sequence[TensorRef], shape: tuple[int, ...]) -> V
             f"pieces of different shapes: {sorted({(*r.geometry.size,) for r in line})}", instead=_EQUAL
         )
     b = driver.context.b
-    return b.concatenate([b.reshape(driver.read(_packed(ref)), (1, *shape)) for ref in line], 0)  # type: ignore[no-any-return]
+    return b.concatenate([b.reshape(driver.read(contiguous(ref)), (1, *shape)) for ref in line], 0)  # type: ignore[no-any-return]
 
 
 def _write_pieces(driver: Any, line: Sequence[TensorRef], pieces: Value) -> None:
@@ -342,4 +334,4 @@ def _write_pieces(driver: Any, line: Sequence[TensorRef], pieces: Value) -> None
             raise GroupError(
                 f"a piece of shape {list(pieces.shape[1:])} for {list(ref.geometry.size)}", instead=_EQUAL
             )
-        driver.write(_packed(ref), b.reshape(b.narrow(pieces, 0, i, 1), ref.geometry.size))
+        driver.write(contiguous(ref), b.reshape(b.narrow(pieces, 0, i, 1), ref.geometry.size))

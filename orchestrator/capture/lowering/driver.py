@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch.utils._pytree import tree_leaves, tree_map
@@ -32,6 +33,8 @@ from .arguments import bind
 from .complex import conjugate
 from .decompositions import Expansion, expand
 from .foreach import single_ops
+from .routing import Numbers
+from .sizes import Sizes, has_amount
 from .table import EFFECTS, Context, Rooted, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
@@ -93,6 +96,7 @@ class Lowering:
         self._fresh = 0
         #: Works that nobody waited for yet, with the messages and collectives that they are of.
         self._works: dict[int, list[Value]] = {}
+        self.sizes = Sizes(self.context.rows)
         #: They keep storages alive, so that no two tensors share an identity.
         self._expansions: list[Expansion] = []
         self._specification = specification
@@ -129,14 +133,23 @@ class Lowering:
         return self.refused(error, TensorType(ref.dtype, ref.geometry.size))
 
     def run(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            self.builder.frame, self.builder.caller = node.frame, node.caller
-            self.context.op = node.op
+        for recorded in nodes:
+            self.builder.frame, self.builder.caller = recorded.frame, recorded.caller
+            self.context.op = recorded.op
+            try:
+                node = self.sizes.resolved(recorded)
+            except LoweringError as error:
+                self._lose(recorded, error)
+                continue
             self._fatal += self._waits.see(node)
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
-            known = len(self.builder.drafts)
+            known, drawn = (
+                len(self.builder.drafts),
+                self.context.routing.run(node, self.read, self.sizes.drawn),
+            )
+            self.context.drawn = tuple(drawn.values())
             try:
                 self._step(node)
                 self._note_works(node, known)
@@ -148,6 +161,18 @@ class Lowering:
                 self._poison(node, error)
                 if isinstance(error, UnsupportedOpError | GroupError) and node.op.startswith(_COMMUNICATION):
                     self._fatal.append(error.at(node.frame))  # other ranks may use what is lost here
+            self._note_drawn(node, drawn)
+
+    def _note_drawn(self, node: Node, drawn: Mapping[TensorRef, Numbers]) -> None:
+        """What results are on drawn routings, unless the same value is another number there.
+
+        An op may say that it has none.
+        """
+        for ref, numbers in drawn.items() if self.context.drawn else ():
+            try:
+                self.context.routing.note(self.read(ref), numbers)
+            except CaptureError as error:
+                self._poison(node, error)
 
     def _note_works(self, node: Node, known: int) -> None:
         """Which messages and collectives a work is of, and where the program waits for them."""
@@ -162,6 +187,8 @@ class Lowering:
 
     def _step(self, node: Node) -> None:
         effect = EFFECTS.get(node.op)
+        if node.sized and not node.view:
+            self._check_rows(node, effect is not None)
         if effect is not None:
             effect(self, node)
             return
@@ -183,6 +210,8 @@ class Lowering:
         read = (node.args, dict(node.kwargs)) if rule is None else given
         if len({t.complex for t in _tensors(read)}) > 1:
             raise LoweringError("operands are complex and real")
+        if has_amount([*read]) if rule is None else has_amount(given):
+            raise LoweringError("a number of rows, which a routing decides, among the numbers of the op")
         results = tree_leaves(node.outs)
         if node.writes and outs and len(outs) != len(node.writes):
             raise LoweringError("an op that writes some of its arguments and returns other tensors")
@@ -213,6 +242,21 @@ class Lowering:
                 if isinstance(target, TensorRef):
                     value = values[i] if i < len(values) else None
                     self.write(target, value or self._no_result(target, i))
+
+    def _check_rows(self, node: Node, effect: bool) -> None:
+        """Rows, as many as a routing decides, are packed, or what is made of them is again a row for each."""
+        given = [t for t in _tensors((node.args, dict(node.kwargs))) if 0 not in t.geometry.size]
+
+        def read(ref: TensorRef) -> Value | None:
+            unread = ref not in given or self.memory.unwritten(ref.storage, ref.geometry)
+            return None if unread else self.read(ref)
+
+        loose = self.sizes.loose(read)
+        made = [*_tensors(node.outs), *node.writes]
+        if loose and (effect or any(t not in self.sizes.varying for t in made)):
+            raise LoweringError(
+                "what is made of all rows, as many as a routing decides, that no sort has packed"
+            )
 
     def _expanded(self, expansion: Expansion) -> list[Value | None]:
         """The results of an op that PyTorch takes apart."""
@@ -254,6 +298,16 @@ class Lowering:
                 place = Geometry.contiguous((place.end - place.offset,), place.offset)
             value = self.refused(problem, TensorType(target.dtype, place.size), operands)
             self.memory.write(target.storage, target.dtype, place, value)
+
+    def _lose(self, node: Node, problem: CaptureError) -> None:
+        """An op on a tensor whose size has no place in a plan: what it writes of other sizes is unusable."""
+        problem.op = node.op
+        for target in [*_tensors(node.outs), *node.writes]:
+            with suppress(CaptureError):
+                ref = self.sizes.reference(target)
+                self.write(ref, self.refused(problem, TensorType(ref.dtype, ref.geometry.size)))
+        if node.op.startswith(_COMMUNICATION):
+            self._fatal.append(problem.at(node.frame))
 
     def refused(self, error: CaptureError, type_: TensorType, operands: Sequence[Value] = ()) -> Value:
         """A value that must not reach an output: if it does, ``error`` is raised."""

@@ -83,6 +83,9 @@ def _gather(c: Context, x: Value, dim: int, index: Value) -> Value:
     if not rank:
         return c.b.reshape(x, index.shape)
     dim = axis_of(dim, rank)
+    found = None if dim else c.rows.read_along(x, index)
+    if found is not None:
+        return found
     sizes = [n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))]
     order = last(dim, rank)
     rows = c.b.transpose(c.b.slice(x, [0] * rank, sizes), order)
@@ -125,8 +128,16 @@ def back(order: Sequence[int]) -> list[int]:
     return [order.index(d) for d in range(len(order))]
 
 
+def _only(indices: Sequence[Value | None]) -> Value | None:
+    """The index, if it is one of the first dimension alone."""
+    return indices[0] if indices and all(i is None for i in indices[1:]) else None
+
+
 @lowers("aten.index", "aten._unsafe_index")
 def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    found = c.rows.read(x, first) if (first := _only(indices)) is not None else None
+    if found is not None:
+        return found
     at = places(c, x.shape, indices)
     if not at.counted and at.looked_up == 1:
         return c.b.gather(x, at.index, axis=at.order[0], batch_dims=0)
@@ -138,7 +149,9 @@ def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
     if not x.shape:
         return c.b.reshape(x, c.out[0].shape)
-    return c.b.gather(x, index, axis=axis_of(dim, len(x.shape)), batch_dims=0)
+    axis = axis_of(dim, len(x.shape))
+    found = None if axis else c.rows.read(x, index)
+    return found or c.b.gather(x, index, axis=axis, batch_dims=0)
 
 
 @lowers("aten.index_put", "aten._unsafe_index_put")
@@ -151,6 +164,10 @@ def _index_put(
         if len(masks) < sum(i is not None for i in indices) or len(masks) > 1:
             raise c.refuse("a mask among several indices")
         return _filled(c, x, *masks[0], values, accumulate)
+    if (first := _only(indices)) is not None:
+        written = c.rows.write(x, first, c.b.expand(values, (*first.shape, *x.shape[1:])), add=accumulate)
+        if written is not None:
+            return written
     at = places(c, x.shape, indices)
     target = at.flattened(c, x)
     uniform = _same_everywhere(at, values)

@@ -48,6 +48,10 @@ def _scattered(c: Context, x: Value, dim: int, index: Value, source: Operand, ki
         result = _scattered(c, c.b.reshape(x, (1,)), 0, c.b.reshape(index, (1,)), flat, kind)
         return c.b.reshape(result, ())
     dim, rank = axis_of(dim, len(x.shape)), len(x.shape)
+    if not dim and kind in ("set", "add") and isinstance(source, Value):
+        packed = c.rows.write_along(x, index, source, add=kind == "add")
+        if packed is not None:
+            return packed
     target, at = _moved(c, x, dim), _moved(c, index, dim)
     one_hot = _one_hot(c, at, x.shape[dim])
     if isinstance(source, Value) and c.b.made_by(source, "constant"):
@@ -148,6 +152,11 @@ def _rows(c: Context, x: Value, dim: int, index: Value) -> tuple[Value, int, lis
 
 @lowers("aten.index_add")
 def _index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: float = 1) -> Value:
+    if x.shape and not axis_of(dim, len(x.shape)):
+        scaled = source if alpha == 1 else c.b.scale(source, alpha)
+        found = c.rows.write(x, index, scaled, add=True)
+        if found is not None:
+            return found
     rows, size, order = _rows(c, x, dim, index)
     given, _, _ = _rows(c, source, dim, index)
     index = c.b.flat(index)

@@ -13,6 +13,8 @@ from certificates.plan.types import TensorType
 from ..builder import Builder, Literal, Meeting, Value, wraps
 from ..errors import Frame, GroupError, LoweringError
 from ..recorder import GroupRef, Node
+from .routing import Numbers, Routing
+from .row_orders import RowOrders
 
 Operand = Value | Literal
 #: A lowering of an op on values: ``(context, **arguments) -> result(s)``. Of several results there is one
@@ -114,10 +116,17 @@ class Context:
     rank: int | None = None
     #: Coordinates of a rank on the mesh.
     coordinates: Callable[[int], Sequence[int]] = lambda rank: (rank,)
+    #: Results of the op on drawn routings, see :mod:`.routing`.
+    drawn: tuple[Numbers, ...] = ()
     #: Numbers of batches of messages, in order.
     batches: dict[int, int] = field(default_factory=dict)
     #: How many messages went through each channel of this rank: send or recv, the other end, communicator.
     messages: dict[tuple[str, int, GroupRef], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        #: Integers made of a router's choice, and orders of rows.
+        self.routing = Routing(self.b)
+        self.rows = RowOrders(self.b, self.routing, lambda group: group.ranks.index(self.rank or 0))
 
     def value(self, x: Operand, dtype: str) -> Value:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""
@@ -157,11 +166,13 @@ class Context:
         x: Value,
         group: GroupRef,
         shape: Sequence[int],
+        order: Value | None = None,
         **attrs: Any,
     ) -> Value:
         """A collective over ``group``; over a single rank it is the identity. ``seq`` is per communicator.
 
-        Sums of small integers, which wrap around, and truth values are a :class:`LoweringError`.
+        Sums of small integers, which wrap around, and truth values are a :class:`LoweringError`. ``order`` is
+        that of the rows of ``x``.
         """
         axes = self.group_axes(group)
         if len(group.ranks) == 1:
@@ -185,7 +196,8 @@ class Context:
         if self.root is not None:
             call, place = self.root
             self.roots.append(Rooted((named, seq), group.ranks, call, place, self.b.frame))
-        return self.b.emit(name, (x,), result, shared=False, group=named, seq=seq, **attrs)
+        ins = (x,) if order is None else (x, order)
+        return self.b.emit(name, ins, result, shared=False, group=named, seq=seq, **attrs)
 
     @contextmanager
     def rooted(self, call: str, place: int) -> Iterator[None]:

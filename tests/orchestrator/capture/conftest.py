@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from certificates.plan import rows
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
 from certificates.plan.type_rules import check_program
@@ -49,7 +50,7 @@ def lower(function: Function, *tensors: Any, outside: Sequence[Any] = ()) -> Ran
 
 def to_program(lowered: RankProgram) -> Program:
     ops = tuple(Op(d.out, d.name, d.ins, d.type, dict(d.attrs)) for d in lowered.drafts)
-    program = Program(lowered.inputs, ops, lowered.outputs)
+    program = rows.lowered(Program(lowered.inputs, ops, lowered.outputs), {}, None)
     check_program(program)
     return program
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.capture.lowering.decompositions import DECOMPOSED
 from orchestrator.capture.lowering.table import EFFECTS, LOWERINGS
 
-from .differential import choices, decomposed, layers, pointwise, structured, windows
+from .differential import choices, decomposed, dispatch, layers, pointwise, structured, windows
 from .differential.kit import TABLE, check
 
 GENERATORS = [(key, i) for key, generators in sorted(TABLE.items()) for i in range(len(generators))]
@@ -32,7 +32,7 @@ def _run(key: str, number: int, seeds: range) -> list[str]:
 
 def test_every_lowering_has_a_differential_test() -> None:
     """Collectives need several ranks: they are compared with gloo elsewhere."""
-    assert choices and pointwise and structured and layers and windows and decomposed
+    assert choices and dispatch and pointwise and structured and layers and windows and decomposed
     table = {name for name in (*LOWERINGS, *EFFECTS) if not name.startswith((*COLLECTIVES, PARTS))}
     assert table | {f"aten.{name}" for name in DECOMPOSED} == set(TABLE) | INSIDE_DTENSOR
 

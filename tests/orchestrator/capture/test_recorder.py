@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from orchestrator.capture.errors import LoweringError
+from orchestrator.capture.frames import inside_engine
 from orchestrator.capture.memory import Geometry
 from orchestrator.capture.recorder import (
     GroupRef,
@@ -16,7 +17,6 @@ from orchestrator.capture.recorder import (
     Recorder,
     ReduceRef,
     TensorRef,
-    _inside_engine,
     active,
     recording,
     reference,
@@ -39,7 +39,7 @@ def test_a_hook_of_the_users_in_a_backward_pass_is_the_users() -> None:
     """What the Reducer of DDP does there waits for its works; what a user does has to wait by itself."""
     asked: list[bool] = []
     x = torch.zeros(2, requires_grad=True)
-    x.register_hook(lambda grad: asked.append(_inside_engine()))
+    x.register_hook(lambda grad: asked.append(inside_engine()))
     x.sum().backward()
     assert asked == [False]
 

@@ -117,6 +117,14 @@ def finds_rows(model, optimizer, batch):
     return finish(model, optimizer, model(batch["x"])[rows].mean())
 
 
+def skips_an_empty_expert(model, optimizer, batch):
+    y = model(batch["x"])
+    counts = torch.bincount(torch.topk(y, 1).indices.flatten(), minlength=y.shape[1]).tolist()
+    if counts[0] == 0:
+        y = y * 2
+    return finish(model, optimizer, y.mean())
+
+
 def reads_a_value(model, optimizer, batch):
     results = right(model, optimizer, batch)
     print(results["loss"].item())
@@ -281,6 +289,7 @@ TRACED: list[Case] = [
     ("the value of a tensor", {"step": lists_values}, None, ".tolist()"),
     ("the value of a tensor", {"step": counts_rows}, None, 'int(batch["x"].sum())'),
     ("the value of a tensor", {"step": decides}, None, "if loss > 100:"),
+    ("a number of rows that", {"step": skips_an_empty_expert}, None, "if counts[0] == 0:"),
     ("devices", {"step": wants_a_gpu}, None, ".cuda()"),
     ("devices", {"step": makes_on_a_gpu}, None, 'device="cuda"'),
     ("`torch.distributed` in", {"step": reduces_everywhere}, None, "dist.all_reduce(loss)"),

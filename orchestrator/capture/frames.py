@@ -1,0 +1,77 @@
+"""Which Python line of the user's runs now: the innermost frame outside libraries and this package."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+import torch
+import typing_extensions
+
+from .builder import Frame
+
+_STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
+#: Frames of these are not the user's; those of models that are installed as packages are.
+_LIBRARIES = (
+    "<",
+    *(str(Path(f).resolve().parent) + "/" for f in (torch.__file__, __file__)),
+    typing_extensions.__file__,  # PyTorch's deprecated functions are wrapped by it
+)
+#: What runs a step: nothing that called it is the user's step.
+_OWN = str(Path(__file__).resolve().parent) + "/"
+
+#: Everything that a backward pass runs is called from here.
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+
+
+@functools.cache
+def is_users(name: str) -> bool:
+    """Is this the file name of Python code outside Python's library, PyTorch and this package?"""
+    return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
+
+
+def is_installed(name: str) -> bool:
+    """Is this the file name of Python code of an installed package?"""
+    return name.startswith(_PACKAGES)
+
+
+def frames(engine: bool) -> tuple[Frame | None, Frame | None]:
+    """The innermost frame of the user's code, and the next one in another file; with ``engine``, only what
+    autograd's engine called."""
+    frame: FrameType | None = sys._getframe(1)
+    found: Frame | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            here = name, frame.f_lineno, frame.f_code.co_name
+            if found is not None and name != found[0]:
+                return found, here
+            found = found or here
+        elif (engine and frame.f_code is _ENGINE) or (found is not None and name.startswith(_OWN)):
+            break
+        frame = frame.f_back
+    return found, None
+
+
+def user_frame(frame: FrameType | None = None) -> Frame | None:
+    """The innermost Python frame of the user's code, from ``frame`` or the caller on."""
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            return name, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back
+    return None
+
+
+def inside_engine() -> bool:
+    """Does the engine of the backward pass call from C++, with no line of the user in between?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        if frame.f_code.co_name == "_engine_run_backward":
+            return True
+        frame = frame.f_back
+    return False

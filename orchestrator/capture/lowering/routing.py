@@ -1,0 +1,375 @@
+"""Integers made of a routing, as numbers on some random routings: by what they compute they are recognised.
+
+Which experts each token has (``topk``) is drawn here at true sizes, a few times, evenly and unevenly; code on
+such integers (counts, running sums, orders of rows, splits) is run as PyTorch runs it. Only ops take part
+whose results no single routing can make another kind of number: sums, moves, repetitions; look-ups, writes,
+counts and sorts that name every place in some draw; and functions of one number that is seen with every value
+it may have. So what agrees with a known order on all draws is it, and whatever else there is has no numbers
+(ADR 0186).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from certificates.plan.affine import Affine
+
+from ..amounts import Amount
+from ..builder import Builder, Draft, Value
+from ..errors import LoweringError
+from ..recorder import DTYPES, Node, TensorRef
+
+#: One tensor for each drawn routing.
+Numbers = tuple[torch.Tensor, ...]
+#: How evenly tokens are spread in each draw.
+DRAWS = (
+    *("even", "uneven", "even", "one choice", "some never", "uneven"),
+    *("even", "one choice", "even", "uneven", "even", "some never"),
+)
+#: In as many of them what is told apart must differ.
+ENOUGH = 3
+
+_TYPES = {name: dtype for dtype, name in DTYPES.items()}
+_MOVES = ("reshape", "transpose", "broadcast_in_dim", "slice", "concatenate", "convert")
+#: Ops that are run on drawn integers. Those of one number need one that is seen whole.
+_RUN = frozenset(
+    (
+        *("clone", "_to_copy", "_unsafe_view", "cat", "stack", "flip", "repeat", "add", "sub", "rsub", "neg"),
+        *("mul", "sum", "cumsum", "sort", "bincount", "histc", "scatter", "scatter_add", "index_put", "copy"),
+        *(
+            "index_copy",
+            "index_add",
+            "index_select",
+            "index",
+            "gather",
+            "repeat_interleave",
+            "zeros_like",
+            "arange",
+        ),
+    )
+)
+#: Types in which integers stay what they are.
+_EXACT = (None, "i64", "i32", "f32", "f64")
+_OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
+
+
+@dataclass
+class Routing:
+    """What integers of one program are on the drawn routings, by the names of values."""
+
+    b: Builder
+    numbers: dict[str, Numbers] = field(default_factory=dict)
+    #: The number of keys of what a router chose, by name; and how to draw it.
+    _chosen: dict[str, tuple[int, Callable[[int], Numbers]]] = field(default_factory=dict)
+    #: Orders of all rows: each number of a row is there once.
+    whole: set[str] = field(default_factory=set)
+    #: Sorts so far; two put equal numbers in different orders where they may.
+    _sorts: int = 0
+
+    def choose(self, ids: Value, count: int, dim: int) -> None:
+        """``ids`` are different ones of ``count`` keys along ``dim``."""
+        if ids.name in self._chosen:  # computed again
+            return
+        seed = len(self._chosen)
+
+        def draw(world: int) -> Numbers:
+            generator = torch.Generator().manual_seed(1000 * world + seed)
+            shape = (*ids.shape[:dim], *ids.shape[dim + 1 :])
+            with _disable_current_modes():
+                rows = [_drawn(kind, math.prod(shape), count, ids.shape[dim], generator) for kind in DRAWS]
+                return tuple(r.reshape(*shape, -1).movedim(-1, dim) for r in rows)
+
+        self._chosen[ids.name] = count, draw
+        self.numbers[ids.name] = draw(0)
+
+    def rests(self, x: Value) -> bool:
+        """Is ``x`` made of a routing, as far as is known here?"""
+        return bool(self.numbers) and self._rests(x.name)
+
+    def _rests(self, name: str) -> bool:
+        if name in self.numbers:
+            return True
+        draft = self.b.drafts.get(name)
+        return draft is not None and draft.name in _MOVES and any(map(self._rests, draft.ins))
+
+    def of(self, x: Value, world: int = 0) -> Numbers | None:
+        """The numbers of ``x``; ``None`` if it rests on something else. In another ``world`` the router chose
+        anew, as it does on another rank: known of choices and what is moved from them."""
+        with _disable_current_modes():
+            return self._of(x, world)
+
+    def keys(self, x: Value) -> int | None:
+        """The number of keys that the elements of ``x`` are of, moved from a router's choice."""
+        while x.name not in self._chosen:
+            draft = self.b.draft(x)
+            if draft is None or draft.name not in _MOVES or draft.name == "concatenate":
+                return None
+            x = self.b.operand(x)
+        return self._chosen[x.name][0] if x.type.sort == "Int" else None
+
+    def note(self, x: Value, numbers: Numbers) -> None:
+        """``x`` was computed; what is computed in two ways that differ has no numbers."""
+        known = self.numbers.setdefault(x.name, numbers)
+        if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
+            raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
+        draft = self.b.draft(x)
+        if draft is not None and draft.name in ("reshape", "transpose"):  # the builder looks through these
+            source = self.b.operand(x)
+            perm = [int(str(p)) for p in dict(draft.attrs).get("perm", ())]  # type: ignore[union-attr]
+            back = [n.permute([perm.index(d) for d in range(len(perm))]) if perm else n for n in numbers]
+            if all(n.shape == x.shape for n in numbers):
+                self.note(source, tuple(n.reshape(source.shape) for n in back))
+
+    def run(
+        self,
+        node: Node,
+        read: Callable[[TensorRef], Value],
+        drawn: Callable[[Sequence[Amount | int]], Numbers | None],
+    ) -> dict[TensorRef, Numbers]:
+        """The numbers of what an op gives or writes, if it is one of those that are run here; ``drawn`` tells
+        those of amounts."""
+        name = node.op.split(".")[1] if node.op.startswith("aten.") else ""
+        name = name.removesuffix("_")
+        if not self.numbers or name not in _RUN | _OF_ONE_NUMBER or node.view:
+            return {}
+        refs = _tensors((node.args, dict(node.kwargs)))
+        values = {ref: read(ref) for ref in refs if 0 not in ref.geometry.size}
+        routed = [v for v in values.values() if self.rests(v)]
+        if not (routed or (node.sized and name == "arange")) or (name == "mul" and len(routed) > 1):
+            return {}
+        if name in _OF_ONE_NUMBER and not (len(routed) == 1 and self._seen_whole(routed[0])):
+            return {}
+        if name == "_to_copy" and node.kwargs.get("dtype") not in _EXACT:
+            return {}
+        given = {ref: self.of(value) for ref, value in values.items()}
+        if any(numbers is None and ref not in node.writes for ref, numbers in given.items()):
+            return {}
+        if not all(
+            covered(given.get(index), given.get(of), size) for index, of, size in _lookups(node, name)
+        ):
+            return {}
+        with _disable_current_modes(), torch.no_grad():
+            self._sorts += name == "sort"
+            return _evaluated(node, name, given, drawn, self._sorts)
+
+    def _seen_whole(self, x: Value) -> bool:
+        """Does each value that ``x`` may have occur in the draws?"""
+        while x.name not in self._chosen and x.name not in self.whole:
+            draft = self.b.draft(x)
+            if draft is None or draft.name not in ("reshape", "transpose", "broadcast_in_dim", "convert"):
+                return False
+            x = self.b.operand(x)
+        if x.name in self.whole:
+            return True
+        seen = torch.unique(torch.cat([n.flatten() for n in self.numbers[x.name]]))
+        return len(seen) == self._chosen[x.name][0]
+
+    def _of(self, x: Value, world: int) -> Numbers | None:
+        if world and x.name in self._chosen:
+            return self._chosen[x.name][1](world)
+        if not world and x.name in self.numbers:
+            return self.numbers[x.name]
+        draft = self.b.draft(x)
+        if draft is None:
+            return None
+        if draft.name in ("constant", "iota"):
+            found = _literal(draft)
+            return None if found is None else (found,) * len(DRAWS)
+        if draft.name not in _MOVES:
+            return None
+        parts = [self._of(self.b.operand(x, i), world) for i in range(len(draft.ins))]
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts):
+            return None
+        shapes = [self.b.operand(x, i).shape for i in range(len(draft.ins))]
+        moved = [_moved(draft, draws, shapes) for draws in zip(*known, strict=True)]
+        return None if any(m is None for m in moved) else tuple(m for m in moved if m is not None)
+
+
+def _drawn(kind: str, tokens: int, count: int, chosen: int, generator: torch.Generator) -> torch.Tensor:
+    """[tokens, chosen] different keys below ``count``."""
+    weights = torch.ones(count)
+    if kind == "uneven":
+        weights = (1.0 / torch.arange(1, count + 1))[torch.randperm(count, generator=generator)]
+    if kind == "some never" and count >= 2 * chosen:
+        weights[torch.randperm(count, generator=generator)[: count // 2]] = 1e-9
+    scores = torch.rand(1 if kind == "one choice" else tokens, count, generator=generator).log() / weights
+    return scores.topk(chosen, dim=-1).indices.expand(tokens, chosen).contiguous()
+
+
+def _lookups(node: Node, name: str) -> list[tuple[TensorRef, TensorRef, int]]:
+    """Tensors whose elements say where, in what, and how many places there are: -1 for those of a sort."""
+    args, found = node.args, list[tuple[TensorRef, TensorRef, int]]()
+    if name in ("index", "index_put"):
+        found = [(at, args[0], args[0].geometry.size[d]) for d, at in enumerate(args[1]) if at is not None]
+    elif name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "index_copy"):
+        size = args[0].geometry.size
+        found = [(args[2], args[0], size[args[1]] if size else 1)]
+    elif name == "bincount":
+        found = [(args[0], node.outs, node.outs.geometry.size[0])]
+    elif name == "histc":
+        found = [(args[0], node.outs, int(args[1]))]
+    elif name == "sort":
+        found = [(args[0], args[0], -1)]
+    return found
+
+
+def covered(at: Numbers | None, of: Numbers | None, size: int) -> bool:
+    """Is each place named in some draw, so that no routing finds what no draw has found?
+
+    Where there are as many rows as a routing decides, each is in each draw. What is no number of a routing
+    names the same places in all draws.
+    """
+    if at is None or all(torch.equal(at[0], n) for n in at):
+        return True
+    if of is not None and of is not at and len({len(n) for n in of}) > 1:
+        return all(_named(n, len(t)) for n, t in zip(at, of, strict=True))
+    if all(_named(n, n.numel()) for n in at):
+        return size in (-1, at[0].numel())
+    every = torch.cat([n.flatten() for n in at])
+    return _named(every, int(every.max()) + 1 if size < 0 else size)
+
+
+def _named(numbers: torch.Tensor, count: int) -> bool:
+    """Are all numbers below ``count`` there, and no other one?"""
+    seen = torch.unique(numbers)
+    return len(seen) == count and (not count or (int(seen[0]) == 0 and int(seen[-1]) == count - 1))
+
+
+def _literal(draft: Draft) -> torch.Tensor | None:
+    dtype = _TYPES[draft.type.dtype]
+    if draft.name == "iota":
+        dim, shape = int(str(draft.attr("dim"))), draft.type.shape
+        line = torch.arange(shape[dim], dtype=dtype)
+        return line.reshape([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
+    value = draft.attr("value")
+    if isinstance(value, Affine):
+        number: Any = None if value.terms else value.const
+    else:
+        number = {"true": True, "false": False, "0": 0, "1": 1}.get(str(value))
+    return None if number is None else torch.full(draft.type.shape, number, dtype=dtype)
+
+
+def _moved(
+    draft: Draft, parts: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]
+) -> torch.Tensor | None:
+    """One draw of what a move gives; a number of rows that is another in each draw may stay in front."""
+    x, shape = parts[0], draft.type.shape
+    attrs: Mapping[str, Any] = dict(draft.attrs)
+    if any(tuple(p.shape) != s for p, s in zip(parts, shapes, strict=True)):
+        front = shapes[0][:1] == shape[:1] and len(parts) == 1 and x.dim() == len(shapes[0])
+        if not front or draft.name not in ("reshape", "broadcast_in_dim", "convert"):
+            return None
+        shape = (x.shape[0], *shape[1:])
+    match draft.name:
+        case "reshape":
+            return x.reshape(shape)
+        case "transpose":
+            return x.permute([int(str(p)) for p in attrs["perm"]])
+        case "broadcast_in_dim":
+            dims = [int(str(d)) for d in attrs["dims"]]
+            return x.reshape([x.shape[dims.index(d)] if d in dims else 1 for d in range(len(shape))]).expand(
+                shape
+            )
+        case "concatenate":
+            return torch.cat(list(parts), attrs["dim"])
+        case "convert":
+            return x.to(_TYPES[draft.type.dtype]) if draft.type.dtype in _EXACT else None
+    if any(a.terms for a in attrs["start"]):
+        return None
+    ends = zip(attrs["start"], attrs["stride"], shape, strict=True)
+    return x[tuple(slice(a.const, a.const + (n - 1) * s + 1, s) for a, s, n in ends)]
+
+
+def _evaluated(
+    node: Node,
+    name: str,
+    given: Mapping[TensorRef, Numbers | None],
+    drawn: Callable[[Sequence[Amount | int]], Numbers | None],
+    seed: int,
+) -> dict[TensorRef, Numbers]:
+    op: Any = torch.ops
+    for part in node.op.split("."):
+        op = getattr(op, part)
+    targets = list(node.writes) or _tensors(node.outs)
+    found: dict[TensorRef, list[torch.Tensor]] = {t: [] for t in targets}
+    for draw in range(len(DRAWS)):
+        call = _Call(given, frozenset(node.writes), drawn, draw)
+        try:
+            args = [call.argument(a) for a in node.args]
+            kwargs = {k: call.argument(v) for k, v in node.kwargs.items() if v is not None and k != "device"}
+            results = _sorted(args, kwargs, 100 * seed + draw) if name == "sort" else op(*args, **kwargs)
+            results = [call.held[t] for t in targets] if node.writes else tree_leaves(results)
+        except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
+            return {}
+        for target, result in zip(targets, results, strict=True):
+            found[target].append(result)
+    return {t: tuple(n) for t, n in found.items() if all(fits(t, x, node.sized) for x in n)}
+
+
+def fits(ref: TensorRef, x: torch.Tensor, sized: bool) -> bool:
+    """May ``x`` be what a tensor is on a draw? A number of rows in front may be another on each."""
+    size = ref.geometry.size
+    same = len(x.shape) == len(size) and tuple(x.shape[sized:]) == size[sized:]
+    return same and x.dtype == _TYPES[ref.dtype]
+
+
+@dataclass
+class _Call:
+    """Arguments of a call on one draw."""
+
+    given: Mapping[TensorRef, Numbers | None]
+    writes: frozenset[TensorRef]
+    drawn: Callable[[Sequence[Amount | int]], Numbers | None]
+    draw: int
+    held: dict[TensorRef, torch.Tensor] = field(default_factory=dict)
+
+    def argument(self, x: Any) -> Any:
+        """A ``KeyError`` for what is not known."""
+        if isinstance(x, list | tuple):
+            return [self.argument(item) for item in x]
+        if isinstance(x, Amount):
+            found = self.drawn([x])
+            if found is None:
+                raise KeyError(x)
+            return int(found[self.draw])
+        if not isinstance(x, TensorRef):
+            return _TYPES.get(x, x) if isinstance(x, str) else x
+        numbers = self.given.get(x)
+        if x not in self.held and numbers is not None:
+            self.held[x] = numbers[self.draw].clone()
+        elif x not in self.held and x in self.writes:
+            self.held[x] = _garbage(x, self.draw)
+        return self.held[x]
+
+
+def _garbage(ref: TensorRef, draw: int) -> torch.Tensor:
+    """Memory of which nothing is known."""
+    generator = torch.Generator().manual_seed(draw)
+    wild = torch.randint(-(1 << 30), 1 << 30, ref.geometry.size, generator=generator)
+    return wild.to(_TYPES[ref.dtype])
+
+
+def _sorted(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As PyTorch sorts; equal numbers in any order where nothing says that they stay as they were."""
+    x = args[0]
+    if kwargs.get("stable"):
+        return torch.sort(*args, **kwargs)  # type: ignore[no-any-return]
+    if x.dim() != 1:
+        raise ValueError("a sort of rows that is not stable")
+    named = dict(zip(("dim", "descending"), args[1:], strict=False)) | dict(kwargs)
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(len(x), generator=generator)
+    values, places = torch.sort(x[shuffled], stable=True, descending=bool(named.get("descending")))
+    return values, shuffled[places]
+
+
+def _tensors(tree: Any) -> list[TensorRef]:
+    return [t for t in tree_leaves(tree) if isinstance(t, TensorRef)]

@@ -1,0 +1,156 @@
+"""Sizes that a routing decides, as numbers of slots: a tensor of rows has a slot for each that there may be.
+
+What each element is that the step has read is known on the drawn routings (:mod:`.routing`). A size that is
+the number of rows of a known order in all of them is that of its slots; one that is the same in all is
+itself. All other sizes, such as the rows of one expert, are refused where a tensor has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..amounts import Amount
+from ..builder import MEETING, Value
+from ..errors import LoweringError
+from ..memory import Geometry
+from ..recorder import Node, TensorRef
+from .routing import DRAWS, Numbers
+from .row_orders import RowOrders
+
+#: Ops with sizes among their arguments, which say no more than the result does.
+_OF_SHAPES = frozenset(
+    (
+        *("aten.new_empty", "aten.new_zeros", "aten.zeros", "aten.empty", "aten.view", "aten.expand"),
+        *("aten.reshape", "aten._unsafe_view", "aten.new_ones", "aten.ones"),
+    )
+)
+_UNKNOWN = (
+    "a tensor of as many rows as a routing decides, which are not all rows of a known order: those of one "
+    "expert, padded ones, or of ranks whose counts were not exchanged"
+)
+_INSTEAD = (
+    "counts of all experts exchanged by all_to_all_single, sizes that are sums of counts.tolist(); "
+    "torch._grouped_mm for all experts at once"
+)
+
+
+@dataclass
+class Sizes:
+    """What amounts of a trace are: by number what was read, on each draw."""
+
+    rows: RowOrders
+    _read: dict[int, Numbers] = field(default_factory=dict)
+    #: Tensors of the node that was resolved last of which a draw says how many rows there are.
+    varying: dict[TensorRef, list[int]] = field(default_factory=dict)
+
+    def read(self, number: Amount, value: Numbers) -> None:
+        """The step has read an element."""
+        (term,) = number.terms
+        self._read[term[0]] = value
+
+    def drawn(self, amounts: Sequence[Amount | int]) -> Numbers | None:
+        """Several amounts as one tensor for each draw; ``None`` if one of them is not known."""
+        lines = [self._on_draws(a) for a in amounts]
+        known = [line for line in lines if line is not None]
+        if len(known) < len(lines) or not known:
+            return None
+        return tuple(torch.tensor(draw) for draw in zip(*known, strict=True))
+
+    def _on_draws(self, amount: Amount | int) -> list[int] | None:
+        if isinstance(amount, int):
+            return [amount] * len(DRAWS)
+        if any(number not in self._read for number, _ in amount.terms):
+            return None
+        terms = [(self._read[number], factor) for number, factor in amount.terms]
+        return [amount.const + sum(int(n[i]) * f for n, f in terms) for i in range(len(DRAWS))]
+
+    def slots(self, amount: Amount | int) -> int:
+        """The size that a plan has."""
+        found = self._on_draws(amount)
+        if isinstance(amount, int):
+            return amount
+        if found is not None and len(set(found)) == 1 and found[0] > 0:
+            return found[0]
+        for order in self.rows.orders:
+            if found is not None and found == [len(k) for k in order.keys]:
+                return order.rows
+        raise LoweringError(_UNKNOWN, instead=_INSTEAD)
+
+    def resolved(self, node: Node) -> Node:
+        """The node with sizes of slots; a size that is no such is an error."""
+        self.varying = {}
+        if not node.sized:
+            return node
+        base = node.op.rsplit(".", 1)[0]
+        listed = base in _OF_SHAPES
+        args = tuple(self._in(a, listed and isinstance(a, list | tuple)) for a in node.args)
+        kwargs = {k: self._in(v, False) for k, v in node.kwargs.items()}
+        outs, writes = self._in(node.outs, False), tuple(self._in(w, False) for w in node.writes)
+        return replace(node, args=args, kwargs=kwargs, outs=outs, writes=writes)
+
+    def reference(self, ref: TensorRef) -> TensorRef:
+        """A tensor with sizes of slots."""
+        g = ref.geometry
+        size, stride = (tuple(map(self.slots, of)) for of in (g.size, g.stride))
+        made = replace(ref, geometry=Geometry.of(size, stride, self._offset(g)))
+        for found in map(self._on_draws, g.size):
+            if found is not None and len(set(found)) > 1:
+                self.varying[made] = found
+        return made
+
+    def loose(self, read: Callable[[TensorRef], Value | None]) -> bool:
+        """Has an op rows, as many as a routing decides, that are packed in no order: constants or integers?
+
+        What they are in slots says nothing of what an op makes of all of them. Other tensors of as many rows
+        are an error: no slot has a row of theirs. ``read`` gives ``None`` for what the op does not read.
+        """
+        found = False
+        for ref, drawn in self.varying.items():
+            value = read(ref)
+            order = None if value is None else self.rows.of(value)
+            if value is None:
+                continue
+            if order is None:
+                found = True
+                if not self._alike(value):
+                    raise LoweringError(_UNKNOWN, instead=_INSTEAD)
+            elif drawn != [len(k) for k in order.keys]:
+                raise LoweringError(_UNKNOWN, instead=_INSTEAD)
+        return found
+
+    def _alike(self, value: Value) -> bool:
+        """Is it a number known on draws, refused anyway, or made of constants alone?"""
+        b, waiting, seen = self.rows.b, [value.name], set[str]()
+        if b.tainted(value) or self.rows.routing.rests(value):
+            return True
+        while waiting:
+            name = waiting.pop()
+            draft = b.drafts.get(name)
+            if draft is None or draft.name == "iota" or draft.name in MEETING:
+                return False
+            waiting += [v for v in draft.ins if v not in seen]
+            seen.update(draft.ins)
+        return True
+
+    def _offset(self, geometry: Geometry) -> int:
+        if isinstance(geometry.offset, Amount):
+            raise LoweringError(_UNKNOWN, instead=_INSTEAD)
+        return geometry.offset
+
+    def _in(self, tree: Any, listed: bool) -> Any:
+        if isinstance(tree, TensorRef):
+            return self.reference(tree)
+        if isinstance(tree, list | tuple):
+            return type(tree)([self._in(item, listed) for item in tree])
+        return self.slots(tree) if listed and isinstance(tree, Amount) else tree
+
+
+def has_amount(tree: Any) -> bool:
+    """Is a number among arguments that a routing decides?"""
+    if isinstance(tree, dict):
+        return any(map(has_amount, tree.values()))
+    return any(map(has_amount, tree)) if isinstance(tree, list | tuple) else isinstance(tree, Amount)

@@ -1,0 +1,71 @@
+"""Elements that a step reads: of a routing's integers symbols, of all others nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from orchestrator.capture.amounts import Amount, Unrecorded, amount
+from orchestrator.capture.errors import LoweringError
+from orchestrator.capture.recorder import Recorder, recording
+
+
+def counts() -> Any:
+    return torch.bincount(torch.randn(6, 4).topk(2).indices.flatten(), minlength=4)
+
+
+def test_sums_of_elements_are_amounts_in_the_order_of_reading() -> None:
+    with FakeTensorMode(), recording(Recorder()):
+        a, b, *_ = counts().tolist()
+        assert amount(a) == Amount(0, ((0, 1),))
+        assert amount(b - 2 * a + 3) == Amount(3, ((0, -2), (1, 1)))
+        with pytest.raises(LoweringError, match="no sum of numbers of rows"):
+            amount(a * b)
+
+
+@pytest.mark.parametrize("ask", [bool, int, range, lambda n: bool(n > 3)])
+def test_no_question_about_an_amount_is_answered(ask: Any) -> None:
+    with FakeTensorMode(), recording(Recorder()), pytest.raises(GuardOnDataDependentSymNode):
+        ask(counts().sum().item())
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: torch.arange(4).sum().item(),
+        lambda: torch.randn(4).sum().item(),
+        lambda: torch.randn(6, 4).topk(2).values.sum().item(),
+        lambda: (counts() > 2).any().item(),
+    ],
+)
+def test_no_other_value_can_be_read(read: Any) -> None:
+    with FakeTensorMode(), recording(Recorder()), pytest.raises(DataDependentOutputException):
+        read()
+
+
+def test_a_dropped_step_reads_as_a_recorded_one() -> None:
+    with FakeTensorMode(), Unrecorded():
+        assert amount(counts().tolist()[1]) == Amount(0, ((1, 1),))
+
+
+def test_an_amount_of_an_earlier_step_is_none_of_this_one() -> None:
+    with FakeTensorMode():
+        with recording(Recorder()):
+            kept = counts().tolist()[0]
+        with recording(Recorder()), pytest.raises(LoweringError, match="another step has read"):
+            counts().tolist()
+            torch.zeros(kept)
+
+
+def test_an_op_says_whether_it_has_an_amount() -> None:
+    recorder = Recorder()
+    with FakeTensorMode(), recording(recorder):
+        rows = torch.zeros(sum(counts().tolist()), 3)
+        rows + 1
+    said = {node.op: node.sized for node in recorder.nodes}
+    assert said["aten.zeros.default"] and said["aten.add.Tensor"]
+    assert not said["aten.topk.default"] and not said["aten.bincount.default"]

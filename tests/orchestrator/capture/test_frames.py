@@ -1,0 +1,24 @@
+"""Whose line runs now."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from orchestrator.capture.frames import frames, inside_engine, is_installed, is_users, user_frame
+
+
+def test_a_file_is_the_users_unless_it_is_pythons_or_pytorchs() -> None:
+    assert is_users(__file__) and not is_installed(__file__)
+    assert not is_users(os.__file__) and not is_users(torch.__file__)
+
+
+def test_the_innermost_line_of_the_user_is_found() -> None:
+    assert user_frame() == frames(engine=False)[0] is not None
+    assert (user_frame() or ("", 0, ""))[2] == "test_the_innermost_line_of_the_user_is_found"
+
+
+def test_nothing_here_is_called_by_the_engine() -> None:
+    assert not inside_engine()
+    assert frames(engine=True)[0] is not None

@@ -1,0 +1,83 @@
+"""Drawn routings: what integers made of them are, and what has no numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from certificates.plan.types import TensorType
+from orchestrator.capture.builder import Builder, Value
+from orchestrator.capture.errors import LoweringError
+from orchestrator.capture.lowering.routing import DRAWS, Routing, covered
+
+
+def chosen(tokens: int = 8, k: int = 2, count: int = 5) -> tuple[Routing, Value]:
+    b = Builder()
+    ids = b.input("ids", TensorType("i64", (tokens, k)))
+    routing = Routing(b)
+    routing.choose(ids, count, 1)
+    return routing, ids
+
+
+def test_a_draw_has_different_keys_for_each_token() -> None:
+    routing, ids = chosen()
+    numbers = routing.of(ids)
+    assert numbers is not None and len(numbers) == len(DRAWS)
+    for draw in numbers:
+        assert draw.shape == (8, 2) and (draw[:, 0] != draw[:, 1]).all() and int(draw.max()) < 5
+
+
+def test_other_ranks_choose_otherwise_and_always_alike() -> None:
+    routing, ids = chosen()
+    mine, one, other = (routing.of(ids, world) for world in range(3))
+    assert mine is not None and one is not None and other is not None
+    assert not torch.equal(mine[0], one[0]) and not torch.equal(one[0], other[0])
+    again = routing.of(ids, 1)
+    assert again is not None and torch.equal(one[0], again[0])
+
+
+def test_what_is_moved_has_moved_numbers_and_keys() -> None:
+    routing, ids = chosen()
+    moved = routing.b.flat(routing.b.transpose(ids, (1, 0)))
+    before, after = routing.of(ids), routing.of(moved)
+    assert before is not None and after is not None and routing.keys(moved) == 5
+    assert torch.equal(after[3], before[3].t().reshape(-1))
+    assert routing.keys(routing.b.binary("add", ids, ids)) is None
+
+
+def test_what_is_computed_twice_must_be_the_same() -> None:
+    routing, ids = chosen()
+    twice = routing.b.binary("add", ids, ids)
+    numbers = routing.of(ids)
+    assert numbers is not None
+    routing.note(twice, numbers)
+    with pytest.raises(LoweringError, match="two sorts"):
+        routing.note(twice, tuple(n + 1 for n in numbers))
+
+
+def numbers(*draws: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor(d) for d in draws)
+
+
+@pytest.mark.parametrize(
+    ("at", "size", "whole"),
+    [
+        (numbers([0, 1], [2, 0]), 3, True),  # every place is named in some draw
+        (numbers([0, 1], [1, 0]), 3, False),
+        (numbers([0, 3], [1, 2]), 3, False),
+        (numbers([1, 1], [1, 1]), 3, True),  # no number of a routing
+        (numbers([0, 2], [1, 1]), -1, True),  # of a sort: all numbers up to the largest
+        (numbers([0, 3], [1, 1]), -1, False),
+        (None, 3, True),
+    ],
+)
+def test_every_place_is_named_in_some_draw(at: Any, size: int, whole: bool) -> None:
+    assert covered(at, None, size) is whole
+
+
+def test_of_as_many_rows_as_a_routing_decides_every_draw_names_all() -> None:
+    of = numbers([5, 5], [5, 5, 5])
+    assert covered(numbers([1, 0], [2, 0, 1]), of, 3)
+    assert not covered(numbers([1, 0], [2, 0, 0]), of, 3)

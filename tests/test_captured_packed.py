@@ -1,0 +1,118 @@
+"""Experts with real dispatch as PyTorch runs them: captured and PROVED, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import trainverify
+from certificates.plan.plan import Plan
+from orchestrator.capture import capture
+from orchestrator.capture.errors import CaptureError
+from tests.captured_packed import (
+    REFUSED,
+    RIGHT,
+    RIGHT_ON_BOTH,
+    SENT_REFUSED,
+    SENT_REFUTED,
+    SENT_RIGHT,
+    definition,
+)
+from tests.test_experts import as_it_runs
+
+pytestmark = pytest.mark.slow
+#: Each replica has the whole layer.
+ALONE = {"ep": 1}
+
+
+def proved(plan: Plan) -> None:
+    verdict = trainverify.verify(plan, jobs=1)
+    assert verdict.kind is trainverify.Kind.PROVED, verdict.report
+
+
+def packed_ops(plan: Plan) -> set[str]:
+    return {op.name for cls in plan.classes for op in cls.program.written}
+
+
+def test_rows_sorted_by_expert_are_captured_and_proved() -> None:
+    plan = capture(definition(**ALONE), jobs=1)
+    assert packed_ops(plan) >= {"sort_rows", "pack", "unpack", "ragged_dot", "ragged_outer"}
+    assert plan.specification.rows is not None
+    proved(plan)
+
+
+def test_rows_sent_to_their_experts_are_captured_and_proved() -> None:
+    """And what was captured computes the same when rows are sorted, sent and cut by counts."""
+    plan = capture(definition(), jobs=1)
+    assert packed_ops(plan) >= {"ship_rows", "regroup_rows", "ship", "ship_back", "regroup", "ungroup"}
+    assert as_it_runs(plan, 0) == set()
+    proved(plan)
+
+
+def _masked(self: Any, x: Tensor) -> Tensor:
+    """All experts on all tokens, with gates that are zero for those not chosen."""
+    scores, ids = self.route(x)
+    gates = torch.zeros(len(x), self.router.out_features).scatter(1, ids, scores)
+    inner = F.silu(torch.einsum("td,edh->teh", x, self.gate)) * torch.einsum("td,edh->teh", x, self.up)
+    return x + torch.einsum("te,ted->td", gates, torch.einsum("teh,ehd->ted", inner, self.down))
+
+
+def test_the_single_device_may_have_all_experts_see_all_tokens() -> None:
+    proved(capture(definition(single={"forward": _masked}), jobs=1))
+
+
+def test_more_ranks_experts_and_choices() -> None:
+    sizes = {"dp": 1, "ep": 4, "experts": 8, "chosen": 3, "tokens": 20}
+    plan = capture(definition(**sizes), jobs=1)
+    assert as_it_runs(plan, 0) == set()
+    proved(plan)
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_ranks_may_sort_and_put_back_in_another_way(way: str) -> None:
+    proved(capture(definition(RIGHT[way], **ALONE), jobs=1))
+
+
+@pytest.mark.parametrize("way", SENT_RIGHT)
+def test_ranks_may_send_in_another_way(way: str) -> None:
+    proved(capture(definition(SENT_RIGHT[way]), jobs=1))
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_rests_on_no_order_is_refused_by_name(way: str) -> None:
+    methods, words = REFUSED[way]
+    with pytest.raises(CaptureError, match=words):
+        capture(definition(methods, **ALONE), jobs=1)
+
+
+@pytest.mark.parametrize("way", SENT_REFUSED)
+def test_what_is_sent_by_no_counts_is_refused_by_name(way: str) -> None:
+    methods, words = SENT_REFUSED[way]
+    with pytest.raises(CaptureError, match=words):
+        capture(definition(methods), jobs=1)
+
+
+@pytest.mark.parametrize("way", SENT_REFUTED)
+def test_a_wrong_layer_is_refuted_by_numbers(way: str) -> None:
+    methods, output = SENT_REFUTED[way]
+    verdict = trainverify.verify(capture(definition(methods), jobs=1), jobs=1)
+    assert verdict.kind is trainverify.Kind.REFUTED, verdict.report
+    assert output in verdict.report
+
+
+@pytest.mark.parametrize("way", RIGHT_ON_BOTH)
+def test_both_sides_may_have_another_layer(way: str) -> None:
+    methods = RIGHT_ON_BOTH[way]
+    proved(capture(definition(methods, single=methods, **ALONE), jobs=1))
+
+
+def test_a_router_whose_scores_are_sent_with_the_rows_is_not_proved() -> None:
+    """docs/coverage.md: a sum over keys within a sum over columns, and the other way round."""
+    methods = RIGHT_ON_BOTH["scores before the experts"]
+    verdict = trainverify.verify(capture(definition(methods, single=methods), jobs=1), jobs=1)
+    unproved = [o.spec for o in verdict.outputs if o.verdict != "PROVED"]
+    assert verdict.kind is trainverify.Kind.UNKNOWN and unproved == ["params.router.weight"]
