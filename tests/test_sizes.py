@@ -17,6 +17,7 @@ REASONS = {
     "certificates/plan/rows.py _Lowering": "one method per kind of op on packed rows: a table as methods",
     "smtlib_emit/layout.py LayoutText": "one method per premise of a layout file: a table as methods",
     "orchestrator/capture/assemble.py capture": "the phases of a capture in order, each a few lines",
+    "orchestrator/capture/lowering/driver.py Lowering": "one method per thing that a node may do to a trace",
     "orchestrator/evaluating/boxes.py": "one method per op: a table as methods",
     "orchestrator/evaluating/boxes.py Evaluator": "one method per op: a table as methods",
     "orchestrator/refuting/proposals.py Proposals": "one method per kind of edit: a table as methods",

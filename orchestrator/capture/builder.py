@@ -109,6 +109,18 @@ class Builder:
         self.inputs[name] = type_
         return Value(name, type_)
 
+    def reached(self, names: Sequence[str]) -> set[str]:
+        """These values and all that they are made of."""
+        found: set[str] = set()
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            if name not in found:
+                found.add(name)
+                draft = self.drafts.get(name)
+                stack.extend(draft.ins if draft else ())
+        return found
+
     def emit(
         self, name: str, ins: Iterable[Value], type_: TensorType, *, shared: bool = True, **attrs: Attr
     ) -> Value:

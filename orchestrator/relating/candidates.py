@@ -215,7 +215,7 @@ class Candidates:
             return None
         known, factors = placed
         guessed = self._guessed(spec, op, pattern, known, like or cell.at)
-        if guessed is None or not self._inside(spec, pattern, known, cell.ranges):
+        if guessed is None or not _inside(self.model.ops[spec].type.shape, pattern, known, cell.ranges):
             return None
         for i in sorted(numbers):
             v, names, operand = parts[i]
@@ -278,19 +278,6 @@ class Candidates:
                 return None
         known.update({name: like[name] for name, _ in pattern.summed if name not in known and name in like})
         return guessed
-
-    def _inside(
-        self, spec: str, pattern: Access, known: Mapping[str, Affine], ranges: Mapping[str, Range]
-    ) -> bool:
-        """Whether all coordinates are known and in range."""
-        sizes = [*zip(pattern.out, self.model.ops[spec].type.shape, strict=True), *pattern.summed]
-        for name, size in sizes:
-            if name not in known:
-                return False
-            lo, hi = known[name].interval(ranges)
-            if lo < 0 or hi >= size:
-                return False
-        return True
 
     def with_summand(
         self,
@@ -393,6 +380,17 @@ def _copies(
     there = [s for s in like.symbols if s not in read]
     alike = [sizes[s] for s in here] == [ranges[s] for s in there]
     return dict(zip(here, map(Affine.symbol, there), strict=True)) if alike else {}
+
+
+def _inside(
+    shape: Sequence[int], pattern: Access, known: Mapping[str, Affine], ranges: Mapping[str, Range]
+) -> bool:
+    """Whether all coordinates of a result of this shape are known and in range."""
+    for name, size in (*zip(pattern.out, shape, strict=True), *pattern.summed):
+        lo, hi = known[name].interval(ranges) if name in known else (-1, 0)
+        if lo < 0 or hi >= size:
+            return False
+    return True
 
 
 def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:

@@ -353,7 +353,7 @@ class Lowering:
         results: dict[str, Value] = {}
         met = {d.meeting: d.out for d in self.builder.drafts.values() if d.meeting is not None}
         messages = [d.out for d in self.builder.drafts.values() if d.name in MESSAGES]
-        live = self._reached([*messages, *(out for meeting, out in met.items() if meeting in needed)])
+        live = self.builder.reached([*messages, *(out for meeting, out in met.items() if meeting in needed)])
         self._fatal += self._waits.left()
         carried = carried or {}
         waiting = dict(outputs)
@@ -362,7 +362,7 @@ class Lowering:
                 self.context.op = f"output {name}"
                 self._fatal += self._waits.read(name, ref)
                 results[name] = self.read(ref)
-            live |= self._reached([results[name].name for name in waiting])
+            live |= self.builder.reached([results[name].name for name in waiting])
             waiting = {n: ref for n, ref in carried.items() if n in live and n not in results}
         live |= {d.out for d in self.builder.drafts.values() if d.name == WAIT and d.ins[0] in live}
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
@@ -392,18 +392,6 @@ class Lowering:
             frozenset(self.builder.relied),
             tuple(self.context.roots),
         )
-
-    def _reached(self, names: Sequence[str]) -> set[str]:
-        """These values and all that they are made of."""
-        found: set[str] = set()
-        stack = list(names)
-        while stack:
-            name = stack.pop()
-            if name not in found:
-                found.add(name)
-                draft = self.builder.drafts.get(name)
-                stack.extend(draft.ins if draft else ())
-        return found
 
 
 def _torn(source: TensorRef, target: TensorRef) -> bool:
