@@ -48,7 +48,9 @@ class Folder:
         ):
             return False
         pattern = access(op, [self.model.tensors.type(v).shape for v in self.model.operands(ref)])
-        if pattern is None or op.name == "dot_general":
+        if pattern is None or (
+            op.name == "dot_general" and not any(map(self._is_zero, self.model.operands(ref)))
+        ):
             return False
         tried = op.name == "compare" or _sums_one(op, pattern)
         if not tried and not any(map(self._may_be_literal, self.model.operands(ref))):
@@ -97,6 +99,11 @@ class Folder:
         """Whether a tensor is made as a literal, or was found to be one."""
         found = [self.k.facts[n].rhs for n in self.k.by_lhs.get(ref, ())] or [ref]
         return all(self.model.literal(r) is not None for r in found)
+
+    def _is_zero(self, ref: str) -> bool:
+        """Whether all of a tensor is zero: the first state of a recurrent net, say."""
+        found = [self.k.facts[n].rhs for n in self.k.facts_for(ref)] or [ref]
+        return all(self.model.literal(r) == 0 for r in found)
 
     def _may_be_literal(self, ref: str) -> bool:
         """Whether anything that is known of a tensor says that some of its elements are a literal."""
@@ -181,7 +188,7 @@ class Folder:
             return self._compare(op, readings, ranges, opened)
         if op.name in ("and", "or") and any(v is (op.name == "or") for v in values):
             return op.name == "or"
-        factors = {"multiply": values, "divide": values[:1]}.get(op.name, ())
+        factors = {"multiply": values, "dot_general": values, "divide": values[:1]}.get(op.name, ())
         if op.type.sort == "Real" and any(isinstance(v, Fraction) and not v for v in factors):
             return Fraction(0)
         if any(v is None for v in values):

@@ -240,3 +240,16 @@ def test_numbers_of_tokens_are_added_over_ranks(tmp_path: Path) -> None:
     )  # fmt: skip
     assert emit(plan, tmp_path / "b").exit_code == 0
     assert check(tmp_path / "b").kind is Kind.PROVED
+
+
+@pytest.mark.parametrize(("state", "proved"), [(0, True), (1, False)])
+def test_a_product_with_a_state_of_zeros_is_zero(state: int, proved: bool) -> None:
+    """The first step of a recurrent net: `x + h @ w` was related to `x`, and the specification's was not."""
+
+    def write(b: ProgramBuilder, rows: int, first: int) -> None:
+        x, w = b.input("x", f"f32[{rows},3]"), b.input("w", "f32[3,3]")
+        b.output("y", b.tanh(x + b.dot(b.constant(first, f"f32[{rows},3]"), w, ([1], [0]))))
+
+    plan = pair({"dp": 2}, lambda s: write(s, 4, 0), lambda b: write(b, 2, state),
+                {"x": {"dp": Shard(0)}, "w": {}}, {"y": {"dp": Shard(0)}})  # fmt: skip
+    assert (unproved(plan) == []) == proved

@@ -229,3 +229,20 @@ def test_a_look_up_in_the_ranks_own_tables_is_told_apart_rank_by_rank(first: int
     found = [knowledge.facts[n] for n in matcher.relate(gather)]
     there = [f"s:{op.out}" for op in made.specification.ops if op.name == "gather"]
     assert [f.rhs for f in found] == ([there[0], there[2]] if first == 0 else [])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_look_up_of_two_batches_behind_each_other_is_found_in_both(swapped: bool) -> None:
+    """A rank's chosen and rejected answers: its second piece was taken for the first one's."""
+
+    def write(b: ProgramBuilder, rows: int, other: bool) -> None:
+        names = ("q", "p") if other else ("p", "q")
+        inputs = {n: (b.input(n, f"f32[{rows},5]"), b.input(f"at_{n}", f"i64[{rows},1]")) for n in ("p", "q")}
+        logits, at = (b.concatenate([inputs[n][i] for n in names], 0) for i in (0, 1))
+        picked = b.gather(logits, at, axis=1, batch_dims=1)
+        b.output("gain", b.slice(picked, [0, 0], [rows, 1]) - b.slice(picked, [rows, 0], [rows, 1]))
+
+    cut = {n: {"dp": Shard(0)} for n in ("p", "q", "at_p", "at_q")}
+    made = pair({"dp": 2}, lambda s: write(s, 4, False), lambda b: write(b, 2, swapped), cut,
+                {"gain": {"dp": Shard(0)}}, {"at_p": (0, 5), "at_q": (0, 5)})  # fmt: skip
+    assert (unproved(made) == []) is not swapped

@@ -178,3 +178,12 @@ def test_an_element_that_is_there_many_times_is_read_where_the_other_side_reads_
     assert as_there(sums, names, [a + b], ranges, {"o0": a}) is None
     once = Fact("s:%2", "s:%0", symbols, (i, j), (i.scale(3) + j,), Fraction(1))
     assert as_there(once, names, [a.scale(3) + b], ranges, like) is None
+
+
+def test_positions_that_both_sides_count_from_the_end_are_solved_for() -> None:
+    z, k = Affine.symbol("z"), Affine.symbol("k")
+    from_end, there = Affine(2) - z, Affine(2) - k
+    assert solve([from_end], {"z": (0, 3)}, [there], {"k": (0, 3)}) == {"z": k}
+    assert solve([from_end], {"z": (0, 3)}, [k], {"k": (0, 3)}) == {"z": there}
+    with pytest.raises(Unfollowable, match="runs downwards"):
+        solve([z - k], {"z": (0, 3), "k": (0, 2)}, [Affine()], {})
