@@ -395,10 +395,10 @@ def _inside(
 
 def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:
     """Whether a product is one with zero, or a sum one of zeros."""
-    sums = op.name == "reduce" and op.text("kind") == "add"
-    products = {"multiply": operands, "dot_general": operands, "divide": operands[:1]}
-    factors = operands if sums else products.get(op.name, ())
-    return any(model.literal(o.reading.target) == 0 for o in factors)
+    zeros = [model.literal(o.reading.target) == 0 for o in operands]
+    sums = op.name in ("add", "subtract") or (op.name == "reduce" and op.text("kind") == "add")
+    products = {"multiply": zeros, "dot_general": zeros, "divide": zeros[:1]}
+    return all(zeros) if sums else any(products.get(op.name, ()))
 
 
 def _of_numbers(model: Model, operand: Operand, there: Reading) -> Fraction | None:
