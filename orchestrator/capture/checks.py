@@ -55,12 +55,14 @@ def check_names(
             frame = field_line(definition, "mean_over")
             message = f"mean_over names {name!r}, which the step does not return"
             found.append(DefinitionError(message, frame=frame, instead=_choice(name, results)))
-    known = {_parameter(n) for n in (*specification.inputs, *states, *definition.buckets)} - {""}
+    every = {*specification.inputs, *states, *definition.buckets}
+    known, kept = {_parameter(n) for n in every} - {""}, {n for n in every if n.startswith("opt.")}
     for name in definition.layouts or {}:
-        if name not in known:
-            message = f"layouts names {name!r}, which is no parameter or buffer"
+        if name not in known | kept:
+            message = f"layouts names {name!r}, which is no parameter, buffer or state of the optimizer"
             frame = field_line(definition, "layouts")
-            found.append(LayoutError(message, frame=frame, instead=_choice(name, known)))
+            choice = _choice(name, kept if name.startswith("opt.") else known)
+            found.append(LayoutError(message, frame=frame, instead=choice))
     return [*found, *_bucket_names(definition, specification, set(states))]
 
 

@@ -64,7 +64,10 @@ def whole_storage(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
 
 
 def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tensor) -> Layout:
-    """The layout of a state that belongs to ``owner``, as its DTensor or the definition says."""
+    """The layout of a state that belongs to ``owner``, as its DTensor or the definition says.
+
+    A state of the optimizer may have a shape of its own, and then a layout by its own name.
+    """
     kind = name.partition(".")[0]
     shard = local_tensor(tensor).detach()
     local = tuple((torch.view_as_real(shard) if shard.is_complex() else shard).shape)
@@ -73,7 +76,8 @@ def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tenso
         return Layout(shards, order, local, owner)
     if kind == "opt" and tensor.dim() == 0:
         return Layout({}, (), local, owner)
-    declared = (definition.layouts or {}).get(owner)
+    given = definition.layouts or {}
+    declared = given.get(name if kind == "opt" and name in given else owner)
     unknown = set(declared or {}) - set(definition.mesh)
     if unknown:
         raise LayoutError(

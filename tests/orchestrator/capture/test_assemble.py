@@ -183,7 +183,7 @@ def test_wrong_names_are_told_with_what_a_rank_finds(traces: Any) -> None:
         with pytest.raises(CaptureError) as caught:
             assemble.capture(wrong, jobs=1)
         told = {p.message for p in caught.value.problems()}
-        assert "layouts names 'v', which is no parameter or buffer" in told
+        assert "layouts names 'v', which is no parameter, buffer or state of the optimizer" in told
         assert "buckets names 'opt.flat', which no rank has" in told
         assert ("rank 1 fails" in told) == bool(fails)
 

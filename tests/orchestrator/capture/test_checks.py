@@ -22,6 +22,9 @@ SPECIFICATION = RankProgram(
 STATES = ["params.w", "opt.exp_avg.flat"]
 
 
+NOTHING = "which is no parameter, buffer or state of the optimizer"
+
+
 def definition(**changes: Any) -> Definition:
     fields: dict[str, Any] = {
         "name": "named",
@@ -39,9 +42,11 @@ def definition(**changes: Any) -> Definition:
     ("changes", "told"),
     [
         ({"layouts": {"w": {}, "flat": {}}, "mean_over": {"loss": ("dp",)}}, []),
-        ({"layouts": {"": {}}}, ["layouts names '', which is no parameter or buffer"]),
-        ({"layouts": {"x": {}}}, ["layouts names 'x', which is no parameter or buffer"]),
-        ({"layouts": {"exp_avg.w": {}}}, ["layouts names 'exp_avg.w', which is no parameter or buffer"]),
+        ({"layouts": {"opt.exp_avg.w": {}}}, []),
+        ({"layouts": {"": {}}}, [f"layouts names '', {NOTHING}"]),
+        ({"layouts": {"x": {}}}, [f"layouts names 'x', {NOTHING}"]),
+        ({"layouts": {"exp_avg.w": {}}}, [f"layouts names 'exp_avg.w', {NOTHING}"]),
+        ({"layouts": {"opt.avg.w": {}}}, [f"layouts names 'opt.avg.w', {NOTHING}"]),
         (
             {"mean_over": {"params.w": ("dp",)}},
             ["mean_over names 'params.w', which the step does not return"],
@@ -60,7 +65,8 @@ def test_names_are_those_of_tensors_of_the_programs(changes: dict[str, Any], tol
     found = check_names(definition(**changes), SPECIFICATION, STATES)
     assert [error.message for error in found] == told
     if told and "layouts" in changes:
-        assert found[0].instead == "flat, w"
+        kept = "opt.avg.w" in changes["layouts"]
+        assert found[0].instead == ("opt.exp_avg.w, opt.exp_avg.flat" if kept else "flat, w")
 
 
 @pytest.mark.parametrize(
