@@ -84,10 +84,30 @@ def _lack(claimed: Plan, missing: Missing, outputs: Sequence[int], tried: str) -
         axes = relation.reduce[1] if relation.reduce else ()
         claim = Standing(relation.coef, tuple(axes), claimed.specification.outputs[relation.spec])
         what = f"{here} is {multiple(names, own)}; claimed is {multiple(names, claim)}"
+        if own == claim:
+            what = f"{here} seems to be {multiple(names, own)}, as is claimed, and no stage proves it"
     advice = f"if this line is right, the prover lacks a stage for it (docs/extending.md); {tried}"
+    unbounded = _unbounded(missing) if op.name == "gather" else []
+    if unbounded:
+        given = " and ".join(f"`{name}`" for name in unbounded)
+        advice = f"{given} may name a row outside of the table: declare bounds (Batch), or clamp it; {tried}"
     if not missing.inside:
         advice += f"; tv-show --op {missing.cls}:{op.out} shows it"
     return Lack(tuple(outputs), missing.cls, op, at, what, looked, advice)
+
+
+def _unbounded(missing: Missing) -> list[str]:
+    """Integer inputs without a declared range that decide where a look-up reads."""
+    program = missing.plan.by_class[missing.cls].program
+    made = {op.out: op for op in program.ops}
+    found, work = list[str](), [missing.op.ins[1]]
+    for value in work:  # grows meanwhile
+        op = made.get(value)
+        if op is not None and op.name not in ("maximum", "minimum"):  # a clamp
+            work += [v for v in op.ins if v not in work]
+        elif op is None and program.inputs[value].sort == "Int" and value not in missing.plan.ranges:
+            found.append(value)
+    return found
 
 
 def _looked(missing: Missing) -> str:

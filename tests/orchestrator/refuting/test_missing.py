@@ -55,6 +55,29 @@ def test_an_output_that_is_a_multiple_is_told_so_beside_what_is_claimed(tmp_path
     assert "; claimed is the specification's `tanh %2`" in reason
 
 
+@pytest.mark.parametrize("bounds", [{}, {"ids": (0, 9)}])
+def test_a_look_up_without_bounds_is_told_to_need_them(
+    tmp_path: Path, bounds: dict[str, tuple[int, int]]
+) -> None:
+    """Who forgets the bounds of a batch of tokens read that the prover lacks a stage."""
+
+    def write(b: ProgramBuilder, rows: int) -> None:
+        b.output("y", b.gather(b.input("table", "f32[9,3]"), b.input("ids", f"i64[{rows}]") + 0))
+
+    plan = pair(
+        {"dp": 2},
+        lambda b: write(b, 8),
+        lambda b: write(b, 4),
+        {"table": {}, "ids": ROWS},
+        {"y": ROWS},
+        bounds,
+    )
+    verdict = emitted(plan, tmp_path).verdicts[0]
+    said = "`ids` may name a row outside of the table: declare bounds (Batch), or clamp it"
+    assert (said in verdict.reason) == (not bounds)
+    assert verdict.verdict == ("PROVED" if bounds else "UNKNOWN")
+
+
 def test_one_message_and_references_to_it(tmp_path: Path) -> None:
     done = emitted(step("exponential"), tmp_path)
     assert done.verdicts[1].reason.startswith("the stage is missing that is told at y")
