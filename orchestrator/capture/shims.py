@@ -34,22 +34,20 @@ def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, floa
 
     The learning rate only where a step's formula has it: Rprop's is the size of its first step alone. Gives
     the numbers that were there, by the name of the plan's input: what takes their place is one input of all
-    ranks. An optimizer whose step is not PyTorch's own keeps all its options: it may do anything with them.
+    ranks. An optimizer whose step is not PyTorch's own keeps its options, for it may do anything with them;
+    one that says it is ``capturable`` takes tensors.
     """
     numbers: dict[str, float] = {}
-    if not type(optimizer).step.__module__.startswith("torch."):
-        return numbers
+    own = type(optimizer).step.__module__.startswith("torch.")
     formulas = inspect.getmembers(sys.modules[type(optimizer).__module__], _is_formula)
     constant = formulas and not any("lr" in inspect.signature(f).parameters for _, f in formulas)
     for i, group in enumerate(optimizer.param_groups):
-        for option in ("foreach", "fused"):
-            if option in group:
-                group[option] = False
-        if "capturable" in group:
-            group["capturable"] = True
-            if not constant:
-                numbers[learning_rate(i)] = _number(group["lr"])
-                group["lr"] = torch.zeros(())
+        if own:
+            group.update(dict.fromkeys({"foreach", "fused"} & group.keys(), False))
+            group.update(dict.fromkeys({"capturable"} & group.keys(), True))
+        if group.get("capturable") and not constant:
+            numbers[learning_rate(i)] = _number(group["lr"])
+            group["lr"] = torch.zeros(())
     return numbers
 
 
