@@ -6,7 +6,7 @@ movement itself (an *atom*) or to a literal. Facts guessed here are proved by la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from certificates.proof.facts import Fact, Reduced, Ref
@@ -74,21 +74,20 @@ class Knowledge(Readings):
     def forget_failures(self) -> None:
         """What had no relation may have one now, and what was moved and known in part may be known whole."""
         self._movement = {ref: found for ref, found in self._movement.items() if found}
-        for ref in [r for r in self._in_part if r in self.by_lhs and r not in self.restated]:
-            if self.covers(ref):
-                continue
-            for number in self.by_lhs.pop(ref):
-                self.drop(number)
-            self._movement.pop(ref, None)
+        self._forget_parts(self._in_part & self.by_lhs.keys())
         self._in_part.clear()
 
     def forget_movement(self) -> None:
         """What moved tensors are is found anew where it is known in part only."""
         self._movement = {}
-        moved = (r for r in self.by_lhs if isinstance(r, str) and self.moves(r) and r not in self.restated)
-        for ref in [r for r in moved if not self.covers(r)]:
+        self._forget_parts(r for r in self.by_lhs if isinstance(r, str) and self.moves(r))
+
+    def _forget_parts(self, moved: Iterable[Ref]) -> None:
+        """Forget what is known of moved tensors, where it is not all that there is to know."""
+        for ref in [r for r in moved if r not in self.restated and not self.covers(r)]:
             for number in self.by_lhs.pop(ref):
                 self.drop(number)
+            self._movement.pop(ref, None)
 
     def covers(self, ref: Ref) -> bool:
         """Whether facts say of every element of a tensor what it is."""

@@ -403,34 +403,30 @@ def _by_member(by_key: Numbers, size: int) -> Numbers:
     return tuple(n.reshape(size, -1).sum(1) for n in by_key)
 
 
-def _tables(slots: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which of ``rows`` each slot is of, where those of a row follow one another, and where they do not."""
+def _digit(table: torch.Tensor, rows: int) -> int | None:
+    """Where slots of ``rows`` have their copies: 1 if those of a row follow one another, 0 if all rows do;
+    ``None`` if ``table``, which row each slot is of, is neither."""
+    slots = len(table)
+    if slots % rows:
+        return None
     line = torch.arange(slots)
-    return line // (slots // rows), line % rows
+    known = (1, line // (slots // rows)), (0, line % rows)
+    return next((dim for dim, found in known if torch.equal(table, found)), None)
 
 
 def _spread(b: Builder, x: Value, table: torch.Tensor) -> Value | None:
     """A row of ``x`` for each slot."""
     slots, rows = len(table), x.shape[0]
-    if slots % rows:
-        return None
-    for dim, known in zip((1, 0), _tables(slots, rows), strict=True):
-        if torch.equal(table, known):
-            if slots == rows:
-                return x
-            return b.reshape(b.insert(x, dim, slots // rows), (slots, *x.shape[1:]))
-    return None
+    dim = _digit(table, rows)
+    if dim is None or slots == rows:
+        return None if dim is None else x
+    return b.reshape(b.insert(x, dim, slots // rows), (slots, *x.shape[1:]))
 
 
 def _gathered(b: Builder, x: Value, table: torch.Tensor, rows: int) -> Value | None:
     """The sum of the slots of each row."""
-    slots, rest = len(table), x.shape[1:]
-    if slots % rows:
-        return None
-    for dim, known in zip((1, 0), _tables(slots, rows), strict=True):
-        if torch.equal(table, known):
-            if slots == rows:
-                return x
-            shape = (rows, slots // rows) if dim else (slots // rows, rows)
-            return b.reduce(b.reshape(x, (*shape, *rest)), (dim,), "add")
-    return None
+    slots, dim = len(table), _digit(table, rows)
+    if dim is None or slots == rows:
+        return None if dim is None else x
+    shape = (rows, slots // rows) if dim else (slots // rows, rows)
+    return b.reduce(b.reshape(x, (*shape, *x.shape[1:])), (dim,), "add")

@@ -80,6 +80,12 @@ def preferred(right: bool = True) -> Definition:
     )
 
 
+def _grouped(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """The model as it is, with the group of its ranks."""
+    model.group = mesh["dp"].get_group()
+    return model
+
+
 class Windowed(nn.Module):
     """Attention inside of a window: the bias of two places is a row of a table, by how far they are apart."""
 
@@ -112,16 +118,12 @@ def windows(right: bool = True) -> Definition:
         optimizer.zero_grad()
         return {"loss": loss.detach()}
 
-    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        model.group = mesh["dp"].get_group()
-        return model
-
     rows = Batch((4, 3, WIDTH), shard={"dp": 0})
     return Definition(
         name="windows",
         mesh={"dp": 2},
         build=Windowed,
-        parallelize=parallelize,
+        parallelize=_grouped,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
         step=train,
         batch={"x": rows, "y": rows},
@@ -145,15 +147,11 @@ def rewards_so_far(right: bool = True) -> Definition:
         optimizer.zero_grad()
         return {"loss": loss.detach()}
 
-    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        model.group = mesh["dp"].get_group()
-        return model
-
     return Definition(
         name="rewards-so-far",
         mesh={"dp": 2},
         build=lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)),
-        parallelize=parallelize,
+        parallelize=_grouped,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
         step=train,
         batch={"x": Batch((4, 3, WIDTH), shard={"dp": 0}), "so_far": Batch((4, 3), shard={"dp": 0})},
