@@ -92,7 +92,7 @@ def _pipeline(plan: Plan, axis: str) -> Plan | None:
     while any(regions.values()):
         try:
             outlined = _outlined(replace(plan, schedule=None), programs, regions, found, (axis,))
-            return outlined if plan.schedule is None else rescheduled(plan, outlined)
+            return outlined if plan.schedule is None else rescheduled(plan, outlined, programs)
         except Apart as apart:  # what the ranks were seen to do leaves no place for these calls
             regions = {owner: _without(of, apart.function) for owner, of in regions.items()}
         except FormatError:

@@ -7,7 +7,7 @@ that happens once, but for work of one rank that can as well be done as soon as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -18,14 +18,11 @@ from certificates.plan.calls import Call, calls
 from certificates.plan.checking import check_plan
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
-from certificates.plan.program import Op
+from certificates.plan.program import Op, Program
 from certificates.plan.schedule import Batch, Event, Lane, Run, Schedule, Wait, spans
 
+from .parting import Part, Parting
 from .slices import AFTER, phases
-
-#: A segment, or the number of a collective.
-Part = str | int
-
 
 class Apart(Exception):
     """Something stands amid calls of a ``function``."""
@@ -35,10 +32,13 @@ class Apart(Exception):
         self.function = function
 
 
-def rescheduled(plan: Plan, outlined: Plan) -> Plan:
-    """The outlined plan with the schedule of the flat one, or :class:`Apart`; both name values alike."""
+def rescheduled(plan: Plan, outlined: Plan, programs: Mapping[str, Program]) -> Plan:
+    """The outlined plan with the schedule of the flat one, or :class:`Apart`; both name values alike.
+
+    ``programs`` are those whose parts became calls: what they compute beside the flat plan is in no segment.
+    """
     assert plan.schedule is not None
-    days = {c.name: _Day(plan, outlined, c.name, plan.schedule) for c in plan.classes}
+    days = {c.name: _Day(plan, outlined, programs[c.name], c.name, plan.schedule) for c in plan.classes}
     lanes = []
     for lane in plan.schedule.lanes:
         events = tuple(days[_owner(plan, lane)].shortened(lane))
@@ -63,6 +63,7 @@ class _Day:
 
     plan: Plan
     outlined: Plan
+    near: Program
     name: str
     schedule: Schedule
     #: Segments of the outlined program.
@@ -73,24 +74,11 @@ class _Day:
         self._made = {op.out: op for op in self.flat}
         self._marked = frozenset(self.schedule.once.get(self.name, ()))
         self._phase = phases(self.plan, self.name, self.plan.by_class[self.name].program)
-        #: Ops of each segment; one that is of two phases is two.
-        self._of: dict[str, list[Op]] = {}
-        self._late: dict[str, str] = {}
-        for segment, ranges in self.schedule.segments.get(self.name, {}).items():
-            ops = [op for lo, hi in ranges for op in self.flat[lo:hi]]
-            after = [op for op in ops if self._phase[op.out] == AFTER]
-            if 0 < len(after) < len(ops) and not any(op.name in COLLECTIVES for op in ops):
-                late = self._late[segment] = f"{segment}_late"
-                self._of |= {segment: [op for op in ops if self._phase[op.out] != AFTER], late: after}
-            else:
-                self._of[segment] = ops
-        if len(self._of) != len(self._late) + len(self.schedule.segments.get(self.name, {})):
-            raise FormatError(f"class {self.name} has segments of the names of others")
-        self._marked |= {late for segment, late in self._late.items() if segment in self._marked}
-        self._at: dict[str, Part] = {op.out: s for s, ops in self._of.items() for op in ops}
-        for op in self.flat:
-            if op.name in COLLECTIVES and op.out not in self._at:
-                self._at[op.out] = op.integer("seq")
+        self._calls = list(calls(self.outlined.by_class[self.name].program))
+        segments = self.schedule.segments.get(self.name, {})
+        self._parting = Parting(self.name, self.flat, self.near, self._calls, segments, self._phase)
+        self._of, self._at = self._parting.of, self._parting.at
+        self._marked |= {part for s in self._marked for part in self._parting.more.get(str(s), ())}
         self._lanes = {
             lane.name: list(self._moved(lane))
             for lane in self.schedule.lanes
@@ -105,7 +93,8 @@ class _Day:
 
     def once(self) -> Iterator[str | int]:
         """Segments and meetings that happen once."""
-        parts = [*self.schedule.once.get(self.name, ()), *sorted(self._late.values())]
+        more = sorted(part for parts in self._parting.more.values() for part in parts)
+        parts = [*self.schedule.once.get(self.name, ()), *more]
         told = (self._group.get(part, part) for part in parts if part in self._marked)
         yield from (p for p in dict.fromkeys(told) if isinstance(p, int) or p in self.segments)
 
@@ -145,59 +134,57 @@ class _Day:
 
     def _moved(self, lane: Lane) -> Iterator[tuple[int, Event]]:
         """The events with their numbers. Work of one rank that happens once is done as soon as it can be, or
-        as late, if no run needs it."""
-        ready: dict[str, int] = {}  # value -> number of the event after which it is there, in the run so far
-        after: dict[int, list[tuple[int, Event]]] = {}
+        as late: if no run needs it, or if a collective of its own call does."""
+        kept: list[list[tuple[int, Event]]] = [[]]  # each event, and what is moved behind it
+        ready: dict[str, int] = {}  # value -> number of the list at whose end it is there, in the run so far
         posted: dict[int, Batch] = {}
-        kept: list[tuple[int, Event]] = []
         waiting: dict[str, tuple[int, Event]] = {}
         by_seq = {op.integer("seq"): op for op in self.flat if op.name in COLLECTIVES | MESSAGES}
+
+        def done(number: int, event: Event, made: Iterable[str]) -> None:
+            kept.append([(number, event)])
+            ready.update(dict.fromkeys(made, len(kept) - 1))
 
         def needed(values: Iterable[str]) -> None:
             for segment in dict.fromkeys(self._at.get(v) for v in values):
                 if segment in waiting:
-                    event = waiting.pop(str(segment))
+                    number, event = waiting.pop(str(segment))
                     needed(self._reads(str(segment)))
-                    kept.append(event)
+                    done(number, event, (op.out for op in self._of[str(segment)]))
 
         for number, event in self._events(lane):
-            if isinstance(event, Wait):
-                ready |= {by_seq[i.seq].out: number for i in posted[event.event].items if i.seq in by_seq}
-                kept.append((number, event))
+            if isinstance(event, Wait | Batch):
+                items = posted[event.event].items if isinstance(event, Wait) else event.items
+                ends = [by_seq[i.seq] for i in items if i.seq in by_seq]
+                if isinstance(event, Batch):
+                    posted[number] = event
+                    needed(v for op in ends for v in op.ins)
+                done(number, event, (op.out for op in ends))
                 continue
-            if isinstance(event, Batch):
-                posted[number] = event
-                needed(v for i in event.items if i.seq in by_seq for v in by_seq[i.seq].ins)
-                ready |= {by_seq[i.seq].out: number for i in event.items if i.seq in by_seq}
-                kept.append((number, event))
-                continue
-            ops, here = self._of[event.segment], number
-            if event.segment in self._marked and not any(op.name in COLLECTIVES for op in ops):
-                if all(self._phase[op.out] == AFTER for op in ops):
-                    waiting[event.segment] = number, event
-                    continue
-                here = max((ready.get(v, -1) for v in self._reads(event.segment)), default=-1)
-            ready |= dict.fromkeys((op.out for op in ops), here)
-            if here < number:
-                after.setdefault(here, []).append((number, event))
+            segment, ops = event.segment, self._of[event.segment]
+            reads = self._reads(segment)
+            if segment not in self._marked or any(op.name in COLLECTIVES for op in ops):
+                needed(reads)
+                done(number, event, (op.out for op in ops))
+            elif self._parting.ahead.get(segment, all(self._phase[op.out] == AFTER for op in ops)):
+                waiting[segment] = number, event
             else:
-                needed(self._reads(event.segment))
-                kept.append((number, event))
+                needed(reads)
+                here = max((ready.get(v, 0) for v in reads), default=0)
+                kept[here].append((number, event))
+                ready |= dict.fromkeys((op.out for op in ops), here)
         needed([op.out for segment in list(waiting) for op in self._of[segment]])
-        yield from after.get(-1, ())
-        for number, event in kept:
-            yield number, event
-            yield from after.get(number, ())
+        yield from (item for items in kept for item in items)
 
     def _events(self, lane: Lane) -> Iterator[tuple[int, Event]]:
         for number, event in enumerate(lane.events):
             yield number, event
-            if isinstance(event, Run) and event.segment in self._late:
-                yield number, Run(self._late[event.segment], event.run)
+            if isinstance(event, Run):
+                yield from ((number, Run(s, event.run)) for s in self._parting.more.get(event.segment, ()))
 
     def _reads(self, segment: str) -> list[str]:
-        """Values from outside that a segment reads."""
-        own = {op.out for op in self._of[segment]}
+        """Values from outside that a segment reads; not what its call computes anew for itself."""
+        own = {op.out for op in self._of[segment]} | self._parting.anew(segment)
         return [self._given(v) for op in self._of[segment] for v in op.ins if v not in own]
 
     def _given(self, value: str) -> str:
@@ -213,8 +200,8 @@ class _Day:
         orders = [order for events in self._lanes.values() for order in self._orders(events)]
         where = [{part: i for i, part in enumerate(parts)} for parts, _ in orders]
         met = UnionFind()
-        for call in calls(self.outlined.by_class[self.name].program):
-            wanted = set(self._parts(call))
+        for call, cone in zip(self._calls, self._parting.cones, strict=True):
+            wanted = set(self._parts(call, cone))
             stretches: set[tuple[Part, ...]] = set()
             for (parts, breaks), at in zip(orders, where, strict=True):
                 places = sorted(at[p] for p in wanted if p in at)
@@ -255,18 +242,12 @@ class _Day:
             between = (all(j in alone for j in range(a + 1, b)) for a, b in pairwise(seen[of]))
             yield order, [k for k, together in enumerate(between) if not together]
 
-    def _parts(self, call: Call) -> Iterator[Part]:
-        """Where the results of a call, and what it meets, stand."""
+    def _parts(self, call: Call, cone: Sequence[str]) -> Iterator[Part]:
+        """Where the results of a call, what it meets, and what it does beside that, stand."""
         yield from (self._at[v] for v in call.results)
-        stack, inside = list(call.results), set[str]()
-        while stack:
-            value = stack.pop()
+        for value in cone:
             op = self._made.get(value)
-            if op is None or value in inside or value in call.ins:
-                continue
-            inside.add(value)
-            stack += op.ins
-            if op.name in COLLECTIVES:
+            if op is not None and (op.name in COLLECTIVES or self._parting.beside(value)):
                 yield self._at[value]
 
     # --- the segments of the outlined program --------------------------------------------------------------
@@ -291,7 +272,7 @@ class _Day:
         """In a segment of calls collectives stand in the order in which they were seen to be called: a class
         that calls them in another order than others must not be told to be safe."""
         program = self.outlined.by_class[self.name].program
-        first = {call.results[0]: call for call in calls(program)}
+        first = {call.results[0]: call for call in self._calls}
         by_seq = {op.integer("seq"): op for op in self.flat if op.name in COLLECTIVES}
         for segment, parts in self._inside.items():
             seen = [op for p in parts for op in (self._of[p] if isinstance(p, str) else [by_seq[p]])]

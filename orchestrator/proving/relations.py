@@ -18,7 +18,7 @@ from ..relating.ledger import LayoutRecipe
 from ..relating.literals import Folder
 from ..relating.masked import DeepMatcher
 from ..relating.matching import Matcher
-from ..relating.nested_sums import Nested
+from ..relating.nested_sums import Nested, shares
 from ..relating.positions import Positions
 from ..relating.roots import Roots
 from ..relating.signs import Shown
@@ -202,6 +202,8 @@ class Relations:
         """What a lemma says of the results of a call; a call with operands unlike others' makes one."""
         of = bodies(self.plan, site.function)
         place = self._slice(site.function, site.instance)
+        for reduced in list(shares(self.knowledge, list(site.operands(of)))):
+            self.knowledge.facts_for(reduced)
         known = available(self.knowledge, site, of, place)
         fitting = (m for m in self.lemmas if m.function == site.function and m.assumed.keys() <= known.keys())
         lemma = next(fitting, None)

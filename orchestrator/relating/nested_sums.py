@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -143,3 +143,22 @@ class Nested:
             raise Unfollowable(f"{ref}: goal does not cover its own cell")
         recipe = AlgebraRecipe(frozenset(expand), tuple(instances), tuple(uses), ranges, goal)
         return self.k.add(fact, recipe, relates=False)
+
+
+def shares(known: Knowledge, refs: Sequence[str]) -> Iterator[Reduced]:
+    """Sums over ranks whose members are these tensors, sums over some axes each, of what is known to be
+    summed over more: a gradient that is summed over microbatches is a share of its sum over replicas too.
+    """
+    summed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for ref in refs:
+        op = known.model.op(ref)
+        if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
+            axes = known.model.plan.groups[op.text("group")].axes
+            summed.setdefault((known.model.operands(ref)[0], axes), []).append(ref)
+    for operand, axes in summed:
+        for wide in known.partials.get(operand, ()):
+            rest = tuple(a for a in wide.axes if a not in axes)
+            members = [summed.get((m, axes), []) for m in wide.of]
+            inside = len(rest) + len(axes) == len(wide.axes)
+            if wide.kind == "add" and rest and inside and wide.of[0] == operand:
+                yield from (Reduced("add", rest, of) for of in zip(*members, strict=False))
