@@ -10,31 +10,44 @@ from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
 
 from .flow import Flow, executed
-from .regions import Instance, Region, Signature
+from .regions import BACK, Instance, Region, Signature
+from .stacks import new_names
 
 
 def called(program: Program, regions: Sequence[Region], signatures: Sequence[Signature]) -> Program:
     """The program with calls in place of regions; function ``k`` has the signature of that number."""
-    starts: dict[int, list[Op]] = {}
+    starts: dict[int, list[list[Op]]] = {}
     inside: set[str] = set()
+    fresh = new_names(program)
     for k, (region, signature) in enumerate(zip(regions, signatures, strict=True)):
         for label, instance in region.instances.items():
             inside.update(instance.members)
             by_place = {place: value for value, place in instance.local.items()}
-            operands = tuple(instance.sites[signature.slots.index(s)] for s in range(signature.width))
-            starts[instance.first] = [
-                _result(program, by_place[place], operands, f"f{k}", label, output)
-                for output, place in enumerate(signature.places)
+            sites = [signature.slots.index(s) for s in range(signature.width)]
+            operands = tuple(instance.sites[s] for s in sites)
+            results = [
+                (next(fresh), instance.types[sites[0]])
+                if place == BACK
+                else (by_place[place], program.type_of(by_place[place]))
+                for place in signature.places
             ]
+            starts.setdefault(instance.first, []).append(
+                [
+                    _result(value, type_, operands, f"f{k}", label, output)
+                    for output, (value, type_) in enumerate(results)
+                ]
+            )
     return Program(program.inputs, tuple(_ordered(regions[0].flow, starts, inside)), program.outputs)
 
 
-def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[str]) -> Iterator[Op]:
+def _ordered(
+    flow: Flow, starts: Mapping[int, Sequence[Sequence[Op]]], inside: Collection[str]
+) -> Iterator[Op]:
     """Calls and the core ops outside them, each where it stood or before what needs it.
 
     What a value is made of stands before the cheap ops that make it.
     """
-    made = {op.out: call for call in starts.values() for op in call}
+    made = {op.out: call for calls in starts.values() for call in calls for op in call}
 
     def with_leaves(values: Iterable[str]) -> Iterator[str]:
         return (v for value in values for v in (*flow.leaves(value), value))
@@ -47,7 +60,7 @@ def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[
 
     wanted: list[str] = []
     for i, op in enumerate(flow.core):
-        wanted += (call.out for call in starts.get(i, ()))
+        wanted += (op.out for call in starts.get(i, ()) for op in call)
         wanted += () if op.out in inside else (op.out,)
     wanted += with_leaves(flow.program.outputs.values())
     for value in executed(((op.out, reads(op)) for op in flow.program.ops), wanted):
@@ -59,10 +72,10 @@ def _ordered(flow: Flow, starts: Mapping[int, Sequence[Op]], inside: Collection[
 
 
 def _result(
-    program: Program, value: str, operands: tuple[str, ...], function: str, label: int, output: int
+    value: str, type_: TensorType, operands: tuple[str, ...], function: str, label: int, output: int
 ) -> Op:
     attrs: dict[str, Attr] = {"function": function, "instance": label, "output": output}
-    return Op(value, CALL, operands, program.type_of(value), attrs)
+    return Op(value, CALL, operands, type_, attrs)
 
 
 def body(instance: Instance, signature: Signature) -> Program:
@@ -79,4 +92,5 @@ def body(instance: Instance, signature: Signature) -> Program:
         assert isinstance(operands, tuple)
         ins = tuple(f"%{n}" if kind == "local" else f"a{signature.slots[n]}" for kind, n in operands)
         ops.append(replace(template, out=f"%{place}", ins=ins, attrs=attrs))
-    return Program(inputs, tuple(ops), {f"r{i}": f"%{place}" for i, place in enumerate(signature.places)})
+    outputs = [f"%{place}" if place != BACK else f"a{signature.slots[0]}" for place in signature.places]
+    return Program(inputs, tuple(ops), {f"r{i}": value for i, value in enumerate(outputs)})

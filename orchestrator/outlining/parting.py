@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from certificates.errors import FormatError
+from certificates.plan.affine import Range
 from certificates.plan.calls import Call
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.program import Op, Program
-from certificates.plan.affine import Range
 
 from .flow import executed
 from .slices import AFTER, BEFORE

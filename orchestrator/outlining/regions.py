@@ -12,6 +12,9 @@ from certificates.plan.types import TensorType
 
 from .flow import Flow, head
 
+#: In place of an op's: the first operand.
+BACK = -1
+
 
 class _Waiting:
     """An op whose operands are being placed."""
@@ -117,7 +120,8 @@ class Signature:
     """What a function is given and gives in the programs of one role.
 
     ``slots`` has its input for each site: sites that agree in every instance share one. ``places`` are those
-    of the ops that somebody reads, ``seqs`` the rendezvous of the body in order.
+    of the ops that somebody reads, ``seqs`` the rendezvous of the body in order. What has no ops hands back
+    its first operand (:data:`BACK`).
     """
 
     slots: tuple[int, ...]
@@ -131,7 +135,8 @@ class Signature:
         numbers: dict[tuple[str, ...], int] = {}
         width = len(instances[0].sites)
         slots = (numbers.setdefault(tuple(i.sites[s] for i in instances), len(numbers)) for s in range(width))
-        return cls(tuple(slots), tuple(sorted(set().union(*(r.shown() for r in regions)))), tuple(seqs))
+        shown = set().union(*(r.shown() for r in regions)) if instances[0].members else {BACK}
+        return cls(tuple(slots), tuple(sorted(shown)), tuple(seqs))
 
     @property
     def width(self) -> int:

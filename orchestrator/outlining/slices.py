@@ -20,8 +20,8 @@ from certificates.plan.slices import in_slices
 
 from .flow import Flow, head
 from .layers import Labels, layers
+from .preludes import preludes, sequels
 from .regions import Instance, Region
-from .sequels import sequels
 
 #: So many ops of something else may stand amid a repetition.
 _AMID = 8
@@ -76,9 +76,13 @@ def sliced(
         for c, flow in flows.items():
             regions[c] = _repeated(flow, whole[0])
     alike = [("s",), *(role.classes for role in found)]
-    for sequel in list(sequels(plan, regions, alike, AFTER)):
-        for owner, region in sequel.items():
-            regions[owner].append(region)
+    for around in (
+        lambda: sequels(plan, regions, alike, AFTER),
+        lambda: preludes(plan, regions, alike, (BEFORE, AFTER)),
+    ):
+        for made in list(around()):
+            for owner, region in made.items():
+                regions[owner].append(region)
     for k, region in enumerate(regions["s"]):
         held = {n for n in region.instances if _in_one_slice(plan, regions, found, axis, k, n)}
         for of in regions.values():

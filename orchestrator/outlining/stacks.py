@@ -18,7 +18,7 @@ from certificates.plan.types import TensorType
 
 def spread(program: Program) -> Program:
     """Elementwise ops of one stack, done on its parts: ``f([a, b]) = [f(a), f(b)]``."""
-    names = _fresh(program)
+    names = new_names(program)
     while True:
         users = _users(program)
         stacks = {op.out: op for op in program.ops if is_stack(op)}
@@ -49,7 +49,7 @@ def _on_parts(op: Op, stack: Op, program: Program, names: Iterator[str]) -> list
 
 def gathered(program: Program) -> Program:
     """The other way round: parts that are all made by one elementwise op, made at once."""
-    names = _fresh(program)
+    names = new_names(program)
     while True:
         users = _users(program)
         made = {op.out: op for op in program.ops if op.name in ELEMENTWISE and len(set(op.ins)) == 1}
@@ -72,7 +72,7 @@ def gathered(program: Program) -> Program:
 
 def grouped(program: Program, kin: Callable[[str], Hashable]) -> Program:
     """Neighbouring parts of a stack with the same ``kin`` (not ``None``) concatenated first."""
-    names = _fresh(program)
+    names = new_names(program)
     ops: list[Op] = []
     for op in program.ops:
         ins: list[str] = []
@@ -123,7 +123,8 @@ def _users(program: Program) -> dict[str, list[str]]:
     return users
 
 
-def _fresh(program: Program) -> Iterator[str]:
+def new_names(program: Program) -> Iterator[str]:
+    """Names that no value of the program has."""
     number = 1 + max((int(op.out[1:]) for op in program.ops), default=-1)
     while True:
         yield f"%{number}"

@@ -24,6 +24,7 @@ from certificates.plan.schedule import Batch, Event, Lane, Run, Schedule, Wait, 
 from .parting import Part, Parting
 from .slices import AFTER, phases
 
+
 class Apart(Exception):
     """Something stands amid calls of a ``function``."""
 
@@ -183,9 +184,19 @@ class _Day:
                 yield from ((number, Run(s, event.run)) for s in self._parting.more.get(event.segment, ()))
 
     def _reads(self, segment: str) -> list[str]:
-        """Values from outside that a segment reads; not what its call computes anew for itself."""
-        own = {op.out for op in self._of[segment]} | self._parting.anew(segment)
-        return [self._given(v) for op in self._of[segment] for v in op.ins if v not in own]
+        """Values from outside that a segment reads, and those from which its call computes some anew."""
+        own, anew = {op.out for op in self._of[segment]}, self._parting.anew(segment)
+        found: list[str] = []
+        work = [v for op in reversed(self._of[segment]) for v in reversed(op.ins)]
+        while work:
+            value = work.pop()
+            if value in anew:
+                own.add(value)
+                anew.discard(value)
+                work += self._made[value].ins if value in self._made else ()
+            elif value not in own:
+                found.append(self._given(value))
+        return found
 
     def _given(self, value: str) -> str:
         """What was given last to what joins runs; else the value itself."""

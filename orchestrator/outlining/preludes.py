@@ -1,0 +1,159 @@
+"""What stands around a repetition and belongs to it alone, though in another phase: *preludes* and *sequels*.
+
+A rank gathers a layer's weights once, before all runs. It sums the layer's gradients over its runs, and then
+reduces them over ranks and takes their norms, once. That is no part of the layer's forward or backward pass,
+which happen in every run: these are functions of their own. The specification has no runs. Its prelude or
+sequel is all that belongs to the layer alone; where it does nothing of the kind, it hands back an operand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from certificates.plan.ops import CALL, COLLECTIVES, MESSAGES
+from certificates.plan.plan import Plan
+from certificates.plan.program import Op
+
+from .flow import Flow
+from .regions import Instance, Region
+
+#: Number of a region, and label.
+Owner = tuple[int, int]
+Regions = Mapping[str, Sequence[Region]]
+#: Programs that have to do the same in their calls.
+Alike = Iterable[Sequence[str]]
+#: What is made of fewer ops on ranks stays where it is: a call costs more than it saves.
+LEAST_OPS = 8
+
+
+def sequels(plan: Plan, regions: Regions, alike: Alike, after: int) -> Iterator[dict[str, Region]]:
+    """The sequel of each region in every program, where all programs have one; ``after`` is their phase on
+    ranks."""
+    owned = {o: _following(plan, of, None if o == "s" else after) for o, of in regions.items()}
+    for k in range(len(regions["s"])):
+        yield from _made(regions, alike, {o: _of(k, of) for o, of in owned.items()})
+
+
+def preludes(
+    plan: Plan, regions: Regions, alike: Alike, phases: Sequence[int]
+) -> Iterator[dict[str, Region]]:
+    """The preludes of regions in every program, those of each phase apart; the specification's is of the last
+    of the ``phases``."""
+    owned = {
+        (o, phase): _leading(plan, of, None if o == "s" else phase)
+        for o, of in regions.items()
+        for phase in phases
+    }
+    for k in range(len(regions["s"])):
+        for phase in phases:
+            members = {o: _of(k, owned[o, phase]) for o in regions if o != "s"}
+            first = _of(k, owned["s", phase]) if phase == phases[-1] else {}
+            yield from _made(regions, alike, {"s": first or _nothing(plan, regions, members), **members})
+
+
+def _of(number: int, owned: Mapping[Owner, Sequence[str]]) -> dict[int, Sequence[str]]:
+    return {label: values for (k, label), values in owned.items() if k == number}
+
+
+def _owners(regions: Sequence[Region]) -> dict[str, Owner]:
+    return {
+        m: (k, label)
+        for k, region in enumerate(regions)
+        for label, instance in region.instances.items()
+        for m in instance.members
+    }
+
+
+def _following(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[Owner, list[str]]:
+    """The core ops that rest on one repetition alone, in order. What joins runs hands on what it joins."""
+    flow, owner = regions[0].flow, _owners(regions)
+    found: dict[Owner, list[str]] = {}
+    for op in flow.core:
+        of = {owner.get(leaf) for leaf in flow.leaves_of(op) if leaf in flow.producer}
+        first = of.pop() if len(of) == 1 else None
+        joins = _joins(plan, op)
+        if first is None or not (joins or _free(flow, op, owner, phase)):
+            continue
+        owner[op.out] = first
+        if not joins:
+            found.setdefault(first, []).append(op.out)
+    return found
+
+
+def _leading(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[Owner, list[str]]:
+    """The core ops that repetitions of one label alone read, in order; the first of them has them."""
+    flow, owner = regions[0].flow, _owners(regions)
+    found: dict[Owner, list[str]] = {}
+    for op in reversed(flow.core):
+        of = {owner.get(user) for user in flow.users.get(op.out, ())}
+        read = {o for o in of if o is not None}
+        if None in of or len({label for _, label in read}) != 1 or _joins(plan, op):
+            continue
+        if _free(flow, op, owner, phase):
+            owner[op.out] = min(read)
+            found.setdefault(min(read), []).insert(0, op.out)
+    return found
+
+
+def _free(flow: Flow, op: Op, owner: Mapping[str, Owner], phase: int | None) -> bool:
+    """May an op be given to a repetition, in this phase?"""
+    if op.out in owner or op.name in MESSAGES or op.name == CALL:
+        return False
+    return phase is None or flow.phases.get(op.out) == phase
+
+
+def _joins(plan: Plan, op: Op) -> bool:
+    """Does an op join runs?"""
+    return op.name in COLLECTIVES and plan.groups[op.text("group")].steps > 0
+
+
+def _made(
+    regions: Regions, alike: Alike, members: Mapping[str, Mapping[int, Sequence[str]] | Region]
+) -> Iterator[dict[str, Region]]:
+    """The calls of these core ops in every program, if all have some, of enough ops on ranks."""
+    made: dict[str, Region] = {}
+    for owners in alike:
+        given = {o: members[o] for o in owners}
+        made |= {o: of for o, of in given.items() if isinstance(of, Region)}
+        of = {o: each for o, each in given.items() if not isinstance(each, Region)}
+        made |= _calls({o: regions[o][0].flow for o in of}, of)
+        found = [i for o in owners for i in made[o].instances.values()]
+        if not found or (owners != ("s",) and len(found[0].ops) < LEAST_OPS):
+            return
+    yield made
+
+
+def _calls(
+    flows: Mapping[str, Flow], members: Mapping[str, Mapping[int, Sequence[str]]]
+) -> dict[str, Region]:
+    """The calls of these core ops, as far as they do what most of them do."""
+    made: dict[str, dict[int, Instance]] = {}
+    for owner, flow in flows.items():
+        position = {op.out: i for i, op in enumerate(flow.core)}
+        made[owner] = {n: Instance.of(flow, position[of[-1]], of) for n, of in members[owner].items()}
+    seen = Counter((tuple(i.ops), tuple(i.types)) for of in made.values() for i in of.values())
+    usual = seen.most_common(1)[0][0] if seen else None
+    return {
+        owner: Region(flow, {n: i for n, i in made[owner].items() if (tuple(i.ops), tuple(i.types)) == usual})
+        for owner, flow in flows.items()
+    }
+
+
+def _nothing(plan: Plan, regions: Regions, members: Mapping[str, Mapping[int, Sequence[str]]]) -> Region:
+    """Calls of the specification that do nothing, with what it calls the inputs that the ranks' calls read."""
+    flow = regions["s"][0].flow
+    names: dict[str, str] = {}
+    for relation in plan.inputs:
+        names.setdefault(relation.plan, relation.spec)
+    found: dict[int, Instance] = {}
+    for owner, of in members.items():
+        for label, values in of.items():
+            on = regions[owner][0].flow
+            read = dict.fromkeys(leaf for v in values for leaf in on.leaves_of(on.producer[v]))
+            sites = list(dict.fromkeys(names[leaf] for leaf in read if leaf in names))
+            if sites and label not in found:
+                types = [flow.program.type_of(site) for site in sites]
+                found[label] = Instance(0, (), sites=sites, types=types)
+    usual = Counter(tuple(i.types) for i in found.values()).most_common(1)
+    return Region(flow, {n: i for n, i in found.items() if tuple(i.types) == usual[0][0]})
