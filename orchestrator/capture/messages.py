@@ -23,6 +23,7 @@ from certificates.plan.program import Op
 from .builder import Draft
 from .errors import CaptureError, GroupError, shown
 from .fitting import FittedClass, with_scalars
+from .lowering import RankProgram
 
 #: Provenance: of each message its number, communicator, place among those of a channel, and tag.
 THROUGH = "messages"
@@ -90,11 +91,12 @@ def matched(
     What is sent and never received, received and never sent, or received as another type is a
     :class:`CaptureError` with both lines.
     """
+    received = _Received()
     while True:
         groups = _groups(mesh, classes)
-        cut = next((c for g in groups if (c := _to_cut(mesh, classes, g)) is not None), None)
+        cut = next((c for g in groups if (c := _to_cut(mesh, classes, g, received)) is not None), None)
         if cut is None:
-            _check_circles(classes, groups)
+            _check_circles(classes, groups, received)
             return list(classes), {end.name: i for i, group in enumerate(groups) for end in group}
         number, axis = cut
         lo, hi = classes[number].box[axis]
@@ -234,16 +236,18 @@ def _spoken(key: _Key) -> str:
     return f"the group {list(members)}" if members else name
 
 
-def _check_circles(classes: Sequence[FittedClass], groups: Sequence[Sequence[End]]) -> None:
+def _check_circles(
+    classes: Sequence[FittedClass], groups: Sequence[Sequence[End]], received: _Received
+) -> None:
     """A value that rests on itself: all ranks of a circle wait for what others make of their messages."""
     graph = networkx.DiGraph()
     for group in groups:
         sends = [e for e in group if e.draft.name == "send"]
         graph.add_edges_from((e, send) for e in group if e.draft.name == "recv" for send in sends)
-    received = [e for group in groups for e in group if e.draft.name == "recv"]
+    ends = [e for group in groups for e in group if e.draft.name == "recv"]
     for send in [e for group in groups for e in group if e.draft.name == "send"]:
-        made = _made_of(classes[send.cls], send.draft)
-        graph.add_edges_from((send, e) for e in received if e.cls == send.cls and e.draft.out in made)
+        made = received.by(classes[send.cls], send.draft)
+        graph.add_edges_from((send, e) for e in ends if e.cls == send.cls and e.draft.out in made)
     try:
         circle = [send for _, send in networkx.find_cycle(graph) if send.draft.name == "send"]
     except networkx.NetworkXNoCycle:
@@ -257,14 +261,16 @@ def _check_circles(classes: Sequence[FittedClass], groups: Sequence[Sequence[End
     )
 
 
-def _to_cut(mesh: Mesh, classes: Sequence[FittedClass], group: Sequence[End]) -> tuple[int, str] | None:
+def _to_cut(
+    mesh: Mesh, classes: Sequence[FittedClass], group: Sequence[End], received: _Received
+) -> tuple[int, str] | None:
     """Class and axis to be cut: a plan's message has one send and one recv in a class, and a class does not
     receive what rests on its own sending, as the ranks of a chain do."""
     for end in group:
         mine = [other for other in group if other.cls == end.cls and other.draft.out != end.draft.out]
         twice = [other for other in mine if other.draft.name == end.draft.name]
         chained = end.draft.name == "send" and any(
-            other.draft.out in _made_of(classes[end.cls], end.draft)
+            other.draft.out in received.by(classes[end.cls], end.draft)
             for other in mine
             if other.draft.name == "recv"
         )
@@ -293,13 +299,27 @@ def _moved(mesh: Mesh, fitted: FittedClass, found: Sequence[End]) -> str | None:
     return None
 
 
-def _made_of(fitted: FittedClass, sent: Draft) -> set[str]:
-    """All values that what is sent is made of."""
-    made = {d.out: d for d in fitted.program.drafts}
-    stack, seen = list(sent.ins), set[str]()
-    while stack:
-        name = stack.pop()
-        if name not in seen and name in made:
-            seen.add(name)
-            stack.extend(made[name].ins)
-    return seen
+class _Received:
+    """For each value that is sent, what is received that it is made of; found once for a program."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[RankProgram, dict[str, frozenset[str]]]] = {}
+
+    def by(self, fitted: FittedClass, sent: Draft) -> frozenset[str]:
+        program = fitted.program
+        if id(program) not in self._found:  # kept with its program: the id is no other's
+            self._found[id(program)] = program, dict(self._of(program))
+        return self._found[id(program)][1][sent.out]
+
+    def _of(self, program: RankProgram) -> Iterator[tuple[str, frozenset[str]]]:
+        bits: dict[str, int] = {}
+        rests: dict[str, int] = {}
+        for draft in program.drafts:
+            of = 0
+            for value in draft.ins:
+                of |= rests.get(value, 0)
+            if draft.name == "send":
+                yield draft.out, frozenset(out for out, bit in bits.items() if of & bit)
+            elif draft.name == "recv":
+                of |= bits.setdefault(draft.out, 1 << len(bits))
+            rests[draft.out] = of

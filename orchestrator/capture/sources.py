@@ -29,6 +29,7 @@ class Sources:
         self._roots = (root.resolve(), Path(sysconfig.get_path("purelib")).resolve())
         self._index: dict[str, int] = {}
         self._paths: list[str] = []
+        self._shown: dict[str, str] = {}
 
     def frame(self, loc: Loc | None) -> Frame | None:
         """The line as it was recorded, with the path of its file."""
@@ -46,9 +47,11 @@ class Sources:
         return Loc(self._index.setdefault(name, len(self._index)), frame[1], function)
 
     def _name(self, frame: Frame) -> str:
-        path = Path(frame[0]).resolve()
-        root = next((r for r in self._roots if path.is_relative_to(r)), path.parent)
-        return str(path.relative_to(root))
+        if frame[0] not in self._shown:  # the file system is asked once for a file, not for each op
+            path = Path(frame[0]).resolve()
+            root = next((r for r in self._roots if path.is_relative_to(r)), path.parent)
+            self._shown[frame[0]] = str(path.relative_to(root))
+        return self._shown[frame[0]]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .flow import Flow
+from .flow import CHEAP, Flow
 from .regions import Instance, Region
 from .repeats import LEAST_REPEATS, Run, runs
 
@@ -22,10 +22,16 @@ class Labels:
         self.flow = flow
         self.inherited: dict[str, int] = {}
         self._outputs: dict[str, set[int]] = {}
+        self._moved: dict[str, int] = {}
         for name, value in flow.program.outputs.items():
             number = _number(name)
             for leaf in flow.leaves(value) if number is not None else ():
                 self._outputs.setdefault(leaf, set()).add(number if number is not None else -1)
+        for op in flow.core:  # a weight that is gathered, moved or cast shows the layer that it is of
+            if op.name == "all_gather" or op.name in CHEAP:
+                seen = self.of([op.out])
+                if len(seen) == 1:
+                    self._moved[op.out] = next(iter(seen))
 
     def between(self, first: int, last: int) -> Counter[int]:
         """Labels seen by the core ops in ``[first, last)``, and how often."""
@@ -37,6 +43,7 @@ class Labels:
         own = set(members)
         leaves = {leaf for op in ops for leaf in self.flow.leaves_of(op)} - own
         direct = [_number(v) for v in leaves if v in self.flow.program.inputs]
+        direct += [self._moved[v] for v in leaves if v in self._moved]
         direct += [n for op in ops for n in self._outputs.get(op.out, ())]
         found = Counter(n for n in direct if n is not None)
         return found or Counter(self.inherited[v] for v in leaves if v in self.inherited)

@@ -9,7 +9,7 @@ alone, such as the norm of a gradient, joins it. What comes out computes the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from certificates.errors import FormatError
@@ -58,8 +58,7 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
     if plan.functions:
         return plan
     if has_messages(plan):
-        found = (made for axis in along(plan) if (made := _pipeline(plan, axis)) is not None)
-        return next((made for made in found if accept is None or accept(made)), plan)
+        return next((made for made in _pipelines(plan) if accept is None or accept(made)), plan)
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
     programs, regions = _near(owners, lambda these: _common_regions(plan, these))
     if not any(regions.values()):
@@ -74,13 +73,25 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
     return _outlined(plan, programs, regions, each)
 
 
-def _pipeline(plan: Plan, axis: str) -> Plan | None:
+def _pipelines(plan: Plan) -> Iterator[Plan]:
+    """Plans with functions at slices: with what stands around a layer in functions too, and without."""
+    for axis in along(plan):
+        found = _pipeline(plan, axis, True)
+        if found is not None:
+            yield found
+        bare = _pipeline(plan, axis, False)
+        if bare is not None and bare != found:
+            yield bare
+
+
+def _pipeline(plan: Plan, axis: str, around: bool) -> Plan | None:
     """A plan whose stages lie along this axis with functions at its slices, if its layers repeat."""
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
     found = roles(plan, axis)
+    dropped: set[str] = set()
 
     def common(programs: Mapping[str, Program]) -> dict[str, list[Region]]:
-        regions = sliced(plan, programs, found, axis)
+        regions = sliced(plan, programs, found, axis, dropped if around else None)
         kept = [
             k
             for k in range(len(regions.get("s", ())))
@@ -88,16 +99,22 @@ def _pipeline(plan: Plan, axis: str) -> Plan | None:
         ]
         return {owner: [of[k] for k in kept] for owner, of in regions.items()} if kept else {}
 
-    programs, regions = _near(owners, common)
-    while any(regions.values()):
-        try:
-            outlined = _outlined(replace(plan, schedule=None), programs, regions, found, (axis,))
-            return outlined if plan.schedule is None else rescheduled(plan, outlined, programs)
-        except Apart as apart:  # what the ranks were seen to do leaves no place for these calls
-            regions = {owner: _without(of, apart.function) for owner, of in regions.items()}
-        except FormatError:
+    while True:
+        programs, regions = _near(owners, common)
+        while any(regions.values()):
+            try:
+                outlined = _outlined(replace(plan, schedule=None), programs, regions, found, (axis,))
+                return outlined if plan.schedule is None else rescheduled(plan, outlined, programs)
+            except Apart as apart:  # what the ranks were seen to do leaves no place for these calls
+                name = regions["s"][int(apart.function[1:])].name
+                if name:
+                    dropped.add(name)
+                    break
+                regions = {owner: _without(of, apart.function) for owner, of in regions.items()}
+            except FormatError:
+                return None
+        else:
             return None
-    return None
 
 
 def _without(regions: Sequence[Region], function: str) -> list[Region]:

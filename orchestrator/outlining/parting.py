@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import networkx as nx
+
 from certificates.errors import FormatError
 from certificates.plan.affine import Range
 from certificates.plan.calls import Call
@@ -26,8 +28,8 @@ class Parting:
     """The parts of one class. ``near`` is the program whose parts became the ``calls``, ``flat`` are the ops
     that the segments speak of, and both name values alike; ``phase`` says when each flat value is computed.
 
-    ``of`` has the ops of each part, ``more`` the further parts of a segment, ``at`` the part of each value,
-    and ``ahead`` of work beside a call's collectives whether one of these reads it.
+    ``of`` has the ops of each part, ``order`` the parts of each segment, ``at`` the part of each value, and
+    ``ahead`` of work beside a call's collectives whether one of these reads it.
     """
 
     def __init__(
@@ -52,11 +54,11 @@ class Parting:
                 read = _read(producer, cone)
                 self._call |= {v: (k, v in read) for v in own}
         self.of: dict[str, list[Op]] = {}
-        self.more: dict[str, list[str]] = {}
+        self.order: dict[str, list[str]] = {}
         self.ahead: dict[str, bool] = {}
         for segment, ranges in segments.items():
             self._part(segment, [op for lo, hi in ranges for op in flat[lo:hi]])
-        if len(self.of) != len(segments) + sum(map(len, self.more.values())):
+        if len(self.of) != sum(map(len, self.order.values())):
             raise FormatError(f"class {cls} has segments of the names of others")
         self.at: dict[str, Part] = {op.out: s for s, ops in self.of.items() for op in ops}
         for op in flat:
@@ -77,20 +79,44 @@ class Parting:
         return {v for v in cone if v not in self._call and v not in self._met}
 
     def _part(self, segment: str, ops: Sequence[Op]) -> None:
+        """Cut a segment, its parts in an order in which they can be done.
+
+        What is no part of a call is cut where a call's part stands amid it.
+        """
         whole = any(op.name in COLLECTIVES for op in ops)
-        parts: dict[tuple[bool, tuple[int, bool] | None], list[Op]] = {}
+        kinds: dict[str, tuple[bool, tuple[int, bool] | None]] = {}
+        level: dict[str, int] = {}
+        parts: dict[object, list[Op]] = {}
         for op in ops:
-            late = not whole and self._phase[op.out] == AFTER
-            parts.setdefault((late, None if whole else self._call.get(op.out)), []).append(op)
-        # What runs with no call has the segment's name, if there is any, and its late part one of old.
-        for i, (late, call) in enumerate(sorted(parts, key=lambda key: (key[1] or (-1, False), key[0]))):
-            name = segment
-            if i:
-                name = f"{segment}_{i}" if call else f"{segment}_late"
-                self.more.setdefault(segment, []).append(name)
-            self.of[name] = parts[late, call]
+            call = None if whole else self._call.get(op.out)
+            kind = kinds[op.out] = (not whole and self._phase[op.out] == AFTER, call)
+            made = [v for v in op.ins if v in level]
+            level[op.out] = max((level[v] + (kinds[v] != kind) for v in made), default=0)
+            parts.setdefault((kind, 0 if call else level[op.out]), []).append(op)
+        of = {op.out: i for i, each in enumerate(parts.values()) for op in each}
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(len(parts)))
+        graph.add_edges_from((of[v], of[op.out]) for op in ops for v in op.ins if v in of)
+        graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+        if not nx.is_directed_acyclic_graph(graph):
+            raise FormatError(f"segment {segment} has parts of calls that need one another")
+        each = list(parts.values())
+        names = self._names(segment, [kinds[of[0].out] for of in each])
+        self.order[segment] = [names[i] for i in nx.lexicographical_topological_sort(graph)]
+        for name, made_of in zip(names, each, strict=True):
+            self.of[name] = made_of
+            call = kinds[made_of[0].out][1]
             if call is not None:
                 self.ahead[name] = call[1]
+
+    def _names(self, segment: str, kinds: Sequence[tuple[bool, tuple[int, bool] | None]]) -> list[str]:
+        """The first part of no call has the segment's name; if that is cut by phases only, then `late`."""
+        first = min(range(len(kinds)), key=lambda i: (kinds[i][1] is not None, kinds[i][0], i))
+        plain = len(kinds) == 2 and all(call is None for _, call in kinds)
+        return [
+            segment if i == first else f"{segment}_late" if plain else f"{segment}_{i}"
+            for i in range(len(kinds))
+        ]
 
 
 def _cone(producer: Mapping[str, Op], call: Call) -> list[str]:

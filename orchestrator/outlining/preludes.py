@@ -32,24 +32,19 @@ def sequels(plan: Plan, regions: Regions, alike: Alike, after: int) -> Iterator[
     ranks."""
     owned = {o: _following(plan, of, None if o == "s" else after) for o, of in regions.items()}
     for k in range(len(regions["s"])):
-        yield from _made(regions, alike, {o: _of(k, of) for o, of in owned.items()})
+        yield from _made(f"sequel {k}", regions, alike, {o: _of(k, of) for o, of in owned.items()})
 
 
 def preludes(
     plan: Plan, regions: Regions, alike: Alike, phases: Sequence[int]
 ) -> Iterator[dict[str, Region]]:
-    """The preludes of regions in every program, those of each phase apart; the specification's is of the last
-    of the ``phases``."""
-    owned = {
-        (o, phase): _leading(plan, of, None if o == "s" else phase)
-        for o, of in regions.items()
-        for phase in phases
-    }
-    for k in range(len(regions["s"])):
-        for phase in phases:
-            members = {o: _of(k, owned[o, phase]) for o in regions if o != "s"}
-            first = _of(k, owned["s", phase]) if phase == phases[-1] else {}
-            yield from _made(regions, alike, {"s": first or _nothing(plan, regions, members), **members})
+    """What leads to the repetitions of one label, in every program, that of each phase apart; in the
+    specification that of the last of the ``phases``."""
+    for phase in phases:
+        members = {o: _leading(plan, of, phase) for o, of in regions.items() if o != "s"}
+        first = _leading(plan, regions["s"], None) if phase == phases[-1] else {}
+        spec = first or _nothing(plan, regions, members)
+        yield from _made(f"prelude {phase}", regions, alike, {"s": spec, **members})
 
 
 def _of(number: int, owned: Mapping[Owner, Sequence[str]]) -> dict[int, Sequence[str]]:
@@ -81,18 +76,17 @@ def _following(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict
     return found
 
 
-def _leading(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[Owner, list[str]]:
-    """The core ops that repetitions of one label alone read, in order; the first of them has them."""
+def _leading(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[int, list[str]]:
+    """The core ops that repetitions of one label alone read, in order."""
     flow, owner = regions[0].flow, _owners(regions)
-    found: dict[Owner, list[str]] = {}
+    label = {value: n for value, (_, n) in owner.items()}
+    found: dict[int, list[str]] = {}
     for op in reversed(flow.core):
-        of = {owner.get(user) for user in flow.users.get(op.out, ())}
-        read = {o for o in of if o is not None}
-        if None in of or len({label for _, label in read}) != 1 or _joins(plan, op):
-            continue
-        if _free(flow, op, owner, phase):
-            owner[op.out] = min(read)
-            found.setdefault(min(read), []).insert(0, op.out)
+        read = {label.get(user) for user in flow.users.get(op.out, ())}
+        only = read.pop() if len(read) == 1 else None
+        if only is not None and not _joins(plan, op) and _free(flow, op, owner, phase):
+            label[op.out] = only
+            found.setdefault(only, []).insert(0, op.out)
     return found
 
 
@@ -109,7 +103,10 @@ def _joins(plan: Plan, op: Op) -> bool:
 
 
 def _made(
-    regions: Regions, alike: Alike, members: Mapping[str, Mapping[int, Sequence[str]] | Region]
+    name: str,
+    regions: Regions,
+    alike: Alike,
+    members: Mapping[str, Mapping[int, Sequence[str]] | Region],
 ) -> Iterator[dict[str, Region]]:
     """The calls of these core ops in every program, if all have some, of enough ops on ranks."""
     made: dict[str, Region] = {}
@@ -121,7 +118,7 @@ def _made(
         found = [i for o in owners for i in made[o].instances.values()]
         if not found or (owners != ("s",) and len(found[0].ops) < LEAST_OPS):
             return
-    yield made
+    yield {owner: Region(of.flow, of.instances, name) for owner, of in made.items()}
 
 
 def _calls(
@@ -141,7 +138,7 @@ def _calls(
 
 
 def _nothing(plan: Plan, regions: Regions, members: Mapping[str, Mapping[int, Sequence[str]]]) -> Region:
-    """Calls of the specification that do nothing, with what it calls the inputs that the ranks' calls read."""
+    """Calls of the specification that do nothing, of the inputs that the calls of ranks read."""
     flow = regions["s"][0].flow
     names: dict[str, str] = {}
     for relation in plan.inputs:

@@ -101,10 +101,12 @@ class Instance:
 
 @dataclass
 class Region:
-    """The parts of one program that become calls of one function, by label."""
+    """The parts of one program that become calls of one function, by label. What stands around repetitions
+    has a ``name``."""
 
     flow: Flow
     instances: dict[int, Instance]
+    name: str = ""
 
     def shown(self) -> set[int]:
         """Places of the ops that somebody outside the instance reads, in some instance."""

@@ -8,7 +8,7 @@ of them, and what it receives is made in another way than what it hands on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from certificates.plan.affine import Affine
@@ -63,9 +63,16 @@ def roles(plan: Plan, axis: str) -> list[Role]:
 
 
 def sliced(
-    plan: Plan, programs: Mapping[str, Program], found: Sequence[Role], axis: str
+    plan: Plan,
+    programs: Mapping[str, Program],
+    found: Sequence[Role],
+    axis: str,
+    without: Container[str] | None = None,
 ) -> dict[str, list[Region]]:
-    """What repeats in the specification (``s``) and in all roles, each layer in one slice; or nothing."""
+    """What repeats in the specification (``s``) and in all roles, each layer in one slice; or nothing.
+
+    So is what stands around it, but for that of these names; ``None`` is without any.
+    """
     regions = {"s": layers(Flow(programs["s"]), False)}
     for role in found:
         flows = {c: Flow(programs[c], phases(plan, c, programs[c])) for c in role.classes}
@@ -76,19 +83,23 @@ def sliced(
         for c, flow in flows.items():
             regions[c] = _repeated(flow, whole[0])
     alike = [("s",), *(role.classes for role in found)]
-    for around in (
-        lambda: sequels(plan, regions, alike, AFTER),
-        lambda: preludes(plan, regions, alike, (BEFORE, AFTER)),
-    ):
-        for made in list(around()):
-            for owner, region in made.items():
-                regions[owner].append(region)
+    if without is not None and regions["s"]:
+        _extend(regions, sequels(plan, regions, alike, AFTER), without)
+        _extend(regions, preludes(plan, regions, alike, (BEFORE, AFTER)), without)
     for k, region in enumerate(regions["s"]):
         held = {n for n in region.instances if _in_one_slice(plan, regions, found, axis, k, n)}
         for of in regions.values():
             of[k].instances = {n: i for n, i in of[k].instances.items() if n in held}
     kept = [k for k, region in enumerate(regions["s"]) if region.instances]
     return {owner: [of[k] for k in kept] for owner, of in regions.items()} if kept else {}
+
+
+def _extend(
+    regions: Mapping[str, list[Region]], around: Iterable[Mapping[str, Region]], without: Container[str]
+) -> None:
+    for made in list(around):
+        for owner, region in made.items() if made["s"].name not in without else ():
+            regions[owner].append(region)
 
 
 def _in_one_slice(

@@ -79,7 +79,7 @@ class _Day:
         segments = self.schedule.segments.get(self.name, {})
         self._parting = Parting(self.name, self.flat, self.near, self._calls, segments, self._phase)
         self._of, self._at = self._parting.of, self._parting.at
-        self._marked |= {part for s in self._marked for part in self._parting.more.get(str(s), ())}
+        self._marked |= {part for s in self._marked for part in self._parting.order.get(str(s), ())}
         self._lanes = {
             lane.name: list(self._moved(lane))
             for lane in self.schedule.lanes
@@ -94,7 +94,7 @@ class _Day:
 
     def once(self) -> Iterator[str | int]:
         """Segments and meetings that happen once."""
-        more = sorted(part for parts in self._parting.more.values() for part in parts)
+        more = sorted(part for parts in self._parting.order.values() for part in parts)
         parts = [*self.schedule.once.get(self.name, ()), *more]
         told = (self._group.get(part, part) for part in parts if part in self._marked)
         yield from (p for p in dict.fromkeys(told) if isinstance(p, int) or p in self.segments)
@@ -179,9 +179,10 @@ class _Day:
 
     def _events(self, lane: Lane) -> Iterator[tuple[int, Event]]:
         for number, event in enumerate(lane.events):
-            yield number, event
             if isinstance(event, Run):
-                yield from ((number, Run(s, event.run)) for s in self._parting.more.get(event.segment, ()))
+                yield from ((number, Run(s, event.run)) for s in self._parting.order[event.segment])
+            else:
+                yield number, event
 
     def _reads(self, segment: str) -> list[str]:
         """Values from outside that a segment reads, and those from which its call computes some anew."""

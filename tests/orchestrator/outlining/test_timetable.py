@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from certificates.authoring.scheduling import LaneBuilder, ScheduleBuilder, recv, send, with_schedule
+from certificates.authoring.scheduling import LaneBuilder, ScheduleBuilder, meet, recv, send, with_schedule
 from certificates.plan.calls import calls
 from certificates.plan.plan import Plan
-from certificates.plan.schedule import Batch
+from certificates.plan.program import Program
 from orchestrator.outlining import repeats
 from orchestrator.outlining.outline import outline
 from orchestrator.outlining.timetable import Apart, rescheduled
@@ -25,6 +25,10 @@ def short_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "LEAST_PERIOD", 2)
 
 
+def programs(plan: Plan) -> dict[str, Program]:
+    return {c.name: c.program for c in plan.classes}
+
+
 def forward(lane: LaneBuilder, stages: range, m: int) -> None:
     for s in stages:
         lane.run(f"f{s}", m)
@@ -37,8 +41,8 @@ def backward(lane: LaneBuilder, stages: range, m: int) -> None:
 
 
 def scheduled(torn: bool = False, amid: bool = False) -> tuple[Built, Plan]:
-    """All forwards, then all backwards. `torn`: the last rank sends its last message between the reduction of
-    its gradients and its step; `amid`: the first rank's layers take both microbatches in turn."""
+    """All forwards, then all backwards. `torn`: the last rank sends its last message while it reduces a
+    gradient; `amid`: the first rank's layers take both microbatches in turn."""
     b = built(PLACES)
     s = ScheduleBuilder(b.programs, once=once(b))
     first, last = (s.lane(f"rank{r}", {"pp": (r, r + 1)}) for r in range(2))
@@ -54,14 +58,22 @@ def scheduled(torn: bool = False, amid: bool = False) -> tuple[Built, Plan]:
         forward(last, range(3, 6), m)
     for m in range(2):
         backward(last, range(3, 6), m)
-        if not (torn and m):
+        if torn and m:
+            last.now("dp", meet(5001))
+            posted = last.post("dp", meet(2003))
+            last.now("pp", send(102, m))
+            last.wait(posted)
+        else:
             last.now("pp", send(102, m))
         first.now("pp", recv(102, m))
         backward(first, range(3), m)
     finish(b, first, 0)
-    finish(b, last, 1)
     if torn:
-        last.events.insert(-1, Batch("pp", (send(102, 1),)))
+        for seq in (2004, 2005):
+            last.now("dp", meet(seq))
+        last.run("update")
+    else:
+        finish(b, last, 1)
     return b, with_schedule(b.plan, s.build())
 
 
@@ -90,8 +102,8 @@ def test_what_stands_amid_a_call_is_told() -> None:
     outlined = replace(outline(plan), schedule=None)
     _, other = scheduled(torn=True)
     assert plan.classes == other.classes, "the same programs, in another order"
-    with pytest.raises(Apart, match=r"amid f1 \d of c1, or not at all microbatches alike"):
-        rescheduled(other, outlined)
+    with pytest.raises(Apart, match=r"amid f1 3 of c1, or not at all microbatches alike"):
+        rescheduled(other, outlined, programs(other))
 
 
 def test_collectives_of_calls_keep_the_order_in_which_they_were_seen() -> None:
@@ -99,14 +111,14 @@ def test_collectives_of_calls_keep_the_order_in_which_they_were_seen() -> None:
     would hang; bodies in one order would hide it."""
     _, plan = scheduled()
     made = outline(plan)
-    assert rescheduled(plan, replace(made, schedule=None)).schedule == made.schedule
+    assert rescheduled(plan, replace(made, schedule=None), programs(plan)).schedule == made.schedule
     (role,) = made.functions["f1"].classes
     body = made.functions["f1"].classes[role]
     twice = (*body.ops, *(replace(op, out="%90") for op in body.ops if op.name == "all_reduce"))
     crossed = replace(made.functions["f1"], classes={role: replace(body, ops=twice)})
     outlined = replace(made, schedule=None, functions={**made.functions, "f1": crossed})
     with pytest.raises(Apart, match="whose collectives have another order"):
-        rescheduled(plan, outlined)
+        rescheduled(plan, outlined, programs(plan))
 
 
 def test_calls_without_a_place_stay_flat_and_the_others_stand() -> None:
