@@ -1,7 +1,7 @@
 """A pipeline of two ranks with five layers each, whose weights are sharded over two replicas.
 
-Each rank gathers a layer's weights once, before all microbatches, and reduces the layer's gradients once behind
-them; the step is divided by one plus the square of the norm of all gradients.
+Each rank gathers a layer's weights once, before all microbatches, and reduces its gradients once behind
+them, with the square of the norm of each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def specification() -> SourcedProgram:
     for w, (before, h) in zip(reversed(ws), reversed(kept), strict=True):
         g, grad = _backward(b, g, before, h, w.T)
         grads.insert(0, grad)
-    clip = 1 / (1 + _squared(b, grads))
+    b.output("norms", b.concatenate([(grad * grad).sum(0, 1).reshape(1) for grad in grads], 0))
+    clip = 1 / (1 + lr * lr)
     clipped = [grad * b.broadcast(clip, grad.shape) for grad in grads]
     for i, (w, grad) in enumerate(zip(ws, clipped, strict=True)):
         b.output(f"params.{i}.w", _stepped(b, w, grad, lr))
@@ -61,12 +62,6 @@ def _backward(b: ProgramBuilder, g: Value, x: Value, h: Value, wt: Value) -> tup
     return g + gh @ wt, b.dot(x, gh, contract=((0,), (0,)))
 
 
-def _squared(b: ProgramBuilder, grads: list[Value]) -> Value:
-    """The square of the norm of all: norms are stacked, as PyTorch's clipping does."""
-    dims = range(len(grads[0].shape))
-    return b.concatenate([(g * g).sum(*dims).reshape(1) for g in grads], 0).sum(0)
-
-
 def ranks(scale: Fraction = Fraction(1)) -> dict[str, SourcedProgram]:
     """The programs of both stages; gradients are multiplied by ``scale`` before they are reduced."""
     bs = [ProgramBuilder(MESH, box={"pp": (r, r + 1)}, time=TIME) for r in range(2)]
@@ -83,14 +78,14 @@ def ranks(scale: Fraction = Fraction(1)) -> dict[str, SourcedProgram]:
             whole.append((w, w.T))
     batch = bs[0].input("batch.x", f"f32[{ROWS * RUNS},{WIDTH}]")
     kept: list[tuple[Value, Value]] = []
+    with bs[0].segment("f0"):
+        x = bs[0].slice(batch, (bs[0].axis_index("mb").scale(ROWS), 0), (ROWS, WIDTH))
     for s in range(STAGES):
         b = bs[s // OWN]
         if s == OWN:
             bs[0].send(x, 1, pp=1)
             x = b.recv(x.type, 1, pp=0)
         with b.segment(f"f{s}"):
-            if s == 0:
-                x = b.slice(batch, (b.axis_index("mb").scale(ROWS), 0), (ROWS, WIDTH))
             h = x @ whole[s][0]
             kept.append((x, h))
             x = x + b.tanh(h) * h
@@ -112,10 +107,10 @@ def ranks(scale: Fraction = Fraction(1)) -> dict[str, SourcedProgram]:
     for r, b in enumerate(bs):
         own = range(OWN * r, OWN * r + OWN)
         with b.segment("norm"):
-            norm = _squared(b, [grads[s] for s in own])
-        total = b.all_reduce(b.all_reduce(norm, "dp", seq=4000 + r), "pp", seq=4002)
+            norms = b.concatenate([(grads[s] * grads[s]).sum(0).reshape(1) for s in own], 0)
+        b.output("norms", b.all_reduce(norms, "dp", seq=4000 + r))
         with b.segment("update"):
-            clip = 1 / (1 + total)
+            clip = 1 / (1 + lrs[r] * lrs[r])
             clipped = [
                 grads[s].reshape(WIDTH // REPLICAS, WIDTH) * b.broadcast(clip, shards[s].shape) for s in own
             ]
@@ -137,6 +132,8 @@ def sharded(scale: Fraction = Fraction(1)) -> Plan:
         )
         for s in range(STAGES)
     ]
+    stacked = tuple(Piece(f"c{r}", (OWN,), z[:1], (Affine.of(OWN * r, {"z0": 1}),)) for r in range(2))
+    norms = Relation("norms", "norms", stacked)
     data = Piece("c0", (rows, WIDTH), z, (Affine.of(0, {"dp": rows, "z0": 1}), z[1]))
     plan = build_plan(
         name="sharded-pipeline",
@@ -149,7 +146,7 @@ def sharded(scale: Fraction = Fraction(1)) -> Plan:
             Relation("batch.x", "batch.x", (data,)),
             Relation("hyper.lr", "hyper.lr", tuple(Piece(c, (), (), ()) for c in programs)),
         ],
-        outputs=[*weights, Relation("loss", "loss", (Piece("c1", (), (), ()),))],
+        outputs=[*weights, norms, Relation("loss", "loss", (Piece("c1", (), (), ()),))],
         given=["batch.x", "hyper.lr"],
     )
     return with_schedule(plan, _schedule(programs).build())
@@ -181,7 +178,6 @@ def _schedule(programs: Mapping[str, SourcedProgram]) -> ScheduleBuilder:
             lane.now("dp", meet(2000 + stage))
         lane.run("norm")
         lane.now("dp", meet(4000 + r))
-        lane.now("pp", meet(4002))
         lane.run("update")
     return s
 
@@ -199,4 +195,4 @@ def _once(r: int) -> list[str | int]:
     own = range(OWN * r, OWN * r + OWN)
     named: list[str | int] = [f"{kind}{s}" for kind in ("flat", "open", "reduce") for s in own]
     named += [kind + s for kind in (2000, 3000) for s in own]
-    return [*named, "norm", "update", 4000 + r, 4002, *([5001] if r else [])]
+    return [*named, "norm", "update", 4000 + r, *([5001] if r else [])]

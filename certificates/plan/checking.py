@@ -185,6 +185,7 @@ def _check_rendezvous(plan: Plan) -> None:
             problem = collective_mismatch(op, types[op.ins[0]], plan.groups[op.text("group")].size)
             if problem:
                 raise FormatError(f"class {cls.name}: {op.name} {op.out}: {problem}")
+    missing: dict[tuple[str, frozenset[str]], str | None] = {}
     for seq in sorted({s for _, s in seen}):
         ops = plan.rendezvous(seq)
         first_class, first = next(iter(ops.items()))
@@ -196,10 +197,19 @@ def _check_rendezvous(plan: Plan) -> None:
                 )
         if len(ops) == len(plan.classes):
             continue
-        for members in _members(plan, plan.groups[first.text("group")]):
-            if members & set(ops) and not members <= set(ops):
-                missing = sorted(members - set(ops))[0]
-                raise FormatError(f"rendezvous {seq} ({first.name}): class {missing} does not take part")
+        called = first.text("group"), frozenset(ops)
+        if called not in missing:  # many rendezvous are of one group and the same classes
+            missing[called] = _missing(plan, *called)
+        if missing[called] is not None:
+            raise FormatError(f"rendezvous {seq} ({first.name}): class {missing[called]} does not take part")
+
+
+def _missing(plan: Plan, group: str, classes: frozenset[str]) -> str | None:
+    """A class that is not among these, though it meets one of them in an instance of a group."""
+    for members in _members(plan, plan.groups[group]):
+        if members & classes and not members <= classes:
+            return min(members - classes)
+    return None
 
 
 def _members(plan: Plan, group: Group) -> Iterator[frozenset[str]]:

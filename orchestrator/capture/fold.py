@@ -113,12 +113,12 @@ def _moving(op: Op, steps: Sequence[int]) -> Mapping[str, Attr]:
 
 def _tell_one_another(foldings: Sequence[_Folding]) -> None:
     """What is received is of the microbatch of what was sent: a stage in the middle cuts no batch."""
-    while True:
-        for folding in foldings:
+    learnt = list(foldings)
+    while learnt:
+        for folding in learnt:
             folding.settle()
         sent = {seq: run for folding in foldings for seq, run in folding.sent().items()}
-        if not any([folding.receive(sent) for folding in foldings]):
-            return
+        learnt = [folding for folding in foldings if folding.receive(sent)]
 
 
 def _timed(attrs: Mapping[str, Attr]) -> Mapping[str, Attr]:
@@ -144,6 +144,7 @@ class _Folding:
     #: Value of a microbatch to its number among the corresponding ones, and back.
     _names: dict[str, int] = field(default_factory=dict)
     _members: list[dict[int, Op]] = field(default_factory=list)
+    _reached: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._made = {op.out: op for op in self.program.ops}
@@ -267,6 +268,7 @@ class _Folding:
             value = stack.pop()
             if self._home[value] is not None:
                 self._home[value] = None
+                self._reached.clear()
                 stack += self._made[value].ins
 
     def _by_home(self, leaves: Sequence[str]) -> list[list[str]]:
@@ -284,16 +286,20 @@ class _Folding:
             for i, values in enumerate(of[:-1])
         )
 
-    def _reach(self, values: Sequence[str], home: int) -> frozenset[int]:
-        """Numbers of all that values of one microbatch are made of in it."""
-        found: set[int] = set()
-        stack = list(values)
-        while stack:
-            value = stack.pop()
-            if self._home[value] == home and self._names[value] not in found:
-                found.add(self._names[value])
-                stack += self._made[value].ins
-        return frozenset(found)
+    def _reach(self, values: Sequence[str], home: int) -> int:
+        """Numbers of all that values of one microbatch are made of in it, as the bits of a number."""
+        if not self._reached:  # in one pass, as there are as many sums as gradients
+            for op in self.program.ops:
+                own = self._home[op.out]
+                if own is not None and op.out in self._names:
+                    found = 1 << self._names[op.out]
+                    for v in op.ins:
+                        found |= self._reached.get(v, 0) if self._home[v] == own else 0
+                    self._reached[op.out] = found
+        bits = 0
+        for value in values:
+            bits |= self._reached[value] if self._home[value] == home else 0
+        return bits
 
     def _opens(self, value: str) -> bool:
         op = self._made[value]
@@ -371,13 +377,14 @@ class _Folding:
 
     def _needed(self, joined: Mapping[str, list[list[str]]]) -> tuple[set[int], list[str]]:
         """Numbers of what the sums, and the rendezvous of microbatches, are made of; the same in each."""
-        sets: list[set[int]] = [set() for _ in range(self.count)]
+        reached = [0] * self.count
         for of in joined.values():
             for i in range(self.count):
-                sets[i] |= self._reach(of[i], i)
+                reached[i] |= self._reach(of[i], i)
         for i, members in enumerate(self._members):
             meetings = [op.out for op in members.values() if op.name in COLLECTIVES | MESSAGES]
-            sets[i] |= self._reach(meetings, i)
+            reached[i] |= self._reach(meetings, i)
+        sets = [{n for n, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"} for bits in reached]
         for i, found in enumerate(sets[1:], 1):
             for number in sorted(found ^ sets[0]):
                 holder = self._members[i if number in found else 0][number]
