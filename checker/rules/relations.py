@@ -17,6 +17,7 @@ from ..language.proof import Fact, Reduced, Ref, Tensor
 
 MAX_PIECES, MAX_POSITIONS, MAX_INTERVALS, MAX_WORK = 1 << 10, 1 << 20, 1 << 16, 1 << 24
 Intervals = list[tuple[int, int]]
+Sides = dict[str, list[Relation]]
 
 
 def relation_facts(plan: Plan, relation: Relation, side: str) -> list[Fact]:
@@ -132,10 +133,11 @@ def check_outputs(plan: Plan) -> list[str]:
     counts, notes = check_once(plan.outputs, 16), []
     entering, leaving = _by(plan.inputs, "plan"), _by(plan.outputs, "plan")
     by_spec = _by(plan.outputs, "spec")
+    sides = _by(plan.inputs, "spec"), by_spec
     for name in dict.fromkeys(relation.plan for relation in plan.outputs):
         for cls in plan.classes.values():
             value = cls.program.outputs.get(name)
-            if value is None and not _holds(plan, cls, name):
+            if value is None and not _holds(plan, cls, name, leaving[name], sides):
                 continue
             size, covered = cls.program.types[value].size if value else 0, counts.get((cls.name, name), 0)
             if covered == size > 0:
@@ -160,18 +162,19 @@ def check_outputs(plan: Plan) -> list[str]:
     return notes
 
 
-def _holds(plan: Plan, cls: RankClass, name: str) -> bool:
+def _holds(plan: Plan, cls: RankClass, name: str, of: list[Relation], sides: Iterable[Sides]) -> bool:
     """Must a class that lacks an output have it? A stage of a pipeline has its own outputs only. But what it
     holds of a state, under any name, it must leave behind as the others do: a stale copy is no state.
     """
-    specs = {r.spec for r in plan.outputs if r.plan == name}
-    held = {r.plan for r in plan.inputs if r.spec in specs and any(p.cls == cls.name for p in r.pieces)}
-    left = {r.plan for r in plan.outputs if r.spec in specs and any(p.cls == cls.name for p in r.pieces)}
+    held, left = (
+        {r.plan for o in of for r in side.get(o.spec, ()) if any(p.cls == cls.name for p in r.pieces)}
+        for side in sides
+    )
     return plan.version < 2 or name in cls.program.inputs or not held <= left
 
 
-def _by(relations: Sequence[Relation], side: str) -> dict[str, list[Relation]]:
-    found: dict[str, list[Relation]] = {}
+def _by(relations: Sequence[Relation], side: str) -> Sides:
+    found: Sides = {}
     for relation in relations:
         found.setdefault(getattr(relation, side), []).append(relation)
     return found
