@@ -6,9 +6,11 @@ such an element. All of it is a guess.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,6 +28,8 @@ from .recipes import Instance, Pair, Use
 from .solving_facts import as_there, solve
 
 Forms = tuple[Affine, ...]
+#: Places of what is read in a tensor that has it several times, in one op of the specification.
+MAX_PLACES = 8
 #: Before a variable that operands determine in part.
 _PARTLY = "?"
 
@@ -210,24 +214,20 @@ class Candidates:
         numbers = {i for i, o in enumerate(operands) if self.model.literal(o.reading.target) is not None}
         like_plan = {name.rpartition(".")[2]: form for name, form in cell.at.items()}
         read = [(i, p) for i, p in enumerate(parts) if i not in numbers]
-        placed = self._placed(read, {}, cell.ranges, like_plan)
-        if placed is None:
-            return None
-        known, factors = placed
-        guessed = self._guessed(spec, op, pattern, known, like or cell.at)
-        if guessed is None or not _inside(self.model.ops[spec].type.shape, pattern, known, cell.ranges):
-            return None
-        for i in sorted(numbers):
-            v, names, operand = parts[i]
-            try:
-                factors[i] = _of_numbers(
-                    self.model, operand, self.k.read(v, [known[n] for n in names], cell.ranges)
-                )
-            except Unrelated:
-                return None
         zero = _vanishes(self.model, op, operands)
-        coef = combine(op.name, [factors[i] for i in range(len(parts))]) or (Fraction(1) if zero else None)
-        if coef is None:
+        for known, factors in itertools.islice(self._placed(read, {}, cell.ranges, like_plan), MAX_PLACES):
+            guessed = self._guessed(spec, op, pattern, known, like or cell.at)
+            if guessed is None or not _inside(self.model.ops[spec].type.shape, pattern, known, cell.ranges):
+                continue
+            with suppress(Unrelated):
+                for i in sorted(numbers):
+                    v, names, operand = parts[i]
+                    there = self.k.read(v, [known[n] for n in names], cell.ranges)
+                    factors[i] = _of_numbers(self.model, operand, there)
+                coef = combine(op.name, [factors[i] for i in range(len(parts))])
+                if coef or zero:
+                    break
+        else:
             return None
         instances: list[Instance] = []
         uses: list[Use] = []
@@ -252,7 +252,7 @@ class Candidates:
         uses.append(Use(spec, out))
         summed = tuple(known[n] for n, _ in pattern.summed)
         return Candidate(
-            *(spec, out, summed, coef, tuple(instances), tuple(uses)),
+            *(spec, out, summed, coef or Fraction(1), tuple(instances), tuple(uses)),
             pairs=tuple(pairs), reads=tuple(reads), guessed=guessed, zero=zero,
         )  # fmt: skip
 
@@ -307,20 +307,18 @@ class Candidates:
         known: Mapping[str, Affine],
         ranges: Mapping[str, Range],
         like: Mapping[str, Affine],
-    ) -> tuple[dict[str, Affine], dict[int, Fraction | None]] | None:
+    ) -> Iterator[tuple[dict[str, Affine], dict[int, Fraction | None]]]:
         """Variables under which all operands are what the specification reads, and their factors.
 
         Where a tensor holds an element twice, the others say which of both is read.
         """
         if not parts:
-            return dict(known), {}
+            yield dict(known), {}
+            return
         (i, (v, names, operand)), *rest = parts
         for coef, more in self.solutions(v, names, operand.reading, known, ranges, like):
-            found = self._placed(rest, more, ranges, like)
-            if found is not None:
-                found[1][i] = operand.coef / coef
-                return found
-        return None
+            for found, factors in self._placed(rest, more, ranges, like):
+                yield found, factors | {i: operand.coef / coef}
 
     def solutions(
         self,
