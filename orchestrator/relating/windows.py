@@ -100,7 +100,7 @@ class Windows:
     def _first(self, ref: str, place: Place) -> tuple[Reading, dict[str, Affine]]:
         """What a look-up reads on its largest box without literals, and the box's symbols by the index's.
 
-        At the edges of an image, where its neighbours' rows or zeros are, a box may say of no symbol what it is.
+        At an edge, where a neighbour's rows or zeros are, a box may not say what each symbol is.
         """
         table, whole = self.model.operands(ref)[0], self.k.full_index(ref)
         found = explore(whole, lambda cell: self.k.read(table, place(cell), cell.ranges))

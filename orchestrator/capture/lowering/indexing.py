@@ -140,8 +140,7 @@ def _hot_at(c: Context, x: Value) -> Value | None:
             continue
         source, dims = c.b.operand(index), spread.attr("dims")
         assert isinstance(dims, tuple)
-        wide = {d: n for d, n in zip(dims, source.shape, strict=True)}
-        if wide.get(axis, 1) == 1 and source.type.size == count:
+        if dict(zip(dims, source.shape, strict=True)).get(axis, 1) == 1 and source.type.size == count:
             return c.b.reshape(source, (count,))
     return None
 
@@ -149,11 +148,14 @@ def _hot_at(c: Context, x: Value) -> Value | None:
 def _given(c: Context, index: Value) -> bool:
     """Integers that are an input's, moved, and less the first row of a rank."""
     while (draft := c.b.draft(index)) is not None:
-        if draft.name in ("add", "subtract") and c.b.made_by(c.b.operand(index, 1), "constant") is None:
+        operands = [c.b.operand(index, i) for i in range(len(draft.ins))]
+        if draft.name in ("add", "subtract"):
+            operands = [v for v in operands if c.b.made_by(v, "constant") is None]
+        elif draft.name not in ("reshape", "transpose", "slice", "convert", "broadcast_in_dim"):
             return False
-        if draft.name not in ("add", "subtract", "reshape", "transpose", "slice", "convert", "broadcast_in_dim"):
+        if len(operands) != 1:
             return False
-        index = c.b.operand(index)
+        (index,) = operands
     return index.type.sort == "Int"
 
 
