@@ -334,9 +334,14 @@ class Candidates:
 
         An element that is there many times, as a sum of two positions is, is read first where ``like`` says.
         """
-        if ref not in self.k.by_lhs and self.k.is_atom(ref) and ref != reading.target:
+        if ref == reading.target and not self.k.repeats(ref):
+            trial = dict(known)
+            if self._assign(trial, zip(names, reading.at, strict=True), ranges):
+                yield Fraction(1), trial
             return
-        for number in self.k.facts_for(ref) if ref != reading.target or self.k.repeats(ref) else ():
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            return
+        for number in self.k.facts_for(ref):
             fact = self.k.facts[number]
             if fact.rhs != reading.target:
                 continue
@@ -358,10 +363,6 @@ class Candidates:
             trial = dict(known)
             if self._assign(trial, pairs, ranges):
                 yield fact.coef, trial
-        if ref == reading.target:  # also where it repeats what another tensor has
-            trial = dict(known)
-            if self._assign(trial, zip(names, reading.at, strict=True), ranges):
-                yield Fraction(1), trial
 
     def _assign(
         self, known: dict[str, Affine], pairs: Iterable[tuple[str, Affine]], ranges: Mapping[str, Range]
