@@ -54,6 +54,7 @@ class Matcher:
             if fold(ref) or self.candidates.access(ref) is None:
                 continue
             self.relate(ref)
+            self.k.forget_parts([ref])  # it stands for itself
             if ref not in self.k.by_lhs:
                 self.unbound.repeats(ref)
             elif not self.k.repeats(ref):
