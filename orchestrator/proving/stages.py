@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from certificates.plan.affine import Affine
 from certificates.plan.ops import ELEMENTWISE
 from certificates.proof.facts import Fact, Ref
 from certificates.proof.stages import AlgebraStage, Case, LayoutStage, Stage
@@ -13,15 +15,20 @@ from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import without_comments
 
-from ..cells import Cut, Digits, Unfollowable
+from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from ..errors import Unproved
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from ..relating.recipes import AlgebraRecipe, by_rank, direct
+from ..relating.solving_facts import make_fact
 from ..solving.premises import CoreFinder
 from ..staging.algebra import AlgebraBuilder
 from ..staging.layout import LayoutBuilder
 from .dependencies import trim
+
+#: Digits of positions that a stage of movement has symbols for: with more it is proved part by part, as what
+#: solvers take grows with each, and with each part that a digit may lie in.
+MAX_FRESH = 12
 
 
 class Stages:
@@ -69,11 +76,41 @@ class Stages:
         """The stage with the premises that it needs; ``None`` if all that were found do not suffice."""
         builder = LayoutBuilder(self.knowledge, number, recipe)
         stage = builder.build(title(self.model, self.knowledge.facts[number]))
+        if len(stage.symbols) > MAX_FRESH and recipe == LayoutRecipe():
+            parts = self._parts(self.knowledge.facts[number])
+            found = self._layout(number, LayoutRecipe(parts=parts)) if len(parts) > 1 else None
+            if found is not None:
+                return found
         text = LayoutText(self.model, self.knowledge.facts, stage).text("unknown")
         core = self.cores.core(without_comments(text))
         if core is None:
             return None
         return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
+
+    def _parts(self, fact: Fact) -> tuple[int, ...]:
+        """Facts about the parts of what is moved on each of which it comes from one place."""
+
+        def here(forms: Sequence[Affine], cell: Cell) -> list[Affine]:
+            return [f.substitute(cell.at) for f in forms]
+
+        def follow(cell: Cell) -> None:
+            for ref, index in ((fact.lhs, fact.lhs_index), (fact.rhs, fact.rhs_index)):
+                at = here(index, cell)
+                while isinstance(ref, str) and self.knowledge.moves(ref):
+                    _, ref, at = self.knowledge.source(ref, at, cell.ranges)
+
+        try:
+            found = explore(Cell.whole(fact.ranges), follow)
+        except (Unfollowable, NoDefinition):
+            return ()
+        pieces = (
+            make_fact(
+                self.model, cell, fact.lhs, here(fact.lhs_index, cell), fact.rhs, here(fact.rhs_index, cell),
+                fact.coef,
+            )
+            for cell, _ in found
+        )  # fmt: skip
+        return tuple(self.knowledge.add(p, LayoutRecipe(), relates=False) for p in dict.fromkeys(pieces))
 
     def _algebra(self, stage: AlgebraStage) -> AlgebraStage:
         text = AlgebraText(self.model, self.knowledge.facts, stage)

@@ -1,12 +1,14 @@
-"""How arithmetic ops read their operands: index variables per dimension.
+"""How arithmetic ops read their operands: index variables per dimension, and factors of these in a result.
 
 An op's result dimension ``d`` has the variable ``o{d}``; a summed (or otherwise reduced) dimension ``k{i}``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
@@ -53,3 +55,37 @@ def access(op: Op, shapes: Sequence[tuple[int, ...]]) -> Access | None:
                 position += 1
         operands.append(tuple(names))
     return Access(out, tuple(operands), tuple((f"k{i}", shapes[0][d]) for i, d in enumerate(lc)))
+
+
+def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
+    """Factor of a result whose operands are ``factor`` times the specification's (``None``: zero or
+    fixed).
+    """
+    given = [f for f in factors if f is not None]
+    equal = given[0] if given and all(f == given[0] for f in given) else None
+    match name:
+        case "add" | "subtract":
+            return equal
+        case "multiply" | "dot_general":
+            return math.prod(given, start=Fraction(1))
+        case "divide":
+            if len(given) != 2 or given[1] == 0:
+                return None
+            return given[0] / given[1]
+        case "maximum" | "minimum":
+            return equal if equal is not None and equal > 0 and len(given) == len(factors) else None
+        case "reduce":
+            return equal
+        case "select":
+            branches = [f for f in factors[1:] if f is not None]
+            if factors[0] not in (None, Fraction(1)) or any(f != branches[0] for f in branches):
+                return None
+            return branches[0] if branches else Fraction(1)
+        case _:
+            return Fraction(1) if all(f in (None, Fraction(1)) for f in factors) else None
+
+
+def same_attributes(a: Op, b: Op) -> bool:
+    """Attributes that change the meaning; dimension numbers are covered by the access patterns."""
+    keys = ("direction", "kind") if a.name in ("compare", "reduce") else ()
+    return all(a.attrs.get(k) == b.attrs.get(k) for k in keys) and a.type.sort == b.type.sort

@@ -6,9 +6,10 @@ such an element. All of it is a guess.
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,14 +19,16 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Unfollowable
-from .access import COMMUTATIVE, Access, access
+from ..cells import Cell, Cut, Unfollowable, divide
+from .access import COMMUTATIVE, Access, access, combine, same_attributes
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import Instance, Pair, Use
 from .solving_facts import as_there, solve
 
 Forms = tuple[Affine, ...]
+#: Places of what is read in a tensor that has it several times, in one op of the specification.
+MAX_PLACES = 8
 #: Before a variable that operands determine in part.
 _PARTLY = "?"
 
@@ -80,6 +83,8 @@ class Candidates:
         self._readers: dict[tuple[str, Ref], list[str]] = {}
         #: Variables of specification ops of which the result does not depend: it is read at 0 there.
         self.free: dict[str, frozenset[str]] = {}
+        #: A split of the box that would have let an operand be what a partner reads, where it was not.
+        self.split: Cut | None = None
 
     def access(self, ref: str) -> Access | None:
         """How the op of a tensor reads its operands; ``None`` unless it is arithmetic."""
@@ -210,24 +215,20 @@ class Candidates:
         numbers = {i for i, o in enumerate(operands) if self.model.literal(o.reading.target) is not None}
         like_plan = {name.rpartition(".")[2]: form for name, form in cell.at.items()}
         read = [(i, p) for i, p in enumerate(parts) if i not in numbers]
-        placed = self._placed(read, {}, cell.ranges, like_plan)
-        if placed is None:
-            return None
-        known, factors = placed
-        guessed = self._guessed(spec, op, pattern, known, like or cell.at)
-        if guessed is None or not _inside(self.model.ops[spec].type.shape, pattern, known, cell.ranges):
-            return None
-        for i in sorted(numbers):
-            v, names, operand = parts[i]
-            try:
-                factors[i] = _of_numbers(
-                    self.model, operand, self.k.read(v, [known[n] for n in names], cell.ranges)
-                )
-            except Unrelated:
-                return None
         zero = _vanishes(self.model, op, operands)
-        coef = combine(op.name, [factors[i] for i in range(len(parts))]) or (Fraction(1) if zero else None)
-        if coef is None:
+        for known, factors in itertools.islice(self._placed(read, {}, cell.ranges, like_plan), MAX_PLACES):
+            guessed = self._guessed(spec, op, pattern, known, like or cell.at)
+            if guessed is None or not _inside(self.model.ops[spec].type.shape, pattern, known, cell.ranges):
+                continue
+            with suppress(Unrelated):
+                for i in sorted(numbers):
+                    v, names, operand = parts[i]
+                    there = self.k.read(v, [known[n] for n in names], cell.ranges)
+                    factors[i] = _of_numbers(self.model, operand, there)
+                coef = combine(op.name, [factors[i] for i in range(len(parts))])
+                if coef or zero:
+                    break
+        else:
             return None
         instances: list[Instance] = []
         uses: list[Use] = []
@@ -252,7 +253,7 @@ class Candidates:
         uses.append(Use(spec, out))
         summed = tuple(known[n] for n, _ in pattern.summed)
         return Candidate(
-            *(spec, out, summed, coef, tuple(instances), tuple(uses)),
+            *(spec, out, summed, coef or Fraction(1), tuple(instances), tuple(uses)),
             pairs=tuple(pairs), reads=tuple(reads), guessed=guessed, zero=zero,
         )  # fmt: skip
 
@@ -307,20 +308,18 @@ class Candidates:
         known: Mapping[str, Affine],
         ranges: Mapping[str, Range],
         like: Mapping[str, Affine],
-    ) -> tuple[dict[str, Affine], dict[int, Fraction | None]] | None:
+    ) -> Iterator[tuple[dict[str, Affine], dict[int, Fraction | None]]]:
         """Variables under which all operands are what the specification reads, and their factors.
 
         Where a tensor holds an element twice, the others say which of both is read.
         """
         if not parts:
-            return dict(known), {}
+            yield dict(known), {}
+            return
         (i, (v, names, operand)), *rest = parts
         for coef, more in self.solutions(v, names, operand.reading, known, ranges, like):
-            found = self._placed(rest, more, ranges, like)
-            if found is not None:
-                found[1][i] = operand.coef / coef
-                return found
-        return None
+            for found, factors in self._placed(rest, more, ranges, like):
+                yield found, factors | {i: operand.coef / coef}
 
     def solutions(
         self,
@@ -337,7 +336,7 @@ class Candidates:
         """
         if ref == reading.target and not self.k.repeats(ref):
             trial = dict(known)
-            if _assign(trial, zip(names, reading.at, strict=True)):
+            if self._assign(trial, zip(names, reading.at, strict=True), ranges):
                 yield Fraction(1), trial
             return
         if ref not in self.k.by_lhs and self.k.is_atom(ref):
@@ -362,8 +361,17 @@ class Candidates:
                     loose = _copies(form, fact.ranges, fixed, like[name], ranges, there)
                     pairs += [(_PARTLY + name, form.substitute(values | loose))] if loose else []
             trial = dict(known)
-            if _assign(trial, pairs):
+            if self._assign(trial, pairs, ranges):
                 yield fact.coef, trial
+
+    def _assign(
+        self, known: dict[str, Affine], pairs: Iterable[tuple[str, Affine]], ranges: Mapping[str, Range]
+    ) -> bool:
+        for name, form in pairs:
+            if known.setdefault(name, form) != form:
+                self.split = self.split or _first_met(known[name], form, ranges)
+                return False
+        return True
 
 
 def _copies(
@@ -411,39 +419,16 @@ def _of_numbers(model: Model, operand: Operand, there: Reading) -> Fraction | No
     return None
 
 
-def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
-    """Factor of a result whose operands are ``factor`` times the specification's (``None``: zero or
-    fixed).
-    """
-    given = [f for f in factors if f is not None]
-    equal = given[0] if given and all(f == given[0] for f in given) else None
-    match name:
-        case "add" | "subtract":
-            return equal
-        case "multiply" | "dot_general":
-            return math.prod(given, start=Fraction(1))
-        case "divide":
-            if len(given) != 2 or given[1] == 0:
-                return None
-            return given[0] / given[1]
-        case "maximum" | "minimum":
-            return equal if equal is not None and equal > 0 and len(given) == len(factors) else None
-        case "reduce":
-            return equal
-        case "select":
-            branches = [f for f in factors[1:] if f is not None]
-            if factors[0] not in (None, Fraction(1)) or any(f != branches[0] for f in branches):
-                return None
-            return branches[0] if branches else Fraction(1)
-        case _:
-            return Fraction(1) if all(f in (None, Fraction(1)) for f in factors) else None
-
-
-def _assign(known: dict[str, Affine], pairs: Iterable[tuple[str, Affine]]) -> bool:
-    return all(known.setdefault(name, form) == form for name, form in pairs)
-
-
-def same_attributes(a: Op, b: Op) -> bool:
-    """Attributes that change the meaning; dimension numbers are covered by the access patterns."""
-    keys = ("direction", "kind") if a.name in ("compare", "reduce") else ()
-    return all(a.attrs.get(k) == b.attrs.get(k) for k in keys) and a.type.sort == b.type.sort
+def _first_met(known: Affine, form: Affine, ranges: Mapping[str, Range]) -> Cut | None:
+    """Where a coordinate is a number on one side, and takes that value among others on the other side."""
+    symbols = [*known.symbols, *form.symbols]
+    if len(symbols) != 1 or not (known.is_const or form.is_const):
+        return None
+    try:
+        divide(known - form, 0, ranges)
+        divide(known - form, 1, ranges)
+    except Cut as cut:
+        return cut
+    except Unfollowable:
+        pass
+    return None

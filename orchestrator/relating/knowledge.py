@@ -74,17 +74,17 @@ class Knowledge(Readings):
     def forget_failures(self) -> None:
         """What had no relation may have one now, and what was moved and known in part may be known whole."""
         self._movement = {ref: found for ref, found in self._movement.items() if found}
-        self._forget_parts(self._in_part & self.by_lhs.keys())
+        self.forget_parts(self._in_part & self.by_lhs.keys())
         self._in_part.clear()
 
     def forget_movement(self) -> None:
         """What moved tensors are is found anew where it is known in part only."""
         self._movement = {}
-        self._forget_parts(r for r in self.by_lhs if isinstance(r, str) and self.moves(r))
+        self.forget_parts(r for r in self.by_lhs if isinstance(r, str) and self.moves(r))
 
-    def _forget_parts(self, moved: Iterable[Ref]) -> None:
-        """Forget what is known of moved tensors, where it is not all that there is to know."""
-        for ref in [r for r in moved if r not in self.restated and not self.covers(r)]:
+    def forget_parts(self, refs: Iterable[Ref]) -> None:
+        """Forget what is known of tensors, where it is not all that there is to know."""
+        for ref in [r for r in refs if r in self.by_lhs and r not in self.restated and not self.covers(r)]:
             for number in self.by_lhs.pop(ref):
                 self.drop(number)
             self._movement.pop(ref, None)

@@ -31,6 +31,8 @@ from .solving_facts import make_fact
 from .unbound import Found, Unbound, scaled
 
 Forms = tuple[Affine, ...]
+#: The operands of an op on a box, and the ops of the specification that it may equal there.
+Matched = tuple[tuple[Operand, ...], tuple[Candidate, ...]]
 
 
 class Matcher:
@@ -52,6 +54,7 @@ class Matcher:
             if fold(ref) or self.candidates.access(ref) is None:
                 continue
             self.relate(ref)
+            self.k.forget_parts([ref])  # it stands for itself
             if ref not in self.k.by_lhs:
                 self.unbound.repeats(ref)
             elif not self.k.repeats(ref):
@@ -140,6 +143,7 @@ class Matcher:
                 replace(c, opened=c.opened | opened, uses=(*c.uses, *passed)) for c in candidates
             )
 
+        self.candidates.split = None
         try:
             found = explore(start, compute)
         except (Unrelated, Unfollowable, NoDefinition) as problem:
@@ -149,6 +153,8 @@ class Matcher:
             if missing is not None and self.siblings.relate(ref, missing, pattern, start, index):
                 return self.relate(ref)
             return self._reordered(ref, whole)
+        if self.candidates.split is not None and not all(candidates for _, (_, candidates) in found):
+            found = self._divided(start, compute) or found
         if len(found) > 1 and ref.startswith("s:"):
             found = self.unbound.completed(ref, found)
         if len(found) > 1 and not through and not ref.startswith("s:"):
@@ -157,6 +163,21 @@ class Matcher:
         if splits and self._whole(ref, pattern, found, start, index):
             return True
         return self._grouped(ref, pattern, whole, found) or self._reordered(ref, whole)
+
+    def _divided(self, start: Cell, compute: Callable[[Cell], Matched]) -> list[Found] | None:
+        """All parts of a result, cut where an operand is what a partner reads in a part of them only."""
+
+        def divided(cell: Cell) -> Matched:
+            self.candidates.split = None
+            operands, candidates = compute(cell)
+            if candidates:
+                return operands, candidates
+            raise self.candidates.split or Unrelated(operands[0].uses[0].ref)
+
+        try:
+            return explore(start, divided)
+        except (Unrelated, Unfollowable, NoDefinition):
+            return None
 
     def _grouped(self, ref: str, pattern: Access, whole: Cell, found: Sequence[Found]) -> bool:
         """Relate all pieces of a result, each from all cells of its sum."""

@@ -15,6 +15,8 @@ from .ledger import LayoutRecipe, Ledger, Reading, Unrelated
 from .movement import step
 from .solving_facts import fold, make_fact, solve
 
+Forms = tuple[Affine, ...]
+
 
 @dataclass
 class Readings(Ledger, ABC):
@@ -34,7 +36,24 @@ class Readings(Ledger, ABC):
         there, here = (tuple(fold(f, ranges) for f in at) for at in (found.at, index))
         if (found.target, there) == (ref, here):  # of a tensor that repeats itself, what is repeated
             return Reading(Fraction(1), ref, here)
+        if found.target in self.by_lhs and found.target != ref:  # a fact about a whole that repeats others
+            beyond = self.read(found.target, there, ranges)
+            if (beyond.target, beyond.at) != (found.target, there):
+                return self._at(ref, here, ranges, replace(beyond, coef=found.coef * beyond.coef), found)
         return replace(found, at=there)
+
+    def _at(
+        self, ref: Ref, index: Forms, ranges: Mapping[str, Range], said: Reading, through: Reading
+    ) -> Reading:
+        """What is said of an element, by a fact of its own that one about more elements proves."""
+        assert through.fact is not None
+        one = make_fact(self.model, Cell(ranges, {}), ref, index, said.target, said.at, said.coef)
+        number = self.add(one, LayoutRecipe(parts=(through.fact,)), relates=False)
+        values = solve(one.lhs_index, one.ranges, index, ranges)
+        if values is None:
+            raise Unrelated(ref)
+        forms = tuple(values[s] for s, _, _ in one.symbols)
+        return Reading(said.coef, said.target, said.at, number, forms)
 
     def summed(self, ref: Reduced, index: Sequence[Affine], ranges: Mapping[str, Range]) -> Reading:
         """The relation of a sum that a stage opens: its fact then says what the right side is.
@@ -56,15 +75,7 @@ class Readings(Ledger, ABC):
                 lo, hi = ranges[symbol]
                 if hi - lo > 1:
                     raise Cut(symbol, lo + 1)
-        left = tuple(fold(f, ranges) for f in index)
-        one = make_fact(self.model, Cell(ranges, {}), ref, left, fact.rhs, reading.at, fact.coef)
-        number = self.add(one, LayoutRecipe(parts=(reading.fact,)), relates=False)
-        at = solve(one.lhs_index, one.ranges, left, ranges)
-        if at is None:
-            raise Unrelated(ref)
-        return Reading(
-            reading.coef, reading.target, reading.at, number, tuple(at[s] for s, _, _ in one.symbols)
-        )
+        return self._at(ref, tuple(fold(f, ranges) for f in index), ranges, reading, reading)
 
     def source(
         self, ref: str, index: Sequence[Affine], ranges: Mapping[str, Range], *, across: bool = True

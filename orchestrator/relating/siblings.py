@@ -9,8 +9,8 @@ from certificates.proof.facts import Fact, Ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
-from .access import COMMUTATIVE, Access
-from .candidates import Candidates, Operand, same_attributes
+from .access import COMMUTATIVE, Access, same_attributes
+from .candidates import Candidates, Operand
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import Unrelated

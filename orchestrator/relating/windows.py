@@ -7,6 +7,7 @@ same positions in tables that are related.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -97,10 +98,14 @@ class Windows:
         return mine.coef / theirs.coef, [known[d] for d in range(len(at))]
 
     def _first(self, ref: str, place: Place) -> tuple[Reading, dict[str, Affine]]:
-        """What a look-up reads on some box where it is no literal, and the box's symbols by the index's."""
+        """What a look-up reads on its largest box without literals, and the box's symbols by the index's.
+
+        At an edge, where a neighbour's rows or zeros are, a box may not say what each symbol is.
+        """
         table, whole = self.model.operands(ref)[0], self.k.full_index(ref)
         found = explore(whole, lambda cell: self.k.read(table, place(cell), cell.ranges))
-        cell, reading = next(((c, r) for c, r in found if self.model.literal(r.target) is None), found[0])
+        inner = [(c, r) for c, r in found if self.model.literal(r.target) is None] or found
+        cell, reading = max(inner, key=lambda box: math.prod(hi - lo for lo, hi in box[0].ranges.values()))
         symbols: dict[str, Affine] = {}
         for name, form in cell.at.items():
             if len(form.terms) == 1 and form.terms[0][1] == 1:

@@ -161,10 +161,32 @@ class Partners:
             seen.update(above)
             reached += above
 
+    def generated(self, plan: Sum) -> set[Ref]:
+        """Elements of products that are made of the others by sums and products, and what lies between.
+
+        Of a product of matrices and its factors, say: opened, both sides are made of the factors alone.
+        """
+        live = [t for t in plan if t.coef]
+        leaves = {leaf.ref for t in live for leaf in t.leaves()}
+        found: set[Ref] = set()
+        for ref in dict.fromkeys(f.ref for t in live for f in t.factors if isinstance(f, Leaf)):
+            others = frozenset(leaves - found - {ref})
+            if self.opens(ref, RING):
+                ends, between = self._cone(str(ref), others, {})
+                if ends <= others:
+                    found |= between
+        return found
+
     def _made_of(self, ref: str, plain: frozenset[Ref], known: dict[str, frozenset[Ref]]) -> frozenset[Ref]:
         """The ``plain`` elements that sums and products are made of, and whatever else they are made of."""
-        if ref in known:
-            return known[ref]
+        if ref not in known:
+            known[ref] = frozenset(self._cone(ref, plain, known)[0])
+        return known[ref]
+
+    def _cone(
+        self, ref: str, plain: frozenset[Ref], known: Mapping[str, frozenset[Ref]]
+    ) -> tuple[set[Ref], set[str]]:
+        """Where the sums and products below an op end, and the op with those on the way."""
         found: set[Ref] = set()
         work, seen = [ref], {ref}
         while work:
@@ -179,8 +201,7 @@ class Partners:
                     found.add(v)
                 else:
                     found.update(self.k.facts[i].rhs for i in self.k.facts_for(v))
-        known[ref] = frozenset(found)
-        return known[ref]
+        return found, seen
 
     def _own(self, spec: str, attempt: Attempt, stops: Stops) -> list[tuple[Cell, Sum]] | None:
         """A specification op over symbols of its own, on boxes; ``None`` if all read what is not wanted."""

@@ -183,19 +183,21 @@ class Spans:
     def _by_ring(self, ref: Ref, at: Forms, cell: Cell, attempt: Attempt) -> Span | None:
         """What the tensor is by adding and multiplying, or by the members of a maximum."""
         inside: set[Ref] = set()
-        for _ in range(MAX_LEVELS):
+        levels = MAX_LEVELS
+        while True:
             plan = attempt.expansion.opened(ref, at, cell.ranges, partial(_outside, frozenset(inside)))
             found = self._alone(plan, cell, attempt) or next(self.partners.find(plan, cell, attempt), None)
             if found is not None:
                 return found
-            ring = attempt.names()
-            more = {
-                leaf.ref for t in plan for leaf in t.leaves() if self.partners.opens(leaf.ref, ring)
-            } - inside
+            more = self.partners.generated(plan) - inside
             if not more:
-                break
+                levels -= 1
+                ring = attempt.names()
+                leaves = {leaf.ref for t in plan for leaf in t.leaves()}
+                more = {leaf for leaf in leaves if self.partners.opens(leaf, ring)} - inside
+            if not more or not levels:
+                return None
             inside |= more
-        return None
 
     def _by_field(self, ref: Ref, at: Forms, cell: Cell, attempt: Attempt) -> Span | None:
         """What the tensor is by laws of ``exp``, ``log`` and quotients, where nothing is summed."""

@@ -174,8 +174,8 @@ class LayoutBuilder:
             for values in self._solutions(fact, at):
                 used = True
                 self.premises.append(Hyp((number,), tuple(values[s] for s, _, _ in fact.symbols)))
-                right = tuple(f.substitute(values) for f in fact.rhs_index)
-                self.unfold(fact.rhs, right)
+                if number not in self.recipe.parts or fact.rhs != self.goal.rhs:
+                    self.unfold(fact.rhs, tuple(f.substitute(values) for f in fact.rhs_index))
         return used
 
     def _solutions(self, fact: Fact, at: Index) -> Iterator[dict[str, Affine]]:

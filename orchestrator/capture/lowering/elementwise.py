@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from ..builder import Value
@@ -24,9 +25,35 @@ def _arithmetic(name: str) -> Lower:
             truth = c.b.binary(_OF_BOOLEANS[name], c.value(x, "i1"), c.value(y, "i1"))
             return c.b.convert(truth, dtype)
         left, right = c.value(x, dtype), c.value(y, dtype)
+        inverse = _inverse_root(c, right) if name == "divide" else None
+        if inverse is not None:
+            return c.b.binary("multiply", left, inverse)
         return c.b.binary(name, left, right if alpha == 1 else c.b.scale(right, alpha))
 
     return lower
+
+
+def _inverse_root(c: Context, x: Value) -> Value | None:
+    """``1 / x`` of a square root, moved or times a number: ``rsqrt``, as the same is written elsewhere.
+
+    Roots of numbers stay what they are: laws speak of these.
+    """
+    draft = c.b.draft(x)
+    if draft is None:
+        return None
+    if draft.name == "sqrt":
+        return None if c.b.made_by(c.b.operand(x), "constant") else c.b.unary("rsqrt", c.b.operand(x))
+    if draft.name in ("broadcast_in_dim", "reshape", "transpose", "slice", "convert"):
+        inverse, attrs = _inverse_root(c, c.b.operand(x)), dict[str, Any](draft.attrs)
+        return None if inverse is None else c.b.emit(draft.name, (inverse,), x.type, **attrs)
+    if draft.name == "multiply":
+        for i in (0, 1):
+            number = c.b.made_by(c.b.operand(x, i), "constant")
+            value = str(number.attr("value")) if number is not None else "inf"
+            inverse = None if "inf" in value or value == "0" else _inverse_root(c, c.b.operand(x, 1 - i))
+            if inverse is not None:
+                return c.b.scale(inverse, 1 / Fraction(value))
+    return None
 
 
 for _aten, _ir in {
@@ -192,7 +219,7 @@ def _not(c: Context, x: Value) -> Value:
 @lowers("aten.reciprocal")
 def _reciprocal(c: Context, x: Value) -> Value:
     x = c.value(x, c.out[0].dtype)
-    return c.b.binary("divide", c.b.like(1, x), x)
+    return _inverse_root(c, x) or c.b.binary("divide", c.b.like(1, x), x)
 
 
 @lowers("aten.square")
@@ -211,7 +238,7 @@ def _pow(c: Context, x: Operand, y: Operand) -> Value:
     special: dict[float, Callable[[], Value]] = {
         0.5: lambda: c.b.unary("sqrt", x),
         -0.5: lambda: c.b.unary("rsqrt", x),
-        -1: lambda: c.b.binary("divide", c.b.like(1, x), x),
+        -1: lambda: _inverse_root(c, x) or c.b.binary("divide", c.b.like(1, x), x),
         0: lambda: c.b.like(1, x),
     }
     if y in special:

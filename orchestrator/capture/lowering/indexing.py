@@ -108,6 +108,57 @@ def looked_up(c: Context, x: Value, index: Value) -> Value:
     return c.b.dot(hot, x, batch=(rows, rows), contract=((axis + 1,), (axis,)))
 
 
+def looked_up_rows(c: Context, x: Value, table: Value) -> Value | None:
+    """The product of one-hot rows of given integers with a table: the rows of the table that they name.
+
+    A row without a 1 is zero in the product, as where ranks have parts of the table. ``None`` if the rows of
+    ``x`` are not of this kind: those of a choice (:mod:`.choosing`) are a mask.
+    """
+    index = None if table.type.sort != "Real" or _infinite(c, table) else _hot_at(c, x)
+    if index is None or not _given(c, index):
+        return None
+    zero, end = c.b.like(0, index), c.b.like(table.shape[0], index)
+    inside = c.b.binary("and", c.b.compare("GE", index, zero), c.b.compare("LT", index, end))
+    rows = c.b.gather(table, c.b.select(inside, index, zero), axis=0, batch_dims=0)
+    return c.b.select(c.b.insert(inside, 1, table.shape[1]), rows, c.b.like(0, rows))
+
+
+def _hot_at(c: Context, x: Value) -> Value | None:
+    """Where the rows of a matrix have their 1, if they are ``index == arange(n)``."""
+    count, width = x.shape
+    while c.b.made_by(x, "reshape") or c.b.made_by(x, "convert"):
+        x = c.b.operand(x)
+        if x.shape[-1:] != (width,):
+            return None
+    made = c.b.made_by(x, "compare")
+    if made is None or made.attr("direction") != "EQ":
+        return None
+    axis, sides = len(x.shape) - 1, [c.b.operand(x, i) for i in (0, 1)]
+    for index, numbers in (sides, sides[::-1]):
+        spread = c.b.made_by(index, "broadcast_in_dim")
+        if spread is None or counted_axis(c, numbers) != axis:
+            continue
+        source, dims = c.b.operand(index), spread.attr("dims")
+        assert isinstance(dims, tuple)
+        if dict(zip(dims, source.shape, strict=True)).get(axis, 1) == 1 and source.type.size == count:
+            return c.b.reshape(source, (count,))
+    return None
+
+
+def _given(c: Context, index: Value) -> bool:
+    """Integers that are an input's, moved, and less the first row of a rank."""
+    while (draft := c.b.draft(index)) is not None:
+        operands = [c.b.operand(index, i) for i in range(len(draft.ins))]
+        if draft.name in ("add", "subtract"):
+            operands = [v for v in operands if c.b.made_by(v, "constant") is None]
+        elif draft.name not in ("reshape", "transpose", "slice", "convert", "broadcast_in_dim"):
+            return False
+        if len(operands) != 1:
+            return False
+        (index,) = operands
+    return index.type.sort == "Int"
+
+
 def _infinite(c: Context, x: Value) -> bool:
     """Has the code put infinities in ``x``? Their product with 0 has no meaning."""
     draft = c.b.draft(x)

@@ -113,3 +113,34 @@ def test_booleans_and_integers(agrees, function) -> None:
 def test_what_has_no_meaning_over_unbounded_numbers_is_refused(lowered, function, reason: str) -> None:
     with pytest.raises(LoweringError, match=reason):
         lowered(function, p, n)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a / a.sqrt(),
+        lambda a: a / (a.sum(1, keepdim=True) + 1).sqrt(),
+        lambda a: a / a.sum(1).sqrt().view(3, 1).expand(3, 4),
+        lambda a: a / (2 * a.sqrt()),
+        lambda a: a.sqrt().reciprocal() + 3 / a.sqrt() + a.sqrt() ** -1,
+    ],
+)
+def test_a_quotient_by_a_root_is_the_product_with_rsqrt(agrees, lowered, function) -> None:
+    """A norm by ``x / sqrt(v)`` on one side and ``x * rsqrt(v)`` on the other is one: no law says so."""
+    agrees(function, positive)
+    made = [d.name for d in lowered(function, positive).drafts]
+    assert "rsqrt" in made and "divide" not in made
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a / (a.sqrt() + 1),
+        lambda a: a / torch.full((), 3.0, dtype=torch.float64).sqrt(),  # laws speak of roots of numbers
+        lambda a: a / (0 * a.sqrt()),
+        lambda a: a / (a.sqrt() * a),
+    ],
+)
+def test_other_quotients_stay(lowered, function) -> None:
+    made = [d.name for d in lowered(function, positive).drafts]
+    assert "divide" in made and "rsqrt" not in made

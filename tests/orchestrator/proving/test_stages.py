@@ -8,17 +8,22 @@ from fractions import Fraction
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.affine import Affine
+from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc
 from certificates.proof.facts import Fact, Reduced
-from certificates.proof.stages import AlgebraStage, LayoutStage
+from certificates.proof.stages import AlgebraStage, Hyp, LayoutStage
 from orchestrator.errors import Unproved
+from orchestrator.proving import stages
 from orchestrator.proving.engine import Engine
 from orchestrator.proving.stages import Stages, title
 from orchestrator.relating.recipes import AlgebraRecipe
 from orchestrator.solving.premises import AllPremises
 from smtlib_emit.model import Model
+
+from ..plans import CORES, pair, unproved
 
 
 class Nothing:
@@ -73,3 +78,51 @@ def test_a_title_says_what_and_where(mlp: Plan) -> None:
     total = replace(fact, lhs=Reduced("add", ("dp",), ("c0:batch.x",)))
     assert title(Model(located), total).endswith(": input")
     assert len(title(Model(located), replace(fact, rhs="s:" + "x" * 500))) == 200
+
+
+def exchanged(order: tuple[int, int]) -> Plan:
+    """Two tensors with columns on the ranks, each brought to rows by an all-to-all, side by side.
+
+    ``order`` of the pieces that a rank receives.
+    """
+
+    def spec(b: ProgramBuilder) -> None:
+        x, y = (b.tanh(b.input(n, "f32[12,8]")) for n in "xy")
+        b.output("z", b.exponential(b.concatenate([x, y], 1).T))
+
+    def plan(b: ProgramBuilder) -> None:
+        def rows(name: str) -> Value:
+            x = b.reshape(b.tanh(b.input(name, "f32[12,4]")), (2, 6, 4))
+            stacked = b.concatenate([b.slice(x, [i, 0, 0], [1, 6, 4]) for i in (0, 1)], 0)
+            came = b.all_to_all(b.reshape(stacked, (2, 24)), "tp", split_dim=0, concat_dim=1)
+            pieces = b.reshape(came, (2, 6, 4))
+            return b.concatenate([b.reshape(b.slice(pieces, [i, 0, 0], [1, 6, 4]), (6, 4)) for i in order], 1)
+
+        b.output("z", b.exponential(b.concatenate([rows("x"), rows("y")], 1).T))
+
+    columns = {"tp": Shard(1)}
+    return pair({"tp": 2}, spec, plan, {"x": columns, "y": columns}, {"z": columns})
+
+
+def test_long_movement_is_proved_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each part comes from one place, no digit of a position is guessed by a solver."""
+    plan = exchanged((0, 1))
+    assert unproved(plan) == []
+    monkeypatch.setattr(stages, "MAX_FRESH", 0)
+    engine = Engine(plan, CORES)
+    engine.relate()
+    for numbers in engine.claims():
+        for number in numbers:
+            engine.prove(number)
+    made = [s for s in engine.proved.built.values() if isinstance(s, LayoutStage)]
+    assert made and any(len(hyps(s)) > 1 for s in made)
+
+
+def test_parts_that_are_exchanged_have_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "MAX_FRESH", 0)
+    assert unproved(exchanged((1, 0)))
+
+
+def hyps(stage: LayoutStage) -> list[Hyp]:
+    """The facts that a stage rests on."""
+    return [p for p in stage.premises if isinstance(p, Hyp)]

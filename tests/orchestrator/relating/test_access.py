@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from certificates.authoring.build import ProgramBuilder
 from orchestrator.evaluating.interpreter import evaluate
-from orchestrator.relating.access import access
+from orchestrator.relating.access import access, combine, same_attributes
+
+HALF, NONE = Fraction(1, 2), None
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -54,3 +58,43 @@ def test_reductions_of_booleans_are_maxima_and_minima(kind: str, told: str) -> N
     b.output("y", b.reduce(x, (0,), kind))
     pattern = access(b.build().ops[0], [(4,)])
     assert pattern is not None and pattern.kind == told and pattern.summed == (("k0", 4),)
+
+
+@pytest.mark.parametrize(
+    ("op", "factors", "result"),
+    [
+        ("add", [2, 2], 2),
+        ("add", [2, 3], None),
+        ("add", [2, NONE], 2),  # the other one is zero
+        ("multiply", [2, 3], 6),
+        ("dot_general", [2, HALF], 1),
+        ("divide", [2, HALF], 4),
+        ("divide", [2, NONE], None),
+        ("maximum", [2, 2], 2),
+        ("maximum", [-2, -2], None),  # the largest of the negatives is the smallest
+        ("maximum", [2, NONE], None),
+        ("reduce", [3], 3),
+        ("select", [1, 2, 2], 2),
+        ("select", [2, 1, 1], None),  # a scaled truth value is none
+        ("select", [NONE, 2, 3], None),
+        ("exponential", [1], 1),
+        ("exponential", [2], None),
+        ("compare", [2, 2], None),
+    ],
+)
+def test_factors_of_operands_make_that_of_the_result(
+    op: str, factors: list[Fraction | None], result: Fraction | None
+) -> None:
+    """``2 a + 2 b`` is twice ``a + b``; ``exp(2 a)`` is no multiple of ``exp(a)``."""
+    assert combine(op, [None if f is None else Fraction(f) for f in factors]) == result
+
+
+def test_attributes_that_change_the_meaning_must_agree() -> None:
+    b = ProgramBuilder()
+    x, y = b.input("x", "f32[8,3]"), b.input("y", "f32[8,3]")
+    b.output("less", b.compare(x, y, "LT"))
+    b.output("at_most", b.compare(x, y, "LE"))
+    b.output("largest", b.reduce(x, (0,), "max"))
+    less, at_most, largest = b.build().ops
+    assert same_attributes(less, less) and not same_attributes(less, at_most)
+    assert not same_attributes(largest, less)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, Value
@@ -11,43 +9,12 @@ from certificates.plan.affine import Affine
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
 from orchestrator.cells import Cell
-from orchestrator.relating.candidates import Candidate, Operand, combine, same_attributes
+from orchestrator.relating.candidates import Candidate, Operand
 from orchestrator.relating.ledger import Unrelated
 from orchestrator.relating.matching import Matcher
 
+from ..plans import pair, unproved
 from .kit import Formula, facts, formulas, related
-
-HALF, NONE = Fraction(1, 2), None
-
-
-@pytest.mark.parametrize(
-    ("op", "factors", "result"),
-    [
-        ("add", [2, 2], 2),
-        ("add", [2, 3], None),
-        ("add", [2, NONE], 2),  # the other one is zero
-        ("multiply", [2, 3], 6),
-        ("dot_general", [2, HALF], 1),
-        ("divide", [2, HALF], 4),
-        ("divide", [2, NONE], None),
-        ("maximum", [2, 2], 2),
-        ("maximum", [-2, -2], None),  # the largest of the negatives is the smallest
-        ("maximum", [2, NONE], None),
-        ("reduce", [3], 3),
-        ("select", [1, 2, 2], 2),
-        ("select", [2, 1, 1], None),  # a scaled truth value is none
-        ("select", [NONE, 2, 3], None),
-        ("exponential", [1], 1),
-        ("exponential", [2], None),
-        ("compare", [2, 2], None),
-    ],
-)
-def test_factors_of_operands_make_that_of_the_result(
-    op: str, factors: list[Fraction | None], result: Fraction | None
-) -> None:
-    """``2 a + 2 b`` is twice ``a + b``; ``exp(2 a)`` is no multiple of ``exp(a)``."""
-    assert combine(op, [None if f is None else Fraction(f) for f in factors]) == result
-
 
 GIVEN = {"x": ("f32[8,3]", "f32[4,3]", {"dp": Shard(0)}), "y": ("f32[8,3]", "f32[4,3]", {"dp": Shard(0)})}
 
@@ -117,17 +84,6 @@ def test_an_operand_is_whole_a_summand_or_unrelated() -> None:
         matcher.candidates.operand("c0:%3", at, ranges)
 
 
-def test_attributes_that_change_the_meaning_must_agree() -> None:
-    made, _ = matched(
-        lambda b, x, y: b.reduce(x, (0,), "max"),
-        lambda b, x, y: b.convert(b.compare(x, y, "LT"), "f32") + b.convert(b.compare(x, y, "LE"), "f32"),
-    )
-    less, _, at_most, *_ = made.classes[0].program.ops
-    (largest,) = made.specification.ops
-    assert same_attributes(less, less) and not same_attributes(less, at_most)
-    assert not same_attributes(largest, less)
-
-
 def test_the_largest_of_a_column_is_not_that_of_a_row() -> None:
     """Both read the same tensor; that of a row would be another result for each element of the column."""
     rows = {"x": ("f32[8,3]", "f32[8,3]", {}), "y": ("f32[8,3]", "f32[4,3]", {"dp": Shard(0)})}
@@ -147,3 +103,38 @@ def test_the_largest_of_a_column_is_not_that_of_a_row() -> None:
     (fact,) = facts(knowledge, largest)
     _, columns = (op.out for op in made.specification.ops if op.attrs.get("kind") == "max")
     assert fact.rhs == f"s:{columns}"
+
+
+@pytest.mark.parametrize(("factor", "proved"), [(2, True), (3, False)])
+def test_a_part_that_is_a_multiple_of_another_is_read_where_the_sum_has_it(factor: int, proved: bool) -> None:
+    """The second part squared is 4 times the first squared; with 1 added it is no multiple, but itself."""
+
+    def write(b: ProgramBuilder, rows: int, factor: int) -> None:
+        y = b.exponential(b.input("x", f"f32[{rows},3]"))
+        both = b.concatenate([b.reshape(v, (rows, 1, 3)) for v in (y, y * factor)], 1)
+        b.output("y", b.tanh(both * both + 1))
+
+    plan = pair(
+        {"dp": 2},
+        lambda b: write(b, 8, 2),
+        lambda b: write(b, 4, factor),
+        {"x": {"dp": Shard(0)}},
+        {"y": {"dp": Shard(0)}},
+    )
+    assert (unproved(plan) == []) is proved
+
+
+@pytest.mark.parametrize(("shift", "proved"), [(0, True), (1, False)])
+def test_what_is_alike_in_all_parts_is_read_in_each(shift: int, proved: bool) -> None:
+    """A factor that is alike in both parts is known by the first; the other factor says which part it is."""
+
+    def write(b: ProgramBuilder, rows: int, shift: int) -> None:
+        x, other = b.input("x", f"f32[{rows},3]"), b.input("z", f"f32[{rows},3,3]")
+        alike = b.exponential(b.broadcast(x, (rows, 2, 3), (0, 2)) * 2)
+        b.output("y", b.tanh(alike * b.tanh(b.slice(other, [0, shift, 0], [rows, 2, 3]))))
+
+    rows = {"dp": Shard(0)}
+    plan = pair(
+        {"dp": 2}, lambda b: write(b, 8, 0), lambda b: write(b, 4, shift), {"x": rows, "z": rows}, {"y": rows}
+    )
+    assert (unproved(plan) == []) is proved

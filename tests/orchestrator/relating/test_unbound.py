@@ -190,3 +190,29 @@ def test_the_specification_is_read_in_its_first_row_where_all_are_alike() -> Non
 def test_what_differs_from_row_to_row_says_nothing_of_itself() -> None:
     given = {"x": ("f32[8,3]", "f32[4,3]", ROWS), "w": ("f32[8,3]", "f32[4,3]", ROWS)}
     assert repeats(formulas(DP, lambda b, x, w: b.exponential(w) + x, lambda b, x, w: x + w, given)) == []
+
+
+def with_class_tokens(rows: int, batches: tuple[int, int] = (0, 1)) -> Write:
+    """Two batches of tokens behind one class token: all their products, and a softmax of these.
+
+    The token's product with itself is the same in both: what the second batch makes of it is the first's.
+    """
+
+    def write(b: ProgramBuilder) -> None:
+        token = b.tanh(b.input("token", "f32[3]"))
+        given = [b.input(f"x{i}", f"f32[{rows},2,3]") for i in (0, 1)]
+        for i, n in enumerate(batches):
+            t = b.concatenate([b.broadcast(token, (rows, 1, 3), (2,)), b.tanh(given[n])], 1)
+            t = b.exponential(t - b.broadcast(t.sum(2), t.shape, (0, 1)))
+            scores = b.dot(t, t, batch=((0,), (0,)), contract=((2,), (2,)))
+            powers = b.exponential(scores - b.broadcast(b.reduce(scores, (2,), "max"), scores.shape, (0, 1)))
+            b.output(f"y{i}", powers / b.broadcast(powers.sum(2), powers.shape, (0, 1)))
+
+    return write
+
+
+@pytest.mark.parametrize(("batches", "proved"), [((0, 1), True), ((0, 0), False)])
+def test_a_second_batch_with_the_first_ones_class_token(batches: tuple[int, int], proved: bool) -> None:
+    inputs = {"token": WHOLE, "x0": ROWS, "x1": ROWS}
+    plan = pair(DP, with_class_tokens(4), with_class_tokens(2, batches), inputs, {"y0": ROWS, "y1": ROWS})
+    assert (unproved(plan) == []) is proved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from certificates.authoring.build import ProgramBuilder, Value
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.plan.affine import Affine
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Plan
@@ -64,3 +64,48 @@ def test_windows_at_other_positions_are_not() -> None:
 )
 def test_positions_overlap_where_one_is_two(terms: dict[str, int], found: bool) -> None:
     assert overlap(Affine.of(5, terms), {"i": (0, 4), "k": (0, 3)}) is found
+
+
+def haloed(ranks: int, *, mistaken: bool = False) -> Plan:
+    """Pieces of rows on some ranks, each with its neighbours' nearest elements, zeros at both ends.
+
+    Windows of three; ``mistaken``: the second rank's left neighbour is the last one.
+    """
+
+    def spec(b: ProgramBuilder) -> None:
+        x, w = b.input("x", "f32[2,12]"), b.input("w", "f32[3]")
+        b.output("y", b.exponential(b.dot(windows(b, x, 3), w, ((2,), (0,)))))
+
+    n, zeros = 12 // ranks, "f32[2,1]"
+    classes = {}
+    for rank in range(ranks):
+        box = {"sp": (rank, rank + 1)}
+        b = ProgramBuilder({"sp": ranks}, box=box)
+        x, w = b.input("x", f"f32[2,{n}]"), b.input("w", "f32[3]")
+        left = b.all_gather(b.slice(x, [0, n - 1], [2, 1]), "sp", 1)
+        right = b.all_gather(b.slice(x, [0, 0], [2, 1]), "sp", 1)
+        before = (ranks if mistaken and rank == 1 else rank) - 1
+        own = [
+            b.slice(left, [0, before], [2, 1]) if rank else b.constant(0, zeros),
+            x,
+            b.slice(right, [0, rank + 1], [2, 1]) if rank < ranks - 1 else b.constant(0, zeros),
+        ]
+        place = b.iota(f"i64[{n},3]", 0) + b.iota(f"i64[{n},3]", 1)
+        found = b.gather(b.concatenate(own, 1), place, axis=1)
+        b.output("y", b.exponential(b.dot(found, w, ((2,), (0,)))))
+        classes[f"c{rank}"] = box, b.build()
+    single = ProgramBuilder()
+    spec(single)
+    return build_plan(
+        name="haloed", mesh={"sp": ranks}, specification=single.build(), classes=classes,
+        inputs={"x": {"sp": Shard(1)}, "w": {"sp": Replicate()}}, outputs={"y": {"sp": Shard(1)}},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_windows_with_neighbours_elements_are_those_of_the_padded_whole(ranks: int) -> None:
+    assert unproved(haloed(ranks)) == []
+
+
+def test_windows_with_anothers_elements_are_not() -> None:
+    assert unproved(haloed(3, mistaken=True))

@@ -528,6 +528,55 @@ def least_of_two(right: bool) -> Plan:
     return pair(TP, spec, plan, {"x": ROWS}, {"y": WHOLE})
 
 
+def _attended(b: ProgramBuilder, keys: int) -> tuple[Value, Value, Value, Value, Value]:
+    """Exponentials of rows and keys, their sum, values, their mean, and a gradient of that."""
+    e, v = b.exponential(b.input("s", f"f32[5,{keys}]")), b.tanh(b.input("v", f"f32[{keys},3]"))
+    total, g = e.sum(1), b.tanh(b.input("g", "f32[5,3]"))
+    total = b.all_reduce(total, "tp") if keys < 8 else total
+    mean = e / b.broadcast(total, e.shape, (0,)) @ v if keys == 8 else b.all_reduce(e @ v, "tp")
+    mean = mean if keys == 8 else mean / b.broadcast(total, mean.shape, (0,))
+    b.output("mean", b.tanh(mean))
+    return e, total, v, mean, g
+
+
+def softmax_over_ranks(right: bool) -> Plan:
+    """What a softmax's gradient takes away: the specification sums over keys, the ranks use the mean."""
+
+    def spec(b: ProgramBuilder) -> None:
+        e, total, v, _, g = _attended(b, 8)
+        p = e / b.broadcast(total, e.shape, (0,))
+        h = g @ v.T
+        b.output("y", b.tanh(h * p - p * b.broadcast((h * p).sum(1), p.shape, (0,))))
+
+    def plan(b: ProgramBuilder) -> None:
+        e, total, v, mean, g = _attended(b, 4)
+        wide = b.broadcast(total, mean.shape, (0,))
+        away = ((g * mean) / wide if right else g * mean).sum(1)
+        b.output("y", b.tanh(((g / wide) @ v.T - b.broadcast(away, e.shape, (0,))) * e))
+
+    return pair(TP, spec, plan, {"s": COLUMNS, "v": ROWS, "g": WHOLE}, {"mean": WHOLE, "y": COLUMNS})
+
+
+def centred_product(right: bool) -> Plan:
+    """A mean over ranks that one side takes of products, the other as a product with the mean."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, n = b.tanh(b.input("x", "f32[8,3]")), b.tanh(b.input("n", "f32[]"))
+        mean = x.sum(0) / _splat(b, n, x.sum(0))
+        b.output("mean", b.tanh(mean))
+        away = (x * b.broadcast(mean, x.shape, (1,))).sum(0) / _splat(b, n, mean)
+        b.output("y", b.tanh(x * b.broadcast(away, x.shape, (1,))))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, n = b.tanh(b.input("x", "f32[4,3]")), b.tanh(b.input("n", "f32[]"))
+        total = b.all_reduce(x.sum(0), "tp")
+        mean = total / _splat(b, n, total)
+        b.output("mean", b.tanh(mean))
+        b.output("y", b.tanh(x * b.broadcast(mean * mean if right else mean * total, x.shape, (1,))))
+
+    return pair(TP, spec, plan, {"x": ROWS, "n": WHOLE}, {"mean": WHOLE, "y": ROWS})
+
+
 ALL: dict[str, Twins] = {
     twins.__name__: twins
     for twins in (
@@ -536,6 +585,6 @@ ALL: dict[str, Twins] = {
         distributed, uneven_gradient, one_hot, gathered_product, summed_operand,
         partial_output, weighted_means, specification_in_parts, rotary,
         microbatches_of_other_rows, stacked_losses, chosen_number, maximum_in_parts, own_place_marked,
-        place_cut_from_zeros, least_of_two,
+        place_cut_from_zeros, least_of_two, softmax_over_ranks, centred_product,
     )
 }  # fmt: skip
