@@ -10,7 +10,7 @@ no microbatch, or on such a sum, is computed once, and is the same in every run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from certificates.plan.affine import Affine
@@ -131,6 +131,37 @@ def _timed(attrs: Mapping[str, Attr]) -> Mapping[str, Attr]:
     }
 
 
+class _Reach:
+    """What values are made of in their microbatch: numbers, as bits of one. Found in one pass over the ops, for
+    there are as many sums as gradients; ``home`` and ``names`` are looked at then."""
+
+    def __init__(self, program: Program, home: Mapping[str, int | None], names: Mapping[str, int]) -> None:
+        self._program, self._home, self._names = program, home, names
+        self._found: dict[str, int] = {}
+
+    def of(self, values: Iterable[str], home: int) -> int:
+        """All that values of this microbatch are made of in it, themselves among them."""
+        if not self._found:
+            self._fill()
+        bits = 0
+        for value in values:
+            bits |= self._found[value] if self._home[value] == home else 0
+        return bits
+
+    def forget(self) -> None:
+        """A value has another microbatch, or none, from now on."""
+        self._found.clear()
+
+    def _fill(self) -> None:
+        for op in self._program.ops:
+            own = self._home[op.out]
+            if own is not None and op.out in self._names:
+                bits = 1 << self._names[op.out]
+                for value in op.ins:
+                    bits |= self._found.get(value, 0) if self._home[value] == own else 0
+                self._found[op.out] = bits
+
+
 @dataclass
 class _Folding:
     """One program. ``_home`` has the microbatch of a value, or ``None``; ``_rests`` all that it rests on."""
@@ -144,7 +175,6 @@ class _Folding:
     #: Value of a microbatch to its number among the corresponding ones, and back.
     _names: dict[str, int] = field(default_factory=dict)
     _members: list[dict[int, Op]] = field(default_factory=list)
-    _reached: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._made = {op.out: op for op in self.program.ops}
@@ -153,6 +183,7 @@ class _Folding:
             for value in op.ins if op.name != WAIT else ():
                 self._readers.setdefault(value, []).append(op)
         self._results = set(self.program.outputs.values())
+        self._reach = _Reach(self.program, self._home, self._names)
         for places in tilings(self.program):
             if len(places) == self.count:
                 self.shown |= {op.out: i for i, ops in enumerate(places) for op in ops}
@@ -268,7 +299,7 @@ class _Folding:
             value = stack.pop()
             if self._home[value] is not None:
                 self._home[value] = None
-                self._reached.clear()
+                self._reach.forget()
                 stack += self._made[value].ins
 
     def _by_home(self, leaves: Sequence[str]) -> list[list[str]]:
@@ -282,24 +313,9 @@ class _Folding:
     def _alike(self, of: Sequence[Sequence[str]]) -> bool:
         return all(
             sorted(map(self._names.__getitem__, values)) == sorted(map(self._names.__getitem__, of[0]))
-            and self._reach(values, i) == self._reach(of[0], 0)
+            and self._reach.of(values, i) == self._reach.of(of[0], 0)
             for i, values in enumerate(of[:-1])
         )
-
-    def _reach(self, values: Sequence[str], home: int) -> int:
-        """Numbers of all that values of one microbatch are made of in it, as the bits of a number."""
-        if not self._reached:  # in one pass, as there are as many sums as gradients
-            for op in self.program.ops:
-                own = self._home[op.out]
-                if own is not None and op.out in self._names:
-                    found = 1 << self._names[op.out]
-                    for v in op.ins:
-                        found |= self._reached.get(v, 0) if self._home[v] == own else 0
-                    self._reached[op.out] = found
-        bits = 0
-        for value in values:
-            bits |= self._reached[value] if self._home[value] == home else 0
-        return bits
 
     def _opens(self, value: str) -> bool:
         op = self._made[value]
@@ -380,10 +396,10 @@ class _Folding:
         reached = [0] * self.count
         for of in joined.values():
             for i in range(self.count):
-                reached[i] |= self._reach(of[i], i)
+                reached[i] |= self._reach.of(of[i], i)
         for i, members in enumerate(self._members):
             meetings = [op.out for op in members.values() if op.name in COLLECTIVES | MESSAGES]
-            reached[i] |= self._reach(meetings, i)
+            reached[i] |= self._reach.of(meetings, i)
         sets = [{n for n, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"} for bits in reached]
         for i, found in enumerate(sets[1:], 1):
             for number in sorted(found ^ sets[0]):
