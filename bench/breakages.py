@@ -20,10 +20,12 @@ from bench.schedules import put
 from tests.breakages.by_hand import BY_HAND, refusals
 from tests.breakages.corpus import PARTS
 from tests.breakages.outcome import Outcome, judged, witnessed
+from tests.breakages.staged import PART as STAGED
+from tests.breakages.staged import refusals as refused_stages
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "breakages.md"
 BEGIN, END = "<!-- breakages -->", "<!-- end -->"
-EVERY = PARTS | BY_HAND
+EVERY = PARTS | BY_HAND | {"16": STAGED}
 
 
 def row(title: str, name: str, outcome: Outcome) -> str:
@@ -48,7 +50,10 @@ def write(rows: list[str]) -> None:
 def refused() -> list[str]:
     """The table of mistakes that are refused before anything is proved."""
     head = ["| part | mistake | verdict | reason |", "| --- | --- | --- | --- |"]
-    return head + [f"| {' | '.join(found)} |" for found in refusals()]
+    stages = (
+        (STAGED.title, f"{style}: {mistake}", word, why) for style, mistake, word, why in refused_stages()
+    )
+    return head + [f"| {' | '.join(found)} |" for found in (*refusals(), *stages)]
 
 
 def main() -> None:

@@ -52,14 +52,18 @@ def definition(
     microbatches: int = 2,
     rows: int = 1,
     pp: int = 2,
+    replicas: int = 1,
     shards: int = 1,
     tp: int = 1,
     schedule: str = "1F1B",
     flavor: str = "debugmodel",
 ) -> Definition:
-    mesh = {axis: size for axis, size in (("pp", pp), ("fsdp", shards), ("tp", tp)) if size > 1}
+    sizes = {"pp": pp, "dp_replicate": replicas, "fsdp": shards, "tp": tp}
+    mesh = {axis: size for axis, size in sizes.items() if size > 1}
+    data = [axis for axis in ("dp_replicate", "fsdp") if axis in mesh]
     vocab = llama3_configs[flavor](attn_backend="flex").vocab_size
     parallelism = ParallelismConfig(
+        data_parallel_replicate_degree=replicas,
         data_parallel_shard_degree=shards,
         tensor_parallel_degree=tp,
         pipeline_parallel_degree=pp,
@@ -81,7 +85,7 @@ def definition(
         return config
 
     def parallelize(model: nn.Module, _mesh: DeviceMesh) -> nn.Module:
-        dims = ParallelDims.from_config(parallelism, pp * shards * tp)
+        dims = ParallelDims.from_config(parallelism, pp * replicas * shards * tp)
         dist_utils.set_spmd_backend(parallelism.spmd_backend)
         dims.build_mesh()
         tokens = torch.zeros(rows, length, dtype=torch.int64)
@@ -163,14 +167,14 @@ def definition(
         return {"grad_norm": norm} | ({"loss": loss} if losses else {})
 
     entry = Batch(
-        (microbatches, shards * rows, length),
+        (microbatches, replicas * shards * rows, length),
         torch.int64,
-        {"fsdp": 1} if shards > 1 else {},
+        dict.fromkeys(data, 1),
         (0, vocab),
     )
-    sizes = "".join(f"-{axis}{size}" for axis, size in mesh.items())
+    parts = "".join(f"-{axis}{size}" for axis, size in mesh.items())
     return Definition(
-        name=f"torchtitan-llama3-{flavor.lower()}-{layers}l-{schedule.lower()}{sizes}",
+        name=f"torchtitan-llama3-{flavor.lower()}-{layers}l-{schedule.lower()}{parts}",
         mesh=mesh,
         build=lambda: config().build(),
         parallelize=parallelize,

@@ -20,7 +20,7 @@ from certificates.plan.program import Attr, Loc, Op, Program
 
 from .builder import WAIT
 from .recorded import ISSUED, Place, pruned
-from .views import composed, renames, tilings
+from .views import added_up, composed, opened, renames, tilings
 
 #: The name of the time axis, and of the group that joins its runs.
 AXIS, RUNS = "mb", "microbatches"
@@ -159,6 +159,11 @@ class _Folding:
     def folded(self, first: int) -> Folded:
         """The program at every microbatch; what joins them has numbers from ``first`` on."""
         self.settle()
+        turned = [op.out for op in self.program.ops if op.out in added_up(self.program) and self._turned(op)]
+        if turned:  # a sum of what comes in another order than the microbatches
+            self.program = opened(self.program, turned)
+            self.__post_init__()
+            self.settle()
         self._correspond()
         joined: dict[str, list[list[str]]] = {}  # by root: values of each microbatch, and those of none
         inside: set[str] = set()
@@ -312,6 +317,12 @@ class _Folding:
         if homes != list(range(self.count)) or len(numbers) > 1:
             raise NotAlike("a stack is not of one value of each microbatch, in their order", root.loc)
         return root.ins
+
+    def _turned(self, root: Op) -> bool:
+        """Is it a stack of one value of each microbatch, in another order than theirs?"""
+        homes = [self._home[v] for v in root.ins if self._rests[v]]
+        every = list(range(self.count))
+        return homes != every and sorted(homes, key=str) == sorted(every, key=str)
 
     def _only_here(self, op: Op, message: str) -> None:
         if op.out in self._results or len(self._readers.get(op.out, ())) > 1:
