@@ -6,6 +6,8 @@ Skipped where ``torchtitan==0.3.0`` is not installed.
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 
 if importlib.util.find_spec("torchtitan") is None:
     pytest.skip("torchtitan is not installed", allow_module_level=True)
+
+import torch
 
 import trainverify as tv
 from certificates.plan.plan import Plan
@@ -60,3 +64,34 @@ def test_a_pipeline_of_torchtitan_is_proved_and_safe(settings: dict[str, Any]) -
 def test_it_runs_as_its_plan_says() -> None:
     made = definition()
     assert run(captured(made), made, steps=2).largest < 1e-6
+
+
+def own_norm(utils: Any) -> dict[str, Any]:
+    """pytorch/torchtitan 649: the norm of the own stage."""
+    right = utils.clip_grad_norm_
+    return {"clip_grad_norm_": lambda *args, pp_mesh=None, **kwargs: right(*args, **kwargs)}
+
+
+def own_count(utils: Any) -> dict[str, Any]:
+    """Each replica divides by its own tokens."""
+    right = utils.dist_sum_tensor
+    return {"dist_sum_tensor": lambda x, mesh: x if x.dtype == torch.int64 else right(x, mesh)}
+
+
+WRONG = [(own_norm, {}, "grad_norm"), (own_count, {"replicas": 2, "shards": 2}, "loss")]
+
+
+@pytest.mark.parametrize(("change", "settings", "output"), WRONG)
+def test_a_wrong_step_of_torchtitan_is_refuted(
+    change: Callable[[Any], dict[str, Any]],
+    settings: dict[str, Any],
+    output: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = definition(**settings)
+    utils = sys.modules["torchtitan.distributed.utils"]
+    for name, function in change(utils).items():
+        monkeypatch.setattr(utils, name, function)
+    verdict = tv.verify(captured(made), jobs=1)
+    assert verdict.kind is tv.Kind.REFUTED, verdict.report
+    assert [o.plan for o in verdict.outputs if o.verdict == "REFUTED"] == [output]

@@ -385,8 +385,8 @@ def unequal(stage: Stage, batch: Batches, wrong: str) -> dict[str, Tensor]:
         x = x if stage.first else stage.take(x, stage.before).requires_grad_()
         out = stage(x)
         if stage.last:
-            share = 1 / COUNT if wrong == "every microbatch counts the same" else x.shape[0] / total
-            out = F.mse_loss(out, y) * share
+            alike = wrong == "every microbatch counts the same"
+            out = F.mse_loss(out, y) / COUNT if alike else F.mse_loss(out, y) * x.shape[0] / total
             losses.append(out.detach())
         else:
             works.append(stage.send(out, stage.behind))

@@ -156,6 +156,7 @@ STYLES: dict[str, Style] = {
         virtual_stages.looped,
         {"parts of a rank exchanged": "loss"},
         (("0", "2"), ("1", "3")),
+        unsafe={"one communicator for both ways of two parts": "wait for one another"},
     ),
     "parts in a V": Style(
         virtual_stages.in_a_v,

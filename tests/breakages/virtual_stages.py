@@ -14,7 +14,9 @@ from .pipelines import COUNT, Batches, Losses, Stage, all_then_all, finished, me
 
 
 def looped(stage: Stage, batch: Batches, wrong: str) -> dict[str, Tensor]:
-    """Two parts on each of two ranks, in turn: what leaves the last rank comes back to the first one."""
+    """Two parts on each of two ranks, in turn: what leaves the last rank comes back to the first one.
+
+    Each way has a communicator of its own."""
     rows, labels = batch["x"].chunk(COUNT), batch["y"].chunk(COUNT)
     other = 1 - stage.number
     parts = [[str(stage.number)], [str(2 + stage.number)]]
@@ -22,25 +24,27 @@ def looped(stage: Stage, batch: Batches, wrong: str) -> dict[str, Tensor]:
         parts.reverse()
     kept: list[list[tuple[Tensor, Tensor]]] = [[], []]
     works: list[Any] = []
+    ways = [stage.pipe, stage.back if wrong != "one communicator for both ways of two parts" else stage.pipe]
+    there, here = ways if stage.first else ways[::-1]
     losses: Losses = []
     for part in (0, 1):
         for i in range(COUNT):
             entry = stage.first and part == 0
-            x = rows[i] if entry else stage.take(rows[i], other).requires_grad_()
+            x = rows[i] if entry else stage.take(rows[i], other, here).requires_grad_()
             out = stage.part(parts[part], x)
             if stage.last and part == 1:
                 out = mean(out, labels[i])
                 losses.append(out.detach())
             else:
-                works.append(stage.send(out, other))
+                works.append(stage.send(out, other, there))
             kept[part].append((x, out))
     for part in (1, 0):
         for x, out in kept[part]:
             ends = stage.last and part == 1
-            out.backward(None if ends else stage.take(out, other))
+            out.backward(None if ends else stage.take(out, other, here))
             if not (stage.first and part == 0):
                 assert x.grad is not None
-                works.append(stage.send(x.grad, other))
+                works.append(stage.send(x.grad, other, there))
     finished(works)
     return reported(losses)
 
