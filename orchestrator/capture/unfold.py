@@ -16,9 +16,9 @@ from certificates.plan.plan import Plan
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
 
-from .fold import AXIS, RUNS, SPREADS
+from .fold import AXIS, RUNS
 from .recorded import Place
-from .views import composed, numbers, renames
+from .views import SPREADS, composed, numbers, renames
 
 #: Outputs of a run, and what it hands to each rendezvous.
 _Result = tuple[dict[str, int], dict[object, object]]

@@ -14,6 +14,9 @@ from certificates.plan.types import TensorType
 #: What hands elements on: a microbatch may be cut out of what these make of an entry of the batch.
 _MOVES = frozenset(("slice", "reshape", "transpose", "broadcast_in_dim"))
 
+#: What makes zeros of zero.
+SPREADS = ("broadcast_in_dim", "reshape", "convert")
+
 
 def tilings(program: Program) -> Iterator[list[list[Op]]]:
     """Slices of one size that tile a dimension of what is made of entries of the batch: those of each place,
@@ -33,6 +36,14 @@ def tilings(program: Program) -> Iterator[list[list[Op]]]:
             found = [[op for op in ops if op.affines("start")[dim] == at] for at in places]
             if whole % size == 0 and all(found):
                 yield found
+
+
+def is_zero(made: Mapping[str, Op], value: str) -> bool:
+    """Is the value zero, or zeros made of it? ``made`` has the ops by what they make."""
+    op = made.get(value)
+    while op is not None and op.name in SPREADS:
+        op = made.get(op.ins[0])
+    return op is not None and op.name == "constant" and op.attrs["value"] in ("0", Affine(0))
 
 
 def added_up(program: Program) -> frozenset[str]:
