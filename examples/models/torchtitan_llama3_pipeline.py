@@ -22,11 +22,41 @@ from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
+from torchtitan.models import llama3
 from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import Llama3Model, llama3_configs, parallelize_llama
 from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
 from orchestrator.capture import Batch, Definition
+
+
+def tiny(attn_backend: str) -> Llama3Model.Config:
+    """torchtitan's layers at a width at which ``--run`` starts processes, as its registry writes them."""
+    dim, heads, vocab = 16, 4, 32
+    rope = llama3.ComplexRoPE.Config(dim=dim // heads, max_seq_len=131072, theta=500000, scaling="llama")
+    return Llama3Model.Config(
+        dim=dim,
+        vocab_size=vocab,
+        tok_embeddings=llama3.Embedding.Config(
+            num_embeddings=vocab, embedding_dim=dim, param_init=llama3._EMBEDDING_INIT
+        ),
+        norm=llama3.RMSNorm.Config(normalized_shape=dim, param_init=llama3._NORM_INIT),
+        lm_head=llama3.Linear.Config(
+            in_features=dim, out_features=vocab, param_init=llama3._output_linear_init(dim)
+        ),
+        layers=llama3._build_llama3_layers(
+            fuse_qkv=True,
+            n_layers=8,
+            dim=dim,
+            n_heads=heads,
+            hidden_dim=24,
+            rope=rope,
+            attn_backend=attn_backend,
+        ),
+    )
+
+
+FLAVORS = llama3_configs | {"tiny": tiny}
 
 
 class Parts(nn.Module):
@@ -61,7 +91,7 @@ def definition(
     sizes = {"pp": pp, "dp_replicate": replicas, "fsdp": shards, "tp": tp}
     mesh = {axis: size for axis, size in sizes.items() if size > 1}
     data = [axis for axis in ("dp_replicate", "fsdp") if axis in mesh]
-    vocab = llama3_configs[flavor](attn_backend="flex").vocab_size
+    vocab = FLAVORS[flavor](attn_backend="flex").vocab_size
     parallelism = ParallelismConfig(
         data_parallel_replicate_degree=replicas,
         data_parallel_shard_degree=shards,
@@ -76,7 +106,7 @@ def definition(
 
     def config() -> Llama3Model.Config:
         """The configuration of the registry, with torchtitan's SDPA module in place of flex attention."""
-        config = llama3_configs[flavor](attn_backend="flex")
+        config = FLAVORS[flavor](attn_backend="flex")
         config.layers = config.layers[:layers]
         for layer in config.layers:
             layer.attention.inner_attention = ScaledDotProductAttention.Config()
