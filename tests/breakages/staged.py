@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -245,4 +246,4 @@ def told(style: Style, mistake: str) -> tuple[str, str]:
         return "UNSAFE", reason(captured(style.definition(mistake)))
     with pytest.raises(CaptureError) as caught:
         captured(style.definition(mistake))
-    return "refused", caught.value.message
+    return "refused", re.sub(r"\.py:\d+", ".py", caught.value.message)  # lines of this code move
