@@ -101,27 +101,7 @@ def scales_wrongly(model: Any, x: torch.Tensor) -> torch.Tensor:
     return sum(losses)  # type: ignore[return-value]
 
 
-def of_other_sizes(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """Each microbatch has its share of the rows, and of the loss."""
-    return _shares(model, x, lambda rows: rows.shape[0] / x.shape[0])
-
-
-def of_other_sizes_alike(model: Any, x: torch.Tensor) -> torch.Tensor:
-    return _shares(model, x, lambda rows: 1 / 4)
-
-
-def _shares(model: Any, x: torch.Tensor, share: Callable[[torch.Tensor], float]) -> torch.Tensor:
-    losses = []
-    for rows in x.split((1, 2, 4, 1)):
-        loss = model(rows).square().mean() * share(rows)
-        loss.backward()
-        losses.append(loss.detach())
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-    return sum(losses)  # type: ignore[return-value]
-
-
-def definition(looped: Loop, ddp: bool = False, rows: int = 4 * COUNT) -> Definition:
+def definition(looped: Loop, ddp: bool = False) -> Definition:
     def plain(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
         loss = model(batch["x"]).square().mean()
         loss.backward()
@@ -143,7 +123,7 @@ def definition(looped: Loop, ddp: bool = False, rows: int = 4 * COUNT) -> Defini
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
         step=plain,
         parallel_step=parallel,
-        batch={"x": Batch((rows, 4), shard={"dp": 0})},
+        batch={"x": Batch((4 * COUNT, 4), shard={"dp": 0})},
         mean_over={"loss": ("dp",)},
     )
 
@@ -162,18 +142,6 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(looped: Loop, ddp: b
     plan = capture(made, jobs=1)
     assert plan.mesh.time == ("mb",) and plan.mesh.axes["mb"] == COUNT
     assert verify(plan).kind is kind
-    assert run(plan, made, steps=2).largest < 1e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("looped", "kind"), [(of_other_sizes, Kind.PROVED), (of_other_sizes_alike, Kind.REFUTED)]
-)
-def test_microbatches_of_other_sizes_are_compared_with_the_whole_batch(looped: Loop, kind: Kind) -> None:
-    """They are no one program: the plan stays unrolled."""
-    made = definition(looped, rows=16)
-    plan = capture(made, jobs=1)
-    assert not plan.mesh.time and verify(plan).kind is kind
     assert run(plan, made, steps=2).largest < 1e-6
 
 
