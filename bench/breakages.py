@@ -2,8 +2,8 @@
 
 python bench/breakages.py [--part P] [--write]
 
-Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do; of plans made by hand
-(parts 13 to 15) the right ones are, and a wrong one's witness is looked for and replayed. ``--write``
+Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do; of pipelines and experts
+(parts 13 to 16) the right ones are, and a wrong one's witness is looked for and replayed. ``--write``
 replaces the rows of these parts in docs/breakages.md, and the table of what is refused before.
 """
 
@@ -20,10 +20,12 @@ from bench.schedules import put
 from tests.breakages.by_hand import BY_HAND, refusals
 from tests.breakages.corpus import PARTS
 from tests.breakages.outcome import Outcome, judged, witnessed
+from tests.breakages.staged import PART as STAGED
+from tests.breakages.staged import refusals as refused_stages
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "breakages.md"
 BEGIN, END = "<!-- breakages -->", "<!-- end -->"
-EVERY = PARTS | BY_HAND
+EVERY = PARTS | BY_HAND | {"16": STAGED}
 
 
 def row(title: str, name: str, outcome: Outcome) -> str:
@@ -48,7 +50,10 @@ def write(rows: list[str]) -> None:
 def refused() -> list[str]:
     """The table of mistakes that are refused before anything is proved."""
     head = ["| part | mistake | verdict | reason |", "| --- | --- | --- | --- |"]
-    return head + [f"| {' | '.join(found)} |" for found in refusals()]
+    stages = (
+        (STAGED.title, f"{style}: {mistake}", word, why) for style, mistake, word, why in refused_stages()
+    )
+    return head + [f"| {' | '.join(found)} |" for found in (*refusals(), *stages)]
 
 
 def main() -> None:
@@ -70,7 +75,7 @@ def main() -> None:
             if options.mistake and options.mistake not in name:
                 continue
             start = time.monotonic()
-            outcome = (witnessed if mistake and number in BY_HAND else judged)(found, plan, mistake)
+            outcome = (witnessed if mistake and number not in PARTS else judged)(found, plan, mistake)
             rows.append(row(found.title, name, outcome))
             surprises += bool(outcome.surprises)
             seconds = f"{outcome.captured:.1f} + {time.monotonic() - start - outcome.captured:.1f} s"

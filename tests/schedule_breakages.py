@@ -13,7 +13,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.schedule import Batch, Event, Run, Slot, Wait
 
 from .checker.scheduling.test_lane import moved, received, serial
-from .checker.scheduling.test_transport import blocking, crossed, exchange, ring
+from .checker.scheduling.test_transport import blocking, crossed, exchange, met, ring
 from .schedule_plans import by_torch, edited
 
 
@@ -98,6 +98,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Plan], str]] = {
     "ends on two communicators": (
         lambda: exchange("sr", "rs", ("one", "other")), "is sent, and nothing is received"),
     "ring in which all send first": (lambda: ring(batched=False), "2 events wait for one another: all 0"),
+    "sums of two microbatches mixed": (lambda: met((0, 1), (1, 0)), "wait for one another"),
     "two communicators in crossed order": (lambda: crossed(posted=False), "wait for one another"),
     "two communicators in crossed order, in flight": (lambda: crossed(posted=True), "wait for one another"),
 }  # fmt: skip

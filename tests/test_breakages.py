@@ -5,17 +5,22 @@ All of them in a table: ``python bench/breakages.py``.
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+import trainverify as tv
 from bench.breakages import EVERY, PAGE, refused, row
 from tests.breakages.by_hand import BY_HAND
 from tests.breakages.corpus import PARTS
 from tests.breakages.lines import LINES, recorded
-from tests.breakages.outcome import judged, refuted, witnessed
+from tests.breakages.outcome import judged, refuted, witnessed, wrong_outputs
+from tests.breakages.staged import PART, STYLES, told
+from tests.schedule_plans import judged as scheduled
 
 #: From capture to the checker's verdict; other mistakes go as far as the replay of a witness.
 QUICK = [
@@ -84,7 +89,7 @@ def test_every_mistake_has_its_lines() -> None:
 
 def test_the_page_has_every_plan() -> None:
     text = PAGE.read_text("utf-8")
-    assert [*EVERY] == [str(n) for n in range(1, 16)]
+    assert [*EVERY] == [str(n) for n in range(1, 17)]
     missing = [
         (part.title, name)
         for part in EVERY.values()
@@ -93,6 +98,45 @@ def test_the_page_has_every_plan() -> None:
     ]
     assert missing == []
     assert sum(len(part.mistakes) for part in BY_HAND.values()) > 60
+
+
+# --- pipelines as people write them -----------------------------------------------------------------------
+
+#: Styles whose right plan is proved in the quick part; all others are slow.
+FIRST = ("embedding tied over the ends of four stages", "parts in a V")
+#: Microbatches that are not one program: no order of theirs is a schedule.
+UNROLLED = ("microbatches of other sizes",)
+REFUSED = [(name, mistake) for name, style in STYLES.items() for mistake in style.refused]
+UNSAFE = [(name, mistake) for name, style in STYLES.items() for mistake in style.unsafe]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n in STYLES]
+)
+def test_a_way_to_write_a_pipeline_is_proved_and_safe(name: str) -> None:
+    """Where microbatches are one program, its order is a schedule: SAFE."""
+    plan = PART.right(name)
+    verdict = tv.verify(plan, jobs=1)
+    assert verdict.kind is tv.Kind.PROVED, verdict.report
+    assert wrong_outputs(plan) == set()
+    found = scheduled(plan)
+    assert (found is None) == (name in UNROLLED), plan.provenance.get("microbatches")
+    assert found is None or found.safe, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", PART.mistakes)
+def test_a_mistake_in_a_pipeline_is_refuted_and_the_rest_proved(mistake: str) -> None:
+    assert judged(PART, PART.mistakes[mistake].plan, mistake).surprises == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "mistake"), [*REFUSED, *UNSAFE])
+def test_a_mistake_in_a_pipeline_is_refused_or_unsafe_for_its_reason(name: str, mistake: str) -> None:
+    style = STYLES[name]
+    word, why = told(style, mistake)
+    assert word == ("refused" if mistake in style.refused else "UNSAFE")
+    assert {**style.refused, **style.unsafe}[mistake] in why
 
 
 @pytest.mark.slow
@@ -110,3 +154,19 @@ def test_a_mistake_by_hand_is_refuted(number: str, mistake: str) -> None:
     outcome = witnessed(part, part.mistakes[mistake].plan, mistake)
     assert outcome.verdict == "REFUTED" and outcome.proved is None
     assert row(part.title, mistake, outcome) in PAGE.read_text("utf-8")
+
+
+def test_what_an_adversary_tried_has_tests() -> None:
+    """Tests that the page names are there, and no attempt is without one."""
+    table = PAGE.read_text("utf-8").split("<!-- adversary -->")[1].split("<!-- end -->")[0]
+    rows = [row for row in table.splitlines() if row.startswith("|")][2:]
+    named = [re.findall(r"`([a-z_/]+\.py)::(test_\w+)`", row.split("|")[3]) for row in rows]
+    assert len(rows) >= 14 and all(named), named
+    folder = Path(__file__).parent / "checker"
+    missing = [
+        (file, test)
+        for found in named
+        for file, test in found
+        if f"\ndef {test}(" not in (folder / file).read_text("utf-8")
+    ]
+    assert missing == []

@@ -22,11 +22,41 @@ from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
+from torchtitan.models import llama3
 from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import Llama3Model, llama3_configs, parallelize_llama
 from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
 from orchestrator.capture import Batch, Definition
+
+
+def tiny(attn_backend: str) -> Llama3Model.Config:
+    """torchtitan's layers at a width at which ``--run`` starts processes, as its registry writes them."""
+    dim, heads, vocab = 16, 4, 32
+    rope = llama3.ComplexRoPE.Config(dim=dim // heads, max_seq_len=131072, theta=500000, scaling="llama")
+    return Llama3Model.Config(
+        dim=dim,
+        vocab_size=vocab,
+        tok_embeddings=llama3.Embedding.Config(
+            num_embeddings=vocab, embedding_dim=dim, param_init=llama3._EMBEDDING_INIT
+        ),
+        norm=llama3.RMSNorm.Config(normalized_shape=dim, param_init=llama3._NORM_INIT),
+        lm_head=llama3.Linear.Config(
+            in_features=dim, out_features=vocab, param_init=llama3._output_linear_init(dim)
+        ),
+        layers=llama3._build_llama3_layers(
+            fuse_qkv=True,
+            n_layers=8,
+            dim=dim,
+            n_heads=heads,
+            hidden_dim=24,
+            rope=rope,
+            attn_backend=attn_backend,
+        ),
+    )
+
+
+FLAVORS = llama3_configs | {"tiny": tiny}
 
 
 class Parts(nn.Module):
@@ -52,14 +82,18 @@ def definition(
     microbatches: int = 2,
     rows: int = 1,
     pp: int = 2,
+    replicas: int = 1,
     shards: int = 1,
     tp: int = 1,
     schedule: str = "1F1B",
     flavor: str = "debugmodel",
 ) -> Definition:
-    mesh = {axis: size for axis, size in (("pp", pp), ("fsdp", shards), ("tp", tp)) if size > 1}
-    vocab = llama3_configs[flavor](attn_backend="flex").vocab_size
+    sizes = {"pp": pp, "dp_replicate": replicas, "fsdp": shards, "tp": tp}
+    mesh = {axis: size for axis, size in sizes.items() if size > 1}
+    data = [axis for axis in ("dp_replicate", "fsdp") if axis in mesh]
+    vocab = FLAVORS[flavor](attn_backend="flex").vocab_size
     parallelism = ParallelismConfig(
+        data_parallel_replicate_degree=replicas,
         data_parallel_shard_degree=shards,
         tensor_parallel_degree=tp,
         pipeline_parallel_degree=pp,
@@ -72,7 +106,7 @@ def definition(
 
     def config() -> Llama3Model.Config:
         """The configuration of the registry, with torchtitan's SDPA module in place of flex attention."""
-        config = llama3_configs[flavor](attn_backend="flex")
+        config = FLAVORS[flavor](attn_backend="flex")
         config.layers = config.layers[:layers]
         for layer in config.layers:
             layer.attention.inner_attention = ScaledDotProductAttention.Config()
@@ -81,7 +115,7 @@ def definition(
         return config
 
     def parallelize(model: nn.Module, _mesh: DeviceMesh) -> nn.Module:
-        dims = ParallelDims.from_config(parallelism, pp * shards * tp)
+        dims = ParallelDims.from_config(parallelism, pp * replicas * shards * tp)
         dist_utils.set_spmd_backend(parallelism.spmd_backend)
         dims.build_mesh()
         tokens = torch.zeros(rows, length, dtype=torch.int64)
@@ -163,14 +197,14 @@ def definition(
         return {"grad_norm": norm} | ({"loss": loss} if losses else {})
 
     entry = Batch(
-        (microbatches, shards * rows, length),
+        (microbatches, replicas * shards * rows, length),
         torch.int64,
-        {"fsdp": 1} if shards > 1 else {},
+        dict.fromkeys(data, 1),
         (0, vocab),
     )
-    sizes = "".join(f"-{axis}{size}" for axis, size in mesh.items())
+    parts = "".join(f"-{axis}{size}" for axis, size in mesh.items())
     return Definition(
-        name=f"torchtitan-llama3-{flavor.lower()}-{layers}l-{schedule.lower()}{sizes}",
+        name=f"torchtitan-llama3-{flavor.lower()}-{layers}l-{schedule.lower()}{parts}",
         mesh=mesh,
         build=lambda: config().build(),
         parallelize=parallelize,

@@ -51,9 +51,15 @@ def install() -> None:
 
 @contextmanager
 def shapes_of_stages(tokens: torch.Tensor, hidden: torch.Tensor, logits: torch.Tensor) -> Iterator[None]:
-    """Stages that torchtitan makes know a microbatch's tokens, hidden states and logits (shape and type)."""
+    """Stages that torchtitan makes know a microbatch's tokens, hidden states and logits (shape and type).
+
+    Processes that run for real on a CPU, in other types than a GPU would, send them round in the first step.
+    """
     from torchtitan.distributed import pipeline_parallel
 
+    if torch.distributed.get_backend() == "gloo":
+        yield
+        return
     kind = pipeline_parallel.PipelineStage
 
     def stage(module: Any, index: int, count: int, *args: Any, **kwargs: Any) -> Any:

@@ -31,6 +31,14 @@ _SMALL = frozenset(("i8", "i16", "u8"))
 REFUSED = "refused"
 #: From here on the program knows that a message or collective is done; no op of a plan file.
 WAIT = "wait"
+#: Tags of messages that a collective is written with (:mod:`.lowering.members`); a user's count from 0.
+CALLS = {
+    -1: "all_reduce by add",
+    -2: "all_reduce by max",
+    -3: "all_reduce by min",
+    -4: "broadcast",
+    -5: "all_gather",
+}
 #: Ops that other ranks take part in; rows are sent in an order that all make together.
 MEETING = COLLECTIVES | {"ship_rows", "ship", "ship_back"}
 #: A rendezvous of one rank: its communicator in the plan, and its place among those of that communicator.

@@ -20,12 +20,10 @@ from certificates.plan.program import Attr, Loc, Op, Program
 
 from .builder import WAIT
 from .recorded import ISSUED, Place, pruned
-from .views import composed, renames, tilings
+from .views import added_up, composed, is_zero, opened, renames, tilings
 
 #: The name of the time axis, and of the group that joins its runs.
 AXIS, RUNS = "mb", "microbatches"
-#: What makes zeros of zero.
-SPREADS = ("broadcast_in_dim", "reshape", "convert")
 
 
 class NotAlike(Exception):
@@ -73,6 +71,8 @@ def fold_plan(
     made: dict[str, Folded] = {}
     foldings = [_Folding(composed((seen or {}).get(cls.name, cls.program)), count) for cls in plan.classes]
     _tell_one_another(foldings)
+    for folding in foldings:
+        _open_stacks(folding)
     for cls, folding in zip(plan.classes, foldings, strict=True):
         found = made[cls.name] = folding.folded(first)
         first += sum(op.attrs.get("group") == RUNS for op in found.program.ops)
@@ -119,6 +119,17 @@ def _tell_one_another(foldings: Sequence[_Folding]) -> None:
             folding.settle()
         sent = {seq: run for folding in foldings for seq, run in folding.sent().items()}
         learnt = [folding for folding in foldings if folding.receive(sent)]
+
+
+def _open_stacks(folding: _Folding) -> None:
+    """A stack of one value of each microbatch, in another order than theirs, that is added up is a sum."""
+    summed = added_up(folding.program)
+    found = {op.out: folding.homes(op.ins) for op in folding.program.ops if op.out in summed}
+    every = list(range(folding.count))
+    turned = [out for out, of in found.items() if of != every and Counter(of) == Counter(every)]
+    if turned:
+        folding.program = opened(folding.program, turned)
+        folding.__post_init__()
 
 
 def _timed(attrs: Mapping[str, Attr]) -> Mapping[str, Attr]:
@@ -302,11 +313,15 @@ class _Folding:
                 self._reach.forget()
                 stack += self._made[value].ins
 
+    def homes(self, values: Sequence[str]) -> list[int | None]:
+        """The microbatches that values rest on."""
+        return [self._home[v] if self._rests[v] else None for v in values]
+
     def _by_home(self, leaves: Sequence[str]) -> list[list[str]]:
         of: list[list[str]] = [[] for _ in range(self.count + 1)]
         for value in leaves:
-            home = self._home[value] if self._rests[value] else None
-            if home is not None or not self._is_zero(value):
+            (home,) = self.homes([value])
+            if home is not None or not is_zero(self._made, value):
                 of[self.count if home is None else home].append(value)
         return of
 
@@ -322,16 +337,9 @@ class _Folding:
         joins = op.name == "add" or renames(self.program, op)
         return joins and len(self._readers[value]) == 1 and value not in self._results
 
-    def _is_zero(self, value: str) -> bool:
-        op = self._made.get(value)
-        while op is not None and op.name in SPREADS:
-            op = self._made.get(op.ins[0])
-        return op is not None and op.name == "constant" and op.attrs["value"] in ("0", Affine(0))
-
     def _in_order(self, root: Op) -> Sequence[str]:
-        homes = [self._home[v] if self._rests[v] else None for v in root.ins]
-        numbers = {self._names.get(v) for v in root.ins}
-        if homes != list(range(self.count)) or len(numbers) > 1:
+        alike = len({self._names.get(v) for v in root.ins}) == 1
+        if not alike or self.homes(root.ins) != list(range(self.count)):
             raise NotAlike("a stack is not of one value of each microbatch, in their order", root.loc)
         return root.ins
 

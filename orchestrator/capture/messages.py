@@ -20,7 +20,7 @@ from certificates.plan.ops import MESSAGES
 from certificates.plan.plan import Mesh
 from certificates.plan.program import Op
 
-from .builder import Draft
+from .builder import CALLS, Draft
 from .errors import CaptureError, GroupError, shown
 from .fitting import FittedClass, with_scalars
 from .lowering import RankProgram
@@ -196,6 +196,11 @@ def _lonely(sent: Mapping[_Key, End], received: Mapping[_Key, End]) -> Iterator[
             )
 
 
+def _tagged(tag: object) -> str:
+    """How a message was sent or received."""
+    return f"in {CALLS[tag]}" if isinstance(tag, int) and tag in CALLS else f"with tag {tag}"
+
+
 def _unlike(sent: Mapping[_Key, End], received: Mapping[_Key, End]) -> Iterator[CaptureError]:
     """Both ends of a message that do not fit."""
     told: set[tuple[tuple[int, str], tuple[int, str]]] = set()
@@ -209,7 +214,7 @@ def _unlike(sent: Mapping[_Key, End], received: Mapping[_Key, End]) -> Iterator[
         if end.draft.type != other.draft.type:
             what = f"{end.draft.type} is received as {other.draft.type}"
         elif tags[0] != tags[1]:
-            what = f"what is sent with tag {tags[0]} is received with tag {tags[1]}"
+            what = f"what is sent {_tagged(tags[0])} is received {_tagged(tags[1])}"
         if what is not None:
             yield GroupError(
                 f"message {key[-1]} from rank {key[0]} to rank {key[1]} on {_spoken(key)}: "

@@ -219,8 +219,6 @@ class _Lane:
 
     def _item(self, op: Op) -> Item:
         seq, run = self.trace.meetings[op.integer("seq")]
-        if run is None and op.name in MESSAGES:
-            raise FormatError("a message of no microbatch")
         if run is None and seq not in self.once:
             self.once.append(seq)
         return Item(op.name if op.name in MESSAGES else "meet", seq, run or 0)  # type: ignore[arg-type]

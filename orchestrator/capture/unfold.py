@@ -1,9 +1,9 @@
 """Is a folded plan the plan that was captured? Its runs are written out and compared, value by value.
 
 Two values are equal if they are made in one way of the same inputs. Sums are compared as bags of summands, as
-the order of additions is what folding changes, and zeros in them are none. A conversion between float types
-is the identity, so a sum may be one before it or after. Views of memory are compared in
-the form that folding gives them; what that form means is tested by numbers.
+the order of additions is what folding changes, and zeros in them are none; a stack that is added up is a sum
+as well. A conversion between float types is the identity, so a sum may be one before it or after. Views of
+memory are compared in the form that folding gives them; what that form means is tested by numbers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from certificates.plan.plan import Plan
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
 
-from .fold import AXIS, RUNS, SPREADS
+from .fold import AXIS, RUNS
 from .recorded import Place
-from .views import composed, renames
+from .views import SPREADS, composed, numbers, renames
 
 #: Outputs of a run, and what it hands to each rendezvous.
 _Result = tuple[dict[str, int], dict[object, object]]
@@ -52,6 +52,8 @@ class _Table:
         self._numbers: dict[object, int] = {}
         #: Of a sum its summands, of zero none.
         self._summands: dict[int, tuple[int, ...]] = {}
+        #: Of a stack its dimension, and what is stacked.
+        self._stacked: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -67,7 +69,9 @@ class _Table:
         return number
 
     def stack(self, op: Op, terms: Sequence[int]) -> int:
-        return self.number(("concatenate", op.integer("dim"), str(op.type), tuple(terms)))
+        number = self.number(("concatenate", op.integer("dim"), str(op.type), tuple(terms)))
+        self._stacked[number] = op.integer("dim"), tuple(terms)
+        return number
 
     def run(self, program: Program, place: object) -> _Run:
         """Yields what joins runs with its operand, and is sent the result; gives outputs and rendezvous."""
@@ -85,6 +89,11 @@ class _Table:
                 values[op.out] = self.number((op.name, attrs, str(op.type), at, tuple(ins)))
             elif op.name == "add":
                 values[op.out] = self.total(op.type, ins)
+            elif self._adds_up(op, ins):
+                parts = [
+                    self.number((op.name, attrs, str(op.type), (part,))) for part in self._stacked[ins[0]][1]
+                ]
+                values[op.out] = self.total(op.type, parts)
             elif op.name == "concatenate":
                 values[op.out] = self.stack(op, ins)
             elif renames(program, op):
@@ -94,6 +103,12 @@ class _Table:
             else:
                 values[op.out] = self.number((op.name, attrs, str(op.type), tuple(ins)))
         return {n: values[v] for n, v in program.outputs.items()}, meetings
+
+    def _adds_up(self, op: Op, ins: Sequence[int]) -> bool:
+        """Is a stack added up, in whatever order it is?"""
+        if op.name != "reduce" or op.attrs["kind"] != "add" or ins[0] not in self._stacked:
+            return False
+        return self._stacked[ins[0]][0] in numbers(op, "dims")
 
     def _is_zero(self, op: Op, ins: Sequence[int]) -> bool:
         if op.name == "constant":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from certificates.plan.affine import Affine
@@ -13,6 +14,9 @@ from certificates.plan.types import TensorType
 #: What hands elements on: a microbatch may be cut out of what these make of an entry of the batch.
 _MOVES = frozenset(("slice", "reshape", "transpose", "broadcast_in_dim"))
 
+#: What makes zeros of zero.
+SPREADS = ("broadcast_in_dim", "reshape", "convert")
+
 
 def tilings(program: Program) -> Iterator[list[list[Op]]]:
     """Slices of one size that tile a dimension of what is made of entries of the batch: those of each place,
@@ -20,7 +24,7 @@ def tilings(program: Program) -> Iterator[list[list[Op]]]:
     moved = _of_the_batch(program)
     slices: dict[tuple[str, TensorType], list[Op]] = {}
     for op in program.ops:
-        if op.name == "slice" and op.ins[0] in moved and set(_numbers(op, "stride")) == {1}:
+        if op.name == "slice" and op.ins[0] in moved and set(numbers(op, "stride")) == {1}:
             slices.setdefault((op.ins[0], op.type), []).append(op)
     for (operand, part), ops in slices.items():
         shape = program.type_of(operand).shape
@@ -34,12 +38,56 @@ def tilings(program: Program) -> Iterator[list[list[Op]]]:
                 yield found
 
 
+def is_zero(made: Mapping[str, Op], value: str) -> bool:
+    """Is the value zero, or zeros made of it? ``made`` has the ops by what they make."""
+    op = made.get(value)
+    while op is not None and op.name in SPREADS:
+        op = made.get(op.ins[0])
+    return op is not None and op.name == "constant" and op.attrs["value"] in ("0", Affine(0))
+
+
+def added_up(program: Program) -> frozenset[str]:
+    """Stacks that are only added up along what they are stacked along: their order does not count."""
+    stacks = {op.out: op.integer("dim") for op in program.ops if op.name == "concatenate"}
+    for value in program.outputs.values():
+        stacks.pop(value, None)
+    for op in program.ops:
+        for value in op.ins:
+            if value in stacks and not (_adds(op) and stacks[value] in numbers(op, "dims")):
+                del stacks[value]
+    return frozenset(stacks)
+
+
+def opened(program: Program, stacks: Collection[str]) -> Program:
+    """The program in which these stacks, which are only added up, are sums of the sums of what they stack."""
+    made = {op.out: op for op in program.ops}
+    fresh = itertools.count(1 + max((int(op.out[1:]) for op in program.ops), default=-1))
+    ops: list[Op] = []
+    for op in program.ops:
+        if not (op.ins and op.ins[0] in stacks):
+            ops += [] if op.out in stacks else [op]
+            continue
+        total = ""
+        for part in made[op.ins[0]].ins:
+            ops.append(replace(op, out=f"%{next(fresh)}", ins=(part,)))
+            if total:
+                ops.append(replace(op, out=f"%{next(fresh)}", name="add", ins=(total, ops[-1].out), attrs={}))
+            total = ops[-1].out
+        ops[-1] = replace(ops[-1], out=op.out)
+    return Program(program.inputs, tuple(ops), program.outputs)
+
+
+def _adds(op: Op) -> bool:
+    return op.name == "reduce" and op.attrs["kind"] == "add"
+
+
 def renames(program: Program, op: Op) -> bool:
     """Is it a conversion between float types, which is the identity and can be before a sum or after it?"""
     return op.name == "convert" and op.type.sort == program.type_of(op.ins[0]).sort == "Real"
 
 
-def _numbers(op: Op, key: str) -> tuple[int, ...]:
+def numbers(op: Op, key: str) -> tuple[int, ...]:
+    """The integers of an attribute."""
     value = op.attrs[key]
     return tuple(v.const if isinstance(v, Affine) else int(v) for v in value)  # type: ignore[union-attr]
 
@@ -97,7 +145,7 @@ def _view(
     root, offset = views.get(operand, (operand, Affine(0)))
     if op.name == "reshape":
         return root, offset
-    if op.name != "slice" or set(_numbers(op, "stride")) != {1}:
+    if op.name != "slice" or set(numbers(op, "stride")) != {1}:
         return None
     row = 1
     cut = False

@@ -16,6 +16,7 @@ from ..builder import Value
 from ..errors import GroupError
 from ..memory import Geometry
 from ..recorder import GroupRef, Node, ReduceRef, TensorRef
+from .members import apart, gathered, handed_on, reduced
 from .table import Context, effects, lowers
 
 _KINDS = {"sum": "add", "avg": "add", "max": "max", "min": "min"}
@@ -80,12 +81,16 @@ def _exchanged(c: Context, x: Value, group: GroupRef) -> Value:
 def all_reduce(c: Context, x: Value, reduction: ReduceRef | str, group: GroupRef) -> Value:
     x, reduction = _scaled(c, x, reduction)
     kind, average = _kind(c, reduction)
+    if apart(c, group):
+        return _mean(c, reduced(c, x, kind, group), group, average)
     return _mean(c, c.collective("all_reduce", x, group, x.shape, kind=kind), group, average)
 
 
 @lowers("_c10d_functional.all_gather_into_tensor", "_c10d_functional.all_gather_into_tensor_out")
 def all_gather(c: Context, x: Value, _size: int, group: GroupRef) -> Value:
     x = x if x.shape else c.b.reshape(x, (1,))
+    if apart(c, group):
+        return gathered(c, x, group)
     shape = (x.shape[0] * len(group.ranks), *x.shape[1:])
     return c.collective("all_gather", x, group, shape, dim=0)
 
@@ -125,11 +130,13 @@ def broadcast(c: Context, x: Value, root: int, group: GroupRef) -> Value:
     """Every member's tensor is gathered, and the root's taken; the others may hand over anything."""
     if len(group.ranks) == 1:
         return x
+    if apart(c, group):
+        return handed_on(c, x, root, group)
     if c.b.tainted(x) and not c.is_member(group, root):
         x = c.b.constant(0, x.type)
     with c.rooted("broadcast", root):
-        gathered = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group)
-    return c.b.reshape(c.b.narrow(gathered, 0, root, 1), x.shape)
+        every = all_gather(c, c.b.reshape(x, (1, *x.shape)), 0, group)
+    return c.b.reshape(c.b.narrow(every, 0, root, 1), x.shape)
 
 
 @lowers("_c10d_functional.all_reduce_coalesced")
@@ -227,8 +234,8 @@ def _reduce_event(driver: Any, node: Node) -> None:
 def _all_gather_single_event(driver: Any, node: Node) -> None:
     outs, ins, group = node.args
     for out, source in zip(outs, ins, strict=True):
-        gathered = all_gather(driver.context, driver.read(contiguous(source)), 0, group)
-        driver.write(contiguous(out), driver.context.b.reshape(gathered, out.geometry.size))
+        every = all_gather(driver.context, driver.read(contiguous(source)), 0, group)
+        driver.write(contiguous(out), driver.context.b.reshape(every, out.geometry.size))
 
 
 @effects("dist.all_gather")
@@ -243,9 +250,9 @@ def _gather_event(driver: Any, node: Node) -> None:
     outs, ins, group, root = node.args
     for i, source in enumerate(ins):
         with driver.context.rooted("gather", root):
-            gathered = _gathered(driver, source, outs[i] if outs else [], group)
+            every = _gathered(driver, source, outs[i] if outs else [], group)
         if outs:
-            _write_pieces(driver, outs[i], gathered)
+            _write_pieces(driver, outs[i], every)
 
 
 @effects("dist.scatter")

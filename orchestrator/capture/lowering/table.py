@@ -179,7 +179,7 @@ class Context:
             return x
         if not axes:
             raise GroupError(
-                f"group {list(group.ranks)} is no fibre of mesh axes",
+                f"{name} over the group {list(group.ranks)}, which is no fibre of mesh axes",
                 op=self.op,
                 instead="Definition.mesh with an axis for every way in which ranks are grouped, and "
                 "its groups: "
@@ -187,10 +187,7 @@ class Context:
             )
         key = axes, group.ordinal
         seq = self.groups[key] = self.groups.get(key, -1) + 1
-        if x.type.sort == "Bool":
-            raise self.refuse(f"{name} of {x.type}: collectives of a plan carry numbers", _NUMBERS)
-        if wraps(x.dtype) and attrs.get("kind") == "add":
-            raise self.refuse(f"{name} of {x.type} by a sum, which wraps around", _WIDER)
+        self.carries(name, x, attrs.get("kind"))
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
         if self.root is not None:
@@ -198,6 +195,13 @@ class Context:
             self.roots.append(Rooted((named, seq), group.ranks, call, place, self.b.frame))
         ins = (x,) if order is None else (x, order)
         return self.b.emit(name, ins, result, shared=False, group=named, seq=seq, **attrs)
+
+    def carries(self, name: str, x: Value, kind: str | None = None) -> None:
+        """A :class:`LoweringError` if what ranks exchange is not a number, or a sum of it wraps around."""
+        if x.type.sort == "Bool":
+            raise self.refuse(f"{name} of {x.type}: collectives of a plan carry numbers", _NUMBERS)
+        if wraps(x.dtype) and kind == "add":
+            raise self.refuse(f"{name} of {x.type} by a sum, which wraps around", _WIDER)
 
     @contextmanager
     def rooted(self, call: str, place: int) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -182,8 +183,8 @@ def test_crossed_communicators(posted: bool) -> None:
     assert trouble(crossed(posted), 1) != ""
 
 
-def test_a_collective_has_all_its_members() -> None:
-    """One rank reduces once, the other at every run."""
+def met(*orders: Sequence[int], once: Mapping[str, list[int]] | None = None, over: str = "") -> Plan:
+    """Two ranks that reduce at every run, each in an order of its own; the first one's last on ``over``."""
     spec = ProgramBuilder()
     spec.output("y", spec.input("x", "f32[2]") * 2)
     bs = [ProgramBuilder({"pp": 2}, box={"pp": (r, r + 1)}, time={"mb": 2}) for r in range(2)]
@@ -195,15 +196,26 @@ def test_a_collective_has_all_its_members() -> None:
         classes={f"c{r}": ({"pp": (r, r + 1)}, p) for r, p in enumerate(programs.values())},
         inputs={"x": {}}, outputs={"y": {}}, given=["x"],
     )  # fmt: skip
-    s = ScheduleBuilder(programs, once={"c0": [0]})
-    for r in range(2):
+    s = ScheduleBuilder(programs, once=once)
+    for r, order in enumerate(orders):
         lane = s.lane(f"rank{r}", {"pp": (r, r + 1)})
-        for k in range(r + 1):
-            lane.now("pp", meet(0, k))
-    assert reason(with_schedule(plan, s.build())) == "collective 0, run 1: lane rank0 does not take part"
-    s.lanes[0].now("other", meet(0, 1))
-    s.once = {}
-    assert "on another communicator" in reason(with_schedule(plan, s.build()))
+        for k in order:
+            lane.now(over if over and (r, k) == (0, 1) else "pp", meet(0, k))
+    return with_schedule(plan, s.build())
+
+
+def test_a_collective_has_all_its_members() -> None:
+    """One rank reduces once, the other at every run."""
+    plan = met((0,), (0, 1), once={"c0": [0]})
+    assert reason(plan) == "collective 0, run 1: lane rank0 does not take part"
+    assert "on another communicator" in reason(met((0, 1), (0, 1), over="other"))
+
+
+def test_members_meet_in_one_run() -> None:
+    """Nothing hangs: the sums of two runs are mixed, as each rank takes part in the next one of the other."""
+    assert judged(met((0, 1), (0, 1))) is not None and judged(met((1, 0), (1, 0))) is not None
+    for plan in (met((0, 1), (1, 0)), met((1, 0), (0, 1))):
+        assert "wait for one another" in reason(plan) and trouble(plan, 1) != ""
 
 
 def test_unbatched_messages_of_1f1b() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -178,6 +178,40 @@ def test_a_stack_of_all_microbatches_is_a_stack_over_time() -> None:
     stacked = step.b.concatenate([x.reshape(1) for x in losses], 0)
     found = folded(step.plan(stacked.sum(0), total(list(gradients))))
     assert names(found).count("all_gather") == 1
+
+
+def stacked(change: Callable[[ProgramBuilder, Value], Value], order: Sequence[int] = (2, 0, 1)) -> Plan:
+    """The loss is made of a stack of the losses, which are taken in this order."""
+    step = Step()
+    losses, gradients = zip(*(step.microbatch(k) for k in range(COUNT)), strict=True)
+    stack = step.b.concatenate([losses[k].reshape(1) for k in order], 0)
+    return step.plan(change(step.b, stack), total(list(gradients)))
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0)])
+def test_a_stack_in_another_order_that_is_added_up_is_a_sum_over_time(order: Sequence[int]) -> None:
+    """Microbatches that are taken last first have their losses in that order."""
+    found = folded(stacked(lambda b, x: x.sum(0) / 1, order))
+    assert names(found).count("all_gather") == 0
+    assert [op.name for op in found.classes[0].program.ops if op.attrs.get("group") == RUNS] == [
+        "all_reduce"
+    ] * 2
+    assert verify(found).kind is Kind.PROVED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda b, x: (x * b.iota("f32[3]", 0)).sum(0),
+        lambda b, x: b.reduce(x, (0,), "max"),
+        lambda b, x: x.sum(0) + x[0:1].reshape(),
+        lambda b, x: b.reduce(b.reshape(x, (1, 3)), (0,), "add")[1:2].reshape(),
+    ],
+    ids=["weights", "largest", "first", "along another dimension"],
+)
+def test_a_stack_in_another_order_whose_order_counts_is_not_folded(change: Callable[..., Value]) -> None:
+    with pytest.raises(NotAlike, match="a stack is not of one value of each microbatch, in their order"):
+        fold_plan(stacked(change), COUNT)
 
 
 def test_what_is_gathered_anew_for_each_microbatch_is_gathered_once_at_each() -> None:

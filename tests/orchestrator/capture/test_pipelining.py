@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ SCHEDULES = [
     ("ScheduleGPipe", 2),
     ("Schedule1F1B", 2),
     ("ScheduleInterleaved1F1B", 4),
+    ("ScheduleLoopedBFS", 4),
     ("ScheduleInterleavedZeroBubble", 4),
     ("ScheduleZBVZeroBubble", 4),
     ("ScheduleDualPipeV", 4),
@@ -42,6 +46,41 @@ def test_a_gpt_in_stages_is_the_plain_gpt_on_the_whole_batch(schedule: str, bloc
     found = judged(plan)
     assert found is not None and found.safe
     assert run(plan, made, steps=2).largest < 1e-9
+
+
+def not_scaled(model: Any) -> None:
+    """For a loss that sums: this one averages."""
+    model.schedule.scale_grads = False
+
+
+#: What is done to a rank's model, to the batch, to what a step returns; and an output that shows it.
+WRONG: dict[str, tuple[Callable[[Any], None], Callable[[Any], Any], float, str]] = {
+    "gradients of a mean not divided": (not_scaled, lambda batch: batch, 1.0, "params.*"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["Schedule1F1B"])
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_use_of_a_schedule_is_refuted(mistake: str, schedule: str) -> None:
+    change, of_batch, factor, shown = WRONG[mistake]
+    sizes: dict[str, Any] = {"blocks": 4, "dim": 4, "vocab": 6, "rows": 8, "length": 3, "adam": 0}
+    made = load_example("pipeline_gpt.py", schedule=schedule, **sizes)
+    right, step = made.parallelize, made.parallel_step
+    assert step is not None
+
+    def parallelize(model: nn.Module, mesh: Any) -> nn.Module:
+        held = right(model, mesh)
+        change(held)
+        return held
+
+    def wrong(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {name: value * factor for name, value in step(model, optimizer, of_batch(batch)).items()}
+
+    plan = capture(replace(made, parallelize=parallelize, parallel_step=wrong), jobs=1)
+    verdict = verify(plan)
+    refuted = [o.plan for o in verdict.outputs if o.verdict == "REFUTED"]
+    assert verdict.kind is Kind.REFUTED and fnmatchcase(refuted[0], shown), verdict.report
 
 
 @pytest.mark.slow

@@ -434,11 +434,11 @@ def test_a_group_across_the_axes_of_the_mesh_is_told_what_a_mesh_is() -> None:
 
     def odd_ones(model):
         if dist.get_rank() in (0, 2):
-            dist.all_reduce(model.weight.grad, group=model.odd)
+            dist.reduce_scatter_tensor(torch.empty(2, 4), model.weight.grad, group=model.odd)
 
     text = str(told({**talking(odd_ones), "parallelize": parallelize, "mesh": {"dp": 4}}, 0))
     assert (
-        "group [0, 2] is no fibre of mesh axes" in text
+        "reduce_scatter over the group [0, 2], which is no fibre of mesh axes" in text
         and "write instead: Definition.mesh with an axis" in text
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from certificates.authoring.build import ProgramBuilder
 from certificates.plan.type_rules import check_program
-from orchestrator.capture.views import composed, tilings
+from orchestrator.capture.views import added_up, composed, opened, tilings
 from orchestrator.evaluating import interpreter
 
 
@@ -63,3 +63,36 @@ def test_slices_that_tile_an_entry_of_the_batch_are_microbatches(
                 b.output(f"y{i}", x[lo:hi] if dim == 0 else x[:, lo:hi])
             found = [len(places) for places in tilings(b.build())]
             assert found == ([count] if count is not None and name == "batch.x" else [])
+
+
+def test_stacks_that_are_only_added_up_are_sums() -> None:
+    b = ProgramBuilder()
+    x = b.input("x", "f32[3,2]")
+    parts = [x * (k + 1) for k in range(4)]
+    stack = b.concatenate(parts, 0)
+    b.output("all", stack.sum(0, 1))
+    b.output("rows", stack.sum(0))
+    beside, largest, read, shown = (b.concatenate(parts[:n], 0) for n in (2, 3, 4, 2))
+    b.output("beside", beside.sum(1))
+    b.output("largest", b.reduce(largest, (0,), "max"))
+    b.output("read", read.sum(0) + read[0:1].reshape(2))
+    b.output("shown", shown)
+    program = b.build()
+    (only,) = added_up(program)
+    made = opened(program, added_up(program))
+    check_program(made)
+    assert all(op.out != only for op in made.ops)
+    assert sum(op.name == "concatenate" for op in made.ops) == 4
+    value = {"x": np.random.default_rng(0).normal(size=(3, 2))}
+    want, got = (interpreter.evaluate(p, value) for p in (program, made))
+    for name in program.outputs:
+        np.testing.assert_allclose(got[made.outputs[name]], want[program.outputs[name]], rtol=1e-12)
+
+
+def test_a_stack_of_two_is_one_sum_of_two() -> None:
+    b = ProgramBuilder()
+    x = b.input("x", "f32[2]")
+    b.output("y", b.concatenate([x, x * 3], 0).sum(0))
+    made = opened(b.build(), added_up(b.build()))
+    assert [op.name for op in made.ops if op.name in ("reduce", "add")] == ["reduce", "reduce", "add"]
+    check_program(made)
