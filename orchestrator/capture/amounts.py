@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 from .errors import LoweringError
 
 _READS = torch.ops.aten._local_scalar_dense.default
+#: The places of true elements, as many as there are.
+PICKS = torch.ops.aten.nonzero.default
 #: Ops on integers of a routing whose results are floats that stand for integers.
 _COUNTS = ("histc", "_to_copy")
 
@@ -77,6 +79,9 @@ class Counted:
                 raise DataDependentOutputException(func)
             self.reads += 1
             return self.env.create_unbacked_symint()
+        if func is PICKS and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
+            self.reads += 1
+            return args[0].new_empty((self.env.create_unbacked_symint(), args[0].dim()), dtype=torch.int64)
         if func is torch.ops.aten.bincount.default and self._concerns(args):
             given = dict(zip(("input", "weights", "minlength"), args, strict=False)) | dict(kwargs)
             if given.get("weights") is None and given.get("minlength", 0) > 0:

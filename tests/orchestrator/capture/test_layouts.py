@@ -61,7 +61,9 @@ def placed(**placements: Any) -> Any:
 
 def read(tensor: Any, **parts: tuple[str, ...]) -> tuple[dict[str, int], tuple[str, ...]]:
     """The layout on a mesh whose axes are those of the definition, but for those that have ``parts``."""
-    return _dtensor_layout("params.w", tensor, lambda axis: parts.get(axis, (axis,)))
+    shards, order, summed = _dtensor_layout("params.w", tensor, lambda axis: parts.get(axis, (axis,)))
+    assert not summed
+    return shards, order
 
 
 def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
@@ -106,6 +108,14 @@ def test_an_axis_of_the_jobs_mesh_may_be_several_of_the_definitions() -> None:
     assert read(placed(tp=Shard(0)), dp=()) == ({"tp": 0}, ("tp",))
 
 
+def test_summands_are_told_apart_from_shards() -> None:
+    """As counts of tokens by expert are, where ranks count their own."""
+    tensor = placed(dp=Partial(), one=Partial(), tp=Shard(0))
+    found = _dtensor_layout("w", tensor, lambda axis: ("a", "b") if axis == "dp" else (axis,))
+    assert found == ({"tp": 0}, ("tp",), ("a", "b"))
+    assert not Layout(*found[:2], (4,), "w", summed=found[2]).traced
+
+
 def test_axes_are_told_by_their_ranks_in_order() -> None:
     mesh = Mesh({"a": 2, "one": 1, "b": 2, "c": 2})
     known = {(1, 5): ("a",), (4, 5): ("c",), (1, 3, 5, 7): ("a", "b"), (1, 5, 3, 7): ("b", "a")}
@@ -121,8 +131,8 @@ def test_axes_are_told_by_their_ranks_in_order() -> None:
         ({"dp": _StridedShard(0, split_factor=2), "tp": Shard(1)}, "over no matching axes"),
         ({"dp": _StridedShard(0, split_factor=4), "tp": Shard(0)}, "over no matching axes"),
         ({"dp": _StridedShard(0, split_factor=3), "tp": Shard(0)}, "splits an axis"),
-        ({"tp": Partial()}, "of a state tensor"),
-        ({"one": Partial()}, "of a state tensor"),
+        ({"tp": Partial("avg")}, "of a state tensor"),
+        ({"one": Partial("max")}, "of a state tensor"),
     ],
 )
 def test_placements_that_are_no_layout_are_refused(placements: dict[str, Any], message: str) -> None:
