@@ -26,6 +26,7 @@ _OF_SHAPES = frozenset(
     (
         *("aten.new_empty", "aten.new_zeros", "aten.zeros", "aten.empty", "aten.view", "aten.expand"),
         *("aten.reshape", "aten._unsafe_view", "aten.new_ones", "aten.ones"),
+        *("aten.slice_backward", "aten.select_backward"),
     )
 )
 _UNKNOWN = (

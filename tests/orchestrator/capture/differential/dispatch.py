@@ -107,3 +107,29 @@ def _sizes(d: Draw) -> Case:
 
     words = "as many rows as a routing decides" if alone else None
     return Case(run, (scores, d.tensor((tokens, 3))), {}, words)
+
+
+@cases("aten.nonzero.default")
+def _picked(d: Draw) -> Case:
+    """Rows of a mask go through ops of their own, and are added up where they were, or in all."""
+    count, tokens, width = d.random.randint(2, 4), d.random.randint(4, 6), d.random.randint(2, 4)
+    scores = _apart(d, (tokens, count), 1, torch.float64)
+    way, back = d.one("choice", "map", "number"), d.one("index_add", "index_put", "sum", "product")
+
+    def run(s: Tensor, x: Tensor) -> Tensor:
+        best, ids = torch.topk(s, 2)
+        masks = {"choice": ids == 1, "map": (ids == 1).t(), "number": s > 0}
+        first, second = torch.where(masks[way])
+        token = second if way == "map" else first
+        rows = x[token].tanh() * (s[first, second] if way == "number" else best[token, 0])[:, None]
+        if back == "index_add":
+            return torch.zeros_like(x).index_add(0, token, rows)
+        if back == "index_put":
+            return x.index_put((token,), rows, accumulate=True)
+        return rows.sum(0) if back == "sum" else rows.t() @ rows
+
+    operands = scores, d.tensor((tokens, width), torch.float64)
+    if d.chance(0.5):
+        return Case(run, operands)
+    shape = {"sum": (width,), "product": (width, width)}.get(back, (tokens, width))
+    return Case(gradients(run), (*operands, d.tensor(shape, torch.float64)))
