@@ -23,6 +23,7 @@ from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 from ..recorder import Node, TensorRef
 from .routing import Routing
+from .row_orders import added
 from .sizes import Sizes
 from .table import Context, effects
 
@@ -127,7 +128,7 @@ class PickedOp:
             return None
         rows = b.broadcast(rows, (len(at), *flat[1:]), range(len(flat)))
         total = _added_up(b, rows, at, grid, flat[0])
-        return None if total is None else b.binary("add", read(target), b.reshape(total, shape))
+        return None if total is None else added(b, read(target), b.reshape(total, shape))
 
     def check(self, values: Sequence[Value | None], read: Callable[[TensorRef], Value]) -> None:
         """An error unless results have a row for each row of the operands, made of that one alone."""
