@@ -18,7 +18,7 @@ from ..errors import Unproved
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from ..relating.recipes import AlgebraRecipe, by_rank, direct
-from ..solving.premises import CoreFinder
+from ..solving.premises import CoreFinder, with_ranges
 from ..staging.algebra import AlgebraBuilder
 from ..staging.layout import LayoutBuilder
 from .dependencies import trim
@@ -73,6 +73,7 @@ class Stages:
         core = self.cores.core(without_comments(text))
         if core is None:
             return None
+        core = with_ranges(text, core)
         return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
 
     def _algebra(self, stage: AlgebraStage) -> AlgebraStage:
