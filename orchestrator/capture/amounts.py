@@ -8,12 +8,15 @@ stands for is found when the trace is lowered (:mod:`.lowering.sizes`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -133,11 +136,19 @@ class Unrecorded(TorchDispatchMode):  # type: ignore[misc]
         active.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(unwraps_itself, types)):
+            return NotImplemented  # what it does to local tensors comes here
         result = self.counted.run(func, args, kwargs or {})
         if result is NotImplemented:
             result = func(*args, **(kwargs or {}))
         self.counted.note(func, args, kwargs or {}, result)
         return result
+
+
+@functools.cache
+def unwraps_itself(kind: type) -> bool:
+    """Is a tensor of this class a wrapper, whose ops are those of what it holds?"""
+    return issubclass(kind, DTensor | AsyncCollectiveTensor)
 
 
 active: list[Counted] = []

@@ -7,6 +7,8 @@ infinite where a mask has chosen the literal, wherever it was moved and whatever
 
 from __future__ import annotations
 
+from typing import Any
+
 from certificates.plan.types import TensorType
 
 from ..builder import Builder, Draft, Value
@@ -53,11 +55,11 @@ def _infinite(b: Builder, x: Value, which: str) -> Value | None:
 
 def _moved(b: Builder, mask: Value, draft: Draft) -> Value:
     """What an op of data movement makes of a mask in place of its operand."""
-    attrs = dict(draft.attrs)
     if draft.name == "reshape":
         return b.reshape(mask, draft.type.shape)
     if draft.name == "convert":
         return mask
+    attrs: dict[str, Any] = dict(draft.attrs)
     return b.emit(draft.name, (mask,), TensorType("i1", draft.type.shape), **attrs)
 
 
