@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -82,7 +82,7 @@ class Counted:
                 raise DataDependentOutputException(func)
             self.reads += 1
             return self.env.create_unbacked_symint()
-        if func is PICKS and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
+        if func is PICKS and isinstance(args[0], FakeTensor):  # a device mesh looks for its ranks for real
             self.reads += 1
             return args[0].new_empty((self.env.create_unbacked_symint(), args[0].dim()), dtype=torch.int64)
         if func is torch.ops.aten.bincount.default and self._concerns(args):

@@ -11,7 +11,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from orchestrator.capture.amounts import Amount, Unrecorded, amount
+from orchestrator.capture.amounts import PICKS, Amount, Unrecorded, amount
 from orchestrator.capture.errors import LoweringError
 from orchestrator.capture.recorder import Recorder, recording
 
@@ -66,6 +66,11 @@ def test_places_of_true_elements_are_as_many_as_an_amount() -> None:
     with FakeTensorMode(), recording(Recorder()):
         token, choice = torch.where(torch.randn(6, 4) > 0)
         assert amount(token.shape[0]) == amount(choice.shape[0]) == Amount(0, ((0, 1),))  # type: ignore[arg-type]
+
+
+def test_places_in_a_real_tensor_are_what_they_are() -> None:
+    """A device mesh finds its ranks so, in the middle of a step."""
+    assert Unrecorded().counted.run(PICKS, (torch.eye(3),), {}) is NotImplemented
 
 
 def test_an_amount_of_an_earlier_step_is_none_of_this_one() -> None:

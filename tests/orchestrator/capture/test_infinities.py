@@ -68,3 +68,14 @@ def test_attention_with_values_of_another_width_compares_no_infinities() -> None
     shapes = ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 5))
     program = agree(run, *(torch.randn(*s, dtype=torch.float64) for s in shapes), tolerance=1e-6)
     assert not infinite_operands(program)
+
+
+def test_what_is_spread_is_joined_before_it_is_spread() -> None:
+    """A mask of positions stays one: heads that it is spread over are other ones on each rank."""
+    program = agree(lambda x, m: m[:, None].expand(3, 5, 4).all(-1), *scores())
+    assert [(op.name, str(op.type)) for op in program.ops] == [
+        ("reduce", "i1[3]"),
+        ("broadcast_in_dim", "i1[3,5]"),
+    ]
+    agree(lambda x, m: m[:, :1].expand(3, 4).all(1, keepdim=True), *scores())
+    agree(lambda x, m: m[None].expand(2, 3, 4).any(0), *scores())
