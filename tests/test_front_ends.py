@@ -21,6 +21,7 @@ PROVED: dict[str, tuple[str, dict[str, int | str]]] = {
     "gpt2": ("hf_gpt2.py", {}),
     "gpt2 sharded": ("hf_gpt2.py", {"sharded": 1}),
     "vit": ("hf_gpt2.py", {"family": "vit"}),
+    "mixtral": ("hf_mixtral.py", {}),
 }
 
 
