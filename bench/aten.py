@@ -28,7 +28,6 @@ BEGIN, END = "<!-- aten -->", "<!-- end aten -->"
 #: Ops without a place in a plan, with the reason.
 OUT_OF_SCOPE = {
     "_local_scalar_dense": "the value of a tensor, which a trace has not",
-    "nonzero": "a shape that depends on values",
     "resize_": "changes a tensor's memory in place; PyTorch discourages it",
     "sym_is_contiguous": "a question about shapes, answered while tracing",
     "sym_numel": "a question about shapes, answered while tracing",

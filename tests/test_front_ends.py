@@ -54,3 +54,13 @@ def test_the_librarys_own_code_is_proved_and_a_wrong_twin_refuted(name: str, tmp
 def test_gpt2_without_its_wrapper_is_refuted(tmp_path: Path) -> None:
     """Every rank trains on its own rows, and nobody adds the gradients."""
     assert verdict(captured("gpt2", unsynchronised=True), tmp_path) is tv.Kind.REFUTED
+
+
+@pytest.mark.slow
+def test_mixtral_whose_experts_lie_on_ranks_is_proved() -> None:
+    """The single device has the library's grouped products; ranks send rows to their experts."""
+    pytest.importorskip("transformers")
+    from orchestrator.capture import capture
+    from tests.orchestrator.capture.conftest import load_example
+
+    assert tv.verify(capture(load_example("hf_mixtral.py"), jobs=1), jobs=1).kind is tv.Kind.PROVED

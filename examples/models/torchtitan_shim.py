@@ -20,6 +20,7 @@ SHIMS = (
     "torchtitan: torchtitan.tools.utils.device_type is 'cpu'",
     "torchtitan: its SDPA module stands for flex attention with a causal mask; no activation checkpointing",
 )
+SCATTER_SHIM = "torchtitan: scatter_add stands for torchtitan::deterministic_scatter_add"
 PIPELINE_SHIMS = (
     "torchtitan: its stages are told a microbatch's shapes, which they would send round in the first step",
     "torchtitan: PyTorch 2.13's schedules split a rank's rows, where torchtitan hands them microbatches",

@@ -8,12 +8,15 @@ stands for is found when the trace is lowered (:mod:`.lowering.sizes`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -21,6 +24,8 @@ from torch.utils._pytree import tree_leaves
 from .errors import LoweringError
 
 _READS = torch.ops.aten._local_scalar_dense.default
+#: The places of true elements, as many as there are.
+PICKS = torch.ops.aten.nonzero.default
 #: Ops on integers of a routing whose results are floats that stand for integers.
 _COUNTS = ("histc", "_to_copy")
 
@@ -77,6 +82,9 @@ class Counted:
                 raise DataDependentOutputException(func)
             self.reads += 1
             return self.env.create_unbacked_symint()
+        if func is PICKS and isinstance(args[0], FakeTensor):  # a device mesh looks for its ranks for real
+            self.reads += 1
+            return args[0].new_empty((self.env.create_unbacked_symint(), args[0].dim()), dtype=torch.int64)
         if func is torch.ops.aten.bincount.default and self._concerns(args):
             given = dict(zip(("input", "weights", "minlength"), args, strict=False)) | dict(kwargs)
             if given.get("weights") is None and given.get("minlength", 0) > 0:
@@ -128,11 +136,19 @@ class Unrecorded(TorchDispatchMode):  # type: ignore[misc]
         active.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(unwraps_itself, types)):
+            return NotImplemented  # what it does to local tensors comes here
         result = self.counted.run(func, args, kwargs or {})
         if result is NotImplemented:
             result = func(*args, **(kwargs or {}))
         self.counted.note(func, args, kwargs or {}, result)
         return result
+
+
+@functools.cache
+def unwraps_itself(kind: type) -> bool:
+    """Is a tensor of this class a wrapper, whose ops are those of what it holds?"""
+    return issubclass(kind, DTensor | AsyncCollectiveTensor)
 
 
 active: list[Counted] = []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
+
+from certificates.plan.plan import Mesh
 
 from .cutting import Cut
 from .definition import Definition
@@ -20,7 +24,8 @@ class Layout:
     """How a local tensor lies on the mesh: axis -> tensor dimension, and the axes from major to minor.
 
     ``shards`` is ``None`` where nobody says so. ``owner`` is the parameter or buffer that it belongs to,
-    ``cut`` how that was made if this tensor has its shape.
+    ``cut`` how that was made if this tensor has its shape. Over the axes of ``summed`` ranks hold summands of
+    the tensor: no cut shows that, a DTensor says it.
     """
 
     shards: Mapping[str, int] | None
@@ -28,11 +33,12 @@ class Layout:
     local: tuple[int, ...]
     owner: str
     cut: Cut | None = None
+    summed: tuple[str, ...] = ()
 
     @property
     def traced(self) -> bool:
         """Is it known of which elements of the single device's tensors it consists?"""
-        return self.cut is not None and self.cut.parts is not None
+        return self.cut is not None and self.cut.parts is not None and not self.summed
 
     def source(self, name: str) -> str:
         """The tensor that was cut: optimizer state and gradients follow their parameter."""
@@ -72,8 +78,14 @@ def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tenso
     shard = local_tensor(tensor).detach()
     local = tuple((torch.view_as_real(shard) if shard.is_complex() else shard).shape)
     if isinstance(tensor, DTensor):
-        shards, order = _dtensor_layout(name, tensor)
-        return Layout(shards, order, local, owner)
+        device_mesh = tensor.device_mesh
+
+        def fibre(axis: str) -> tuple[str, ...]:
+            ranks = dist.get_process_group_ranks(device_mesh.get_group(axis))
+            return axes_of(Mesh(definition.mesh), dist.get_rank(), ranks)
+
+        shards, order, summed = _dtensor_layout(name, tensor, fibre)
+        return Layout(shards, order, local, owner, summed=summed)
     if kind == "opt" and tensor.dim() == 0:
         return Layout({}, (), local, owner)
     given = definition.layouts or {}
@@ -86,17 +98,42 @@ def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tenso
     return Layout(None if declared is None else dict(declared), tuple(declared or {}), local, owner)
 
 
-def _dtensor_layout(name: str, tensor: DTensor) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Axes and their order from placements; a strided shard is minor to the axes it was applied over."""
+def axes_of(mesh: Mesh, rank: int | None, ranks: Sequence[int]) -> tuple[str, ...]:
+    """The axes whose fibre through ``rank`` is ``ranks``, members in order; none if there are none."""
+    if rank is None or rank not in ranks:
+        return ()
+    here = mesh.coordinates(rank)
+    wide = [a for a, n in mesh.axes.items() if n > 1]
+    for count in range(1, len(wide) + 1):
+        for axes in itertools.permutations(wide, count):
+            members = itertools.product(*(range(mesh.axes[a]) for a in axes))
+            found = [mesh.rank(here | dict(zip(axes, m, strict=True))) for m in members]
+            if found == list(ranks):
+                return axes
+    return ()
+
+
+def _dtensor_layout(
+    name: str, tensor: DTensor, fibre: Callable[[str], tuple[str, ...]]
+) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
+    """Axes, their order, and those that are summed over; a strided shard is minor to what it was cut over.
+
+    ``fibre`` says of which axes of the definition's mesh, major first, an axis of the tensor's is made: job
+    and definition may name them otherwise, and one may see as one axis what the other needs as two.
+    """
     axes = tensor.device_mesh.mesh_dim_names
     if axes is None:
         raise LayoutError("its device mesh has unnamed axes", tensor=name)
     shards: dict[str, int] = {}
     order: list[str] = []
+    summed: list[str] = []
     # Read from the last mesh axis to the first: a plain shard is major to what follows it on its dimension,
     # a strided one minor to the axes whose sizes multiply to its split factor.
     for axis, placement in reversed(list(zip(axes, tensor.placements, strict=True))):
         if isinstance(placement, Replicate):
+            continue
+        if type(placement) is Partial and placement.reduce_op == "sum":
+            summed += [axis] if tensor.device_mesh[axis].size() > 1 else []
             continue
         if not isinstance(placement, Shard | _StridedShard):
             raise LayoutError(f"placement {placement} of a state tensor", tensor=name)
@@ -115,4 +152,16 @@ def _dtensor_layout(name: str, tensor: DTensor) -> tuple[dict[str, int], tuple[s
                 at += 1
         shards[axis] = dim
         order.insert(at, axis)
-    return shards, tuple(order)
+    parts = {axis: fibre(axis) for axis in (*order, *summed)}
+    for axis in parts:
+        if not parts[axis]:
+            raise LayoutError(
+                f"its device mesh has an axis {axis!r} whose ranks follow no axes of the definition's mesh",
+                tensor=name,
+                instead="a Definition.mesh whose axes, or products of them, are those of the job's meshes",
+            )
+    return (
+        {part: shards[axis] for axis in order for part in parts[axis]},
+        tuple(part for axis in order for part in parts[axis]),
+        tuple(part for axis in summed for part in parts[axis]),
+    )

@@ -71,8 +71,8 @@ OPS: tuple[MissingOp, ...] = (
         "the formula by broadcasting: (x[:, None] - y[None]).square().sum(-1).sqrt()",
     ),
     MissingOp(
-        "a choice in the order of true elements (`masked_scatter`, `nonzero`, `masked_select`)",
-        ("masked_scatter", "nonzero", "masked_select", "nonzero_static"),
+        "a choice in the order of true elements (`masked_scatter`, `masked_select`)",
+        ("masked_scatter", "masked_select", "nonzero_static"),
         "torch.where(mask, x, y)",
     ),
     MissingOp(

@@ -7,7 +7,6 @@ Every storage it meets is kept alive, so that no two tensors of a trace share an
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +15,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import amounts
-from .amounts import Counted, amount, any_in
+from .amounts import Counted, amount, any_in, unwraps_itself
 from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
@@ -171,7 +168,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if any(map(_unwraps_itself, types)):
+        if any(map(unwraps_itself, types)):
             return NotImplemented
         kwargs = kwargs or {}
         said = signature(func)
@@ -317,12 +314,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 def _suspended() -> bool:
     """Has PyTorch taken the fake mode off, to compute with real tensors of its own?"""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
-
-
-@functools.cache
-def _unwraps_itself(kind: type) -> bool:
-    """Is it a wrapper that runs an op anew on what it holds?"""
-    return issubclass(kind, DTensor | AsyncCollectiveTensor)
 
 
 def _written(said: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:

@@ -94,8 +94,12 @@ class Relations:
         if not layouts:
             return self._relate(name, shape, {}, (), holders)
         first = next(iter(layouts.values()))
-        if any((x.shards, x.order) != (first.shards, first.order) for x in layouts.values()):
+        said = (first.shards, first.order, first.summed)
+        if any((x.shards, x.order, x.summed) != said for x in layouts.values()):
             raise LayoutError("ranks lay it out differently", tensor=name)
+        if first.summed:
+            assert first.shards is not None
+            return self._relate(name, shape, first.shards, first.order, holders, first.summed)
         source = first.source(name)
         cuts = {rank: layout.cut for rank, layout in layouts.items() if layout.cut is not None}
         agree(name, cuts)
@@ -152,8 +156,10 @@ class Relations:
         shards: Mapping[str, int],
         order: tuple[str, ...],
         holders: Sequence[RankClass],
+        summed: tuple[str, ...] = (),
     ) -> Relation:
-        placements = {axis: placed.Shard(dim) for axis, dim in shards.items()}
+        placements: dict[str, placed.Placement] = {axis: placed.Shard(dim) for axis, dim in shards.items()}
+        placements |= {axis: placed.Partial("add") for axis in summed}
         full = [*order, *(a for a in self._mesh.axes if a not in order)]
         try:
             return placed.relate(name, shape, placements, self._mesh, holders, order=full)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,12 +23,11 @@ from .entropy import draws_counted
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
 from .known import Bounds, Known
-from .layouts import Layout
+from .layouts import Layout, axes_of
 from .lowering import Lowering, RankProgram
 from .making import optimizer_of
 from .modes import alone_on_the_stack, modes_stay
 from .pipelining import static_stages
-from .recorder import GroupRef
 from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
 from .states import GRADIENTS, HYPER, Snapshot, kind, states_of
 from .steps import Job, Recorded, one_program, record
@@ -140,7 +138,7 @@ def _lower(
     """The program of a recorded step: inputs read as bound before it, outputs as bound after it."""
     mesh = Mesh(definition.mesh)
     lowering = Lowering(
-        lambda group: _axes_of(mesh, rank, group),
+        lambda group: axes_of(mesh, rank, group.ranks),
         rank,
         specification=rank is None,
         coordinates=lambda other: tuple(mesh.coordinates(other).values()),
@@ -177,17 +175,3 @@ def local_shape(definition: Definition, name: str, parallel: bool) -> tuple[int,
             )
         shape[dim] //= size
     return tuple(shape)
-
-
-def _axes_of(mesh: Mesh, rank: int | None, group: GroupRef) -> tuple[str, ...]:
-    """The axes whose fibre through ``rank`` is the group, members in order; none if there are none."""
-    if rank is None or rank not in group.ranks:
-        return ()
-    here = mesh.coordinates(rank)
-    wide = [a for a, n in mesh.axes.items() if n > 1]
-    for count in range(1, len(wide) + 1):
-        for axes in itertools.permutations(wide, count):
-            members = itertools.product(*(range(mesh.axes[a]) for a in axes))
-            if tuple(mesh.rank(here | dict(zip(axes, m, strict=True))) for m in members) == group.ranks:
-                return axes
-    return ()

@@ -21,7 +21,7 @@ from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from ..relating.recipes import AlgebraRecipe, by_rank, direct
 from ..relating.solving_facts import make_fact
-from ..solving.premises import CoreFinder
+from ..solving.premises import CoreFinder, with_ranges
 from ..staging.algebra import AlgebraBuilder
 from ..staging.layout import LayoutBuilder
 from .dependencies import trim
@@ -85,6 +85,7 @@ class Stages:
         core = self.cores.core(without_comments(text))
         if core is None:
             return None
+        core = with_ranges(text, core)
         return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
 
     def _parts(self, fact: Fact) -> tuple[int, ...]:

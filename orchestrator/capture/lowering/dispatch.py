@@ -90,9 +90,10 @@ def _bincount(c: Context, x: Value, weights: Value | None = None, minlength: int
 
 @lowers("aten.histc")
 def _histc(c: Context, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
-    """How often each key stands there, if there is one bin for each."""
+    """How often each key stands there, if there is one bin for each: the last one may end at its key."""
     keys = c.b.operand(x) if c.b.made_by(x, "convert") else x
     count = c.routing.keys(keys)
-    if keys.type.sort != "Int" or count is None or count > bins or min or max != bins:
+    whole = min == 0 and max in (bins - 1, bins)
+    if keys.type.sort != "Int" or count is None or count > bins or not whole:
         raise c.refuse("a histogram other than of keys, a bin for each")
     return c.b.convert(_bincount(c, keys, minlength=bins), x.dtype)

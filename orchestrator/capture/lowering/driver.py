@@ -33,6 +33,7 @@ from .arguments import bind
 from .complex import conjugate
 from .decompositions import Expansion, expand
 from .foreach import single_ops
+from .picked import PLACES, PickedOp, refused
 from .routing import Numbers
 from .sizes import Sizes, has_amount
 from .table import EFFECTS, Context, Rooted, find
@@ -137,7 +138,7 @@ class Lowering:
             self.builder.frame, self.builder.caller = recorded.frame, recorded.caller
             self.context.op = recorded.op
             try:
-                node = self.sizes.resolved(recorded)
+                node = self.sizes.resolved(recorded, self.read)
             except LoweringError as error:
                 self._lose(recorded, error)
                 continue
@@ -145,10 +146,9 @@ class Lowering:
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
-            known, drawn = (
-                len(self.builder.drafts),
-                self.context.routing.run(node, self.read, self.sizes.drawn),
-            )
+            known, drawn = len(self.builder.drafts), {}
+            if not self.sizes.picked:
+                drawn = self.context.routing.run(node, self.read, self.sizes.drawn)
             self.context.drawn = tuple(drawn.values())
             try:
                 self._step(node)
@@ -190,6 +190,8 @@ class Lowering:
         if node.sized and not node.view:
             self._check_rows(node, effect is not None)
         if effect is not None:
+            if self.sizes.picked and node.op != PLACES:
+                raise refused(node.op)
             effect(self, node)
             return
         single = single_ops(node)
@@ -225,14 +227,19 @@ class Lowering:
             )
         targets = list(node.writes) or results
         self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in _tensors(targets))
-        if rule is None:
+        rows = PickedOp.of(self.context, node, self.sizes, read, targets)
+        early = rows.at_known_places(self.read) if rows is not None else None
+        if early is not None:
+            values: list[Value | None] = [early]
+        elif rule is None:
             assert expansion is not None
             values = self._expanded(expansion)
         else:
-            lowered = rule.lower(
-                self.context, **tree_map(lambda x: self.read(x) if isinstance(x, TensorRef) else x, given)
-            )
+            given = tree_map(rows.reader(self.read) if rows is not None else self._value, given)
+            lowered = rule.lower(self.context, **given)
             values = [lowered] if isinstance(lowered, Value) else list(lowered)
+        if rows is not None and early is None:
+            rows.check(values, self.read)
         if len(values) > len(targets):
             raise LoweringError(f"its lowering gives {len(values)} results for {len(targets)}")
         # Fake tensors stand in for a real one that is written: what the op returns is another storage.
@@ -242,6 +249,9 @@ class Lowering:
                 if isinstance(target, TensorRef):
                     value = values[i] if i < len(values) else None
                     self.write(target, value or self._no_result(target, i))
+
+    def _value(self, x: object) -> object:
+        return self.read(x) if isinstance(x, TensorRef) else x
 
     def _check_rows(self, node: Node, effect: bool) -> None:
         """Rows, as many as a routing decides, are packed, or what is made of them is again a row for each."""

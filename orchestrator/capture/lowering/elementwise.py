@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..builder import Value
+from .infinities import equals_infinity
 from .table import Context, Lower, Operand, lowers
 
 #: What arithmetic of two booleans is; a difference of them PyTorch refuses.
@@ -181,6 +182,9 @@ def _linear(c: Context, scaled: Value, threshold: float) -> Value:
 
 def _compare(direction: str) -> Lower:
     def lower(c: Context, x: Operand, y: Operand) -> Value:
+        if isinstance(x, Value) and isinstance(y, float) and math.isinf(y) and direction in ("EQ", "NE"):
+            found = equals_infinity(c.b, x, y)
+            return found if direction == "EQ" else c.b.unary("not", found)
         left, right = c.pair(x, y)
         if left.dtype == "i1" and direction not in ("EQ", "NE"):
             left, right = c.b.convert(left, "i64"), c.b.convert(right, "i64")

@@ -98,10 +98,24 @@ for _kind in ("max", "min"):
 
 def _truth(kind: str) -> Lower:
     def lower(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
-        found = c.b.reduce(c.value(x, "i1"), dims_of(dim, len(x.shape)), kind, keepdim=keepdim)
-        return c.b.convert(found, c.out[0].dtype)
+        found = _joined(c, c.value(x, "i1"), dims_of(dim, len(x.shape)), kind)
+        return c.b.convert(c.b.reshape(found, c.out[0].shape), c.out[0].dtype)
 
     return lower
+
+
+def _joined(c: Context, x: Value, dims: Sequence[int], kind: str) -> Value:
+    """``any`` or ``all`` of elements; of what is spread along other dimensions before it is spread.
+
+    So a mask of positions stays one, whatever it is spread over (heads that ranks share, say).
+    """
+    spread = c.b.made_by(x, "broadcast_in_dim")
+    if spread is None:
+        return c.b.reduce(x, dims, kind)
+    places = [int(str(p)) for p in spread.attr("dims")]  # type: ignore[union-attr]
+    inner = c.b.reduce(c.b.operand(x), [i for i, p in enumerate(places) if p in dims], kind)
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+    return c.b.broadcast(inner, [x.shape[d] for d in kept], [kept.index(p) for p in places if p in kept])
 
 
 lowers("aten.any")(_truth("or"))

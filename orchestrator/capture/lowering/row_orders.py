@@ -159,7 +159,7 @@ class RowOrders:
         if result is None:
             self._known(index, order)
             return None
-        return self.b.binary("add", x, result) if add else result
+        return added(self.b, x, result) if add else result
 
     def _summed(self, rows: Value, order: Order | None, numbers: Numbers, count: int) -> Value | None:
         """Rows added up in ``count`` places, those of ``numbers``."""
@@ -346,6 +346,12 @@ class RowOrders:
             if table is not None:
                 found.append((order, table))
         return found[0] if len(found) == 1 else None
+
+
+def added(b: Builder, x: Value, rows: Value) -> Value:
+    """``rows`` added to ``x``; to zeros, which is where code adds up, they are what they were."""
+    zeros = b.made_by(x, "constant")
+    return rows if zeros is not None and zeros.attr("value") == "0" else b.binary("add", x, rows)
 
 
 def _flat(numbers: Numbers | None) -> Numbers | None:

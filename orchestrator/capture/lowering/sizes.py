@@ -26,6 +26,7 @@ _OF_SHAPES = frozenset(
     (
         *("aten.new_empty", "aten.new_zeros", "aten.zeros", "aten.empty", "aten.view", "aten.expand"),
         *("aten.reshape", "aten._unsafe_view", "aten.new_ones", "aten.ones"),
+        *("aten.slice_backward", "aten.select_backward"),
     )
 )
 _UNKNOWN = (
@@ -46,6 +47,11 @@ class Sizes:
     _read: dict[int, Numbers] = field(default_factory=dict)
     #: Tensors of the node that was resolved last of which a draw says how many rows there are.
     varying: dict[TensorRef, list[int]] = field(default_factory=dict)
+    #: Masks by the number of the amount of their true elements.
+    masks: dict[int, Value] = field(default_factory=dict)
+    #: Of the node that was resolved last, the tensors with a row for each of these: along which dimension,
+    #: and the number of the amount.
+    picked: dict[TensorRef, tuple[int, int]] = field(default_factory=dict)
 
     def read(self, number: Amount, value: Numbers) -> None:
         """The step has read an element."""
@@ -73,6 +79,8 @@ class Sizes:
         found = self._on_draws(amount)
         if isinstance(amount, int):
             return amount
+        if (number := self._mask_of(amount)) is not None:
+            return self.masks[number].type.size
         if found is not None and len(set(found)) == 1 and found[0] > 0:
             return found[0]
         for order in self.rows.orders:
@@ -80,11 +88,14 @@ class Sizes:
                 return order.rows
         raise LoweringError(_UNKNOWN, instead=_INSTEAD)
 
-    def resolved(self, node: Node) -> Node:
+    def resolved(self, node: Node, read: Callable[[TensorRef], Value]) -> Node:
         """The node with sizes of slots; a size that is no such is an error."""
-        self.varying = {}
+        self.varying, self.picked = {}, {}
         if not node.sized:
             return node
+        if node.op == "aten.nonzero.default":
+            (number, _), *_ = node.outs.geometry.size[0].terms
+            self.masks[number] = read(node.args[0])
         base = node.op.rsplit(".", 1)[0]
         listed = base in _OF_SHAPES
         args = tuple(self._in(a, listed and isinstance(a, list | tuple)) for a in node.args)
@@ -95,12 +106,31 @@ class Sizes:
     def reference(self, ref: TensorRef) -> TensorRef:
         """A tensor with sizes of slots."""
         g = ref.geometry
-        size, stride = (tuple(map(self.slots, of)) for of in (g.size, g.stride))
+        size, stride = tuple(map(self.slots, g.size)), tuple(map(self._step, g.stride))
         made = replace(ref, geometry=Geometry.of(size, stride, self._offset(g)))
         for found in map(self._on_draws, g.size):
             if found is not None and len(set(found)) > 1:
                 self.varying[made] = found
+        rows = [(dim, n) for dim, size in enumerate(g.size) if (n := self._mask_of(size)) is not None]
+        if len(rows) > 1:
+            raise LoweringError("rows that a mask picks, along two dimensions of a tensor")
+        if rows:
+            self.picked[made] = rows[0]
         return made
+
+    def _step(self, stride: Amount | int) -> int:
+        """Rows along the last dimension lie as far apart as there are slots, or a multiple of it."""
+        if isinstance(stride, Amount) and len(stride.terms) == 1 and not stride.const:
+            number, factor = stride.terms[0]
+            return factor * self.slots(Amount(0, ((number, 1),)))
+        return self.slots(stride)
+
+    def _mask_of(self, amount: Amount | int) -> int | None:
+        """The number of the amount, if it is that of the true elements of a mask."""
+        if isinstance(amount, int) or amount.const or len(amount.terms) != 1:
+            return None
+        number, factor = amount.terms[0]
+        return number if factor == 1 and number in self.masks else None
 
     def loose(self, read: Callable[[TensorRef], Value | None]) -> bool:
         """Has an op rows, as many as a routing decides, that are packed in no order: constants or integers?

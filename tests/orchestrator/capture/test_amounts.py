@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from orchestrator.capture.amounts import Amount, Unrecorded, amount
+from orchestrator.capture.amounts import PICKS, Amount, Unrecorded, amount
 from orchestrator.capture.errors import LoweringError
 from orchestrator.capture.recorder import Recorder, recording
 
@@ -50,6 +52,25 @@ def test_no_other_value_can_be_read(read: Any) -> None:
 def test_a_dropped_step_reads_as_a_recorded_one() -> None:
     with FakeTensorMode(), Unrecorded():
         assert amount(counts().tolist()[1]) == Amount(0, ((1, 1),))
+
+
+def test_a_dropped_step_steps_aside_for_wrappers() -> None:
+    """With tensor parallelism a router chooses from DTensors: what is done to their parts is to be seen."""
+    mode, func = Unrecorded(), torch.ops.aten.topk.default
+    for wrapper in (DTensor, AsyncCollectiveTensor):
+        assert mode.__torch_dispatch__(func, (wrapper,), (torch.randn(6, 4), 2)) is NotImplemented
+    assert mode.__torch_dispatch__(func, (torch.Tensor,), (torch.randn(6, 4), 2)) is not NotImplemented
+
+
+def test_places_of_true_elements_are_as_many_as_an_amount() -> None:
+    with FakeTensorMode(), recording(Recorder()):
+        token, choice = torch.where(torch.randn(6, 4) > 0)
+        assert amount(token.shape[0]) == amount(choice.shape[0]) == Amount(0, ((0, 1),))  # type: ignore[arg-type]
+
+
+def test_places_in_a_real_tensor_are_what_they_are() -> None:
+    """A device mesh finds its ranks so, in the middle of a step."""
+    assert Unrecorded().counted.run(PICKS, (torch.eye(3),), {}) is NotImplemented
 
 
 def test_an_amount_of_an_earlier_step_is_none_of_this_one() -> None:

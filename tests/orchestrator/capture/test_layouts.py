@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
+from certificates.plan.plan import Mesh
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.errors import LayoutError
-from orchestrator.capture.layouts import Layout, _dtensor_layout, layout_of, padded_shape
+from orchestrator.capture.layouts import Layout, _dtensor_layout, axes_of, layout_of, padded_shape
 from orchestrator.capture.recorder import reference
 
 
@@ -58,10 +59,17 @@ def placed(**placements: Any) -> Any:
     return SimpleNamespace(device_mesh=Mesh(), placements=given)
 
 
+def read(tensor: Any, **parts: tuple[str, ...]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The layout on a mesh whose axes are those of the definition, but for those that have ``parts``."""
+    shards, order, summed = _dtensor_layout("params.w", tensor, lambda axis: parts.get(axis, (axis,)))
+    assert not summed
+    return shards, order
+
+
 def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
     """A strided shard, as FSDP makes of what tensor parallelism has cut, is minor to what it was cut over."""
     found = {
-        order: _dtensor_layout("w", placed(**placements))
+        order: read(placed(**placements))
         for order, placements in {
             (): {},
             ("dp", "tp"): {"dp": Shard(0), "tp": Shard(0)},
@@ -74,17 +82,46 @@ def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
             },
         }.items()
     }  # fmt: skip
-    assert {order: read for order, (_, read) in found.items()} == {order: order for order in found}
+    assert {order: seen for order, (_, seen) in found.items()} == {order: order for order in found}
     assert all(shards == dict.fromkeys(order, 0) for order, (shards, _) in found.items())
-    apart = _dtensor_layout("w", placed(dp=Shard(1), tp=Shard(0)))
+    apart = read(placed(dp=Shard(1), tp=Shard(0)))
     assert apart[0] == {"dp": 1, "tp": 0}
 
 
 def test_a_shard_over_an_axis_of_one_rank_is_the_whole_tensor() -> None:
     """Such an axis may be no axis of the plan's mesh, as where FSDP wraps a stage that has one rank."""
-    assert _dtensor_layout("w", placed(one=Shard(0))) == ({}, ())
+    assert read(placed(one=Shard(0))) == ({}, ())
     cut = placed(dp=_StridedShard(0, split_factor=2), one=_StridedShard(0, split_factor=2), tp=Shard(0))
-    assert _dtensor_layout("w", cut) == ({"dp": 0, "tp": 0}, ("tp", "dp"))
+    assert read(cut) == ({"dp": 0, "tp": 0}, ("tp", "dp"))
+
+
+def test_an_axis_of_the_jobs_mesh_may_be_several_of_the_definitions() -> None:
+    """As FSDP's is where expert parallelism cuts the same ranks in another way."""
+    parts = {"dp": ("efsdp", "ep")}
+    both = dict.fromkeys(("efsdp", "ep", "tp"), 0)
+    assert read(placed(dp=Shard(0), tp=Shard(0)), **parts) == (both, ("efsdp", "ep", "tp"))
+    strided = placed(dp=_StridedShard(0, split_factor=2), tp=Shard(0))
+    assert read(strided, **parts) == (both, ("tp", "efsdp", "ep"))
+    with pytest.raises(LayoutError, match="an axis 'dp' whose ranks follow no axes") as caught:
+        read(placed(dp=Shard(0)), dp=())
+    assert caught.value.tensor == "params.w"
+    assert read(placed(tp=Shard(0)), dp=()) == ({"tp": 0}, ("tp",))
+
+
+def test_summands_are_told_apart_from_shards() -> None:
+    """As counts of tokens by expert are, where ranks count their own."""
+    tensor = placed(dp=Partial(), one=Partial(), tp=Shard(0))
+    found = _dtensor_layout("w", tensor, lambda axis: ("a", "b") if axis == "dp" else (axis,))
+    assert found == ({"tp": 0}, ("tp",), ("a", "b"))
+    assert not Layout(*found[:2], (4,), "w", summed=found[2]).traced
+
+
+def test_axes_are_told_by_their_ranks_in_order() -> None:
+    mesh = Mesh({"a": 2, "one": 1, "b": 2, "c": 2})
+    known = {(1, 5): ("a",), (4, 5): ("c",), (1, 3, 5, 7): ("a", "b"), (1, 5, 3, 7): ("b", "a")}
+    assert {ranks: axes_of(mesh, 5, ranks) for ranks in known if 5 in ranks} == known
+    assert axes_of(mesh, 5, (5, 1)) == axes_of(mesh, 5, (2, 5)) == axes_of(mesh, 5, (0, 4)) == ()
+    assert axes_of(mesh, None, (0, 4)) == ()
 
 
 @pytest.mark.parametrize(
@@ -94,13 +131,13 @@ def test_a_shard_over_an_axis_of_one_rank_is_the_whole_tensor() -> None:
         ({"dp": _StridedShard(0, split_factor=2), "tp": Shard(1)}, "over no matching axes"),
         ({"dp": _StridedShard(0, split_factor=4), "tp": Shard(0)}, "over no matching axes"),
         ({"dp": _StridedShard(0, split_factor=3), "tp": Shard(0)}, "splits an axis"),
-        ({"tp": Partial()}, "of a state tensor"),
-        ({"one": Partial()}, "of a state tensor"),
+        ({"tp": Partial("avg")}, "of a state tensor"),
+        ({"one": Partial("max")}, "of a state tensor"),
     ],
 )
 def test_placements_that_are_no_layout_are_refused(placements: dict[str, Any], message: str) -> None:
     with pytest.raises(LayoutError, match=message) as caught:
-        _dtensor_layout("params.w", placed(**placements))
+        read(placed(**placements))
     assert caught.value.tensor == "params.w"
 
 

@@ -112,9 +112,9 @@ def selects_by_mask(model, optimizer, batch):
     return finish(model, optimizer, y[y > 0].mean())
 
 
-def finds_rows(model, optimizer, batch):
-    rows = torch.nonzero(batch["x"][:, 0])
-    return finish(model, optimizer, model(batch["x"])[rows].mean())
+def finds_elements(model, optimizer, batch):
+    y = model(batch["x"])
+    return finish(model, optimizer, torch.masked_select(y, y > 0).mean())
 
 
 def skips_an_empty_expert(model, optimizer, batch):
@@ -284,7 +284,7 @@ TRACED: list[Case] = [
     ("a tensor in a text", {"step": prints_a_number}, None, "print(f"),
     ("NumPy", {"step": uses_numpy}, None, "scale = float("),
     ("shapes that depend", {"step": selects_by_mask}, None, "y[y > 0].mean()"),
-    ("shapes that depend", {"step": finds_rows}, None, "torch.nonzero("),
+    ("shapes that depend", {"step": finds_elements}, None, "torch.masked_select("),
     ("the value of a tensor", {"step": reads_a_value}, None, 'print(results["loss"].item())'),
     ("the value of a tensor", {"step": lists_values}, None, ".tolist()"),
     ("the value of a tensor", {"step": counts_rows}, None, 'int(batch["x"].sum())'),

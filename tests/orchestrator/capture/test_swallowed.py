@@ -57,7 +57,7 @@ def definition(asks: Callable[[Any], object], **changes: Any) -> Definition:
         (lambda t: float(t) > 1, "the value of a tensor"),
         (lambda t: t.tolist(), "the value of a tensor"),
         (lambda t: torch.allclose(t, t), "the value of a tensor"),
-        (lambda t: t.reshape(1).nonzero(), "shape of the result depends on values"),
+        (lambda t: t.reshape(1).unique(), "shape of the result depends on values"),
         (lambda t: t.detach().numpy(), "NumPy array"),
         (lambda t: np.asarray(t.detach()), "NumPy array"),
         (lambda t: f"{t.detach():.3f}", "formatted from a tensor"),

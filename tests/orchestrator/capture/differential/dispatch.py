@@ -25,6 +25,7 @@ def _ends(keys: Tensor, count: int, way: str) -> Tensor:
         "bincount": lambda: torch.bincount(keys, minlength=count),
         "one hot": lambda: torch.nn.functional.one_hot(keys, count).sum(0),
         "histogram": lambda: torch.histc(keys.float(), count, 0, count).to(torch.int32),
+        "closed histogram": lambda: torch.histc(keys.float(), count, 0, count - 1).to(torch.int32),
     }
     return torch.cumsum(ways[way](), 0).to(torch.int32)
 
@@ -50,7 +51,8 @@ def _grouped(d: Draw) -> Case:
     """Rows of tokens through the weights of their keys, and added up by token; with gradients."""
     tokens, count, width, out = d.random.randint(5, 7), d.random.randint(3, 5), 8, d.one(8, 16)
     chosen = d.random.randint(1, 2)
-    order_way, ends_way = d.one("argsort", "stable", "sort"), d.one("bincount", "one hot", "histogram")
+    order_way = d.one("argsort", "stable", "sort")
+    ends_way = d.one("bincount", "one hot", "histogram", "closed histogram")
     back, by_choice = d.one("index_add", "scatter_add", "index_put", "inverse", "index_copy"), d.chance(0.3)
     turned, weighted = d.chance(0.3), d.chance(0.5)
 
@@ -77,6 +79,7 @@ def _grouped(d: Draw) -> Case:
 @cases("aten.bincount", "aten.histc")
 def _counts(d: Draw, name: str) -> Case:
     count, chosen, more = d.random.randint(2, 5), d.random.randint(1, 2), d.random.randint(0, 2)
+    last = count + more - d.random.randint(0, 1)  # the number of bins, or of the last one
     scores = _apart(d, (d.random.randint(2, 5), count), 1, torch.float64)
     if name == "histc" and d.chance(0.2):  # keys of which nothing is known
         keys = d.tensor((6,), torch.int64, (0, count))
@@ -86,7 +89,7 @@ def _counts(d: Draw, name: str) -> Case:
         keys = torch.topk(s, chosen).indices.reshape(-1)
         if name == "bincount":
             return torch.bincount(keys, minlength=count + more)
-        return torch.histc(keys.double(), count + more, 0, count + more)
+        return torch.histc(keys.double(), count + more, 0, last)
 
     return Case(run, (scores,))
 
@@ -104,3 +107,29 @@ def _sizes(d: Draw) -> Case:
 
     words = "as many rows as a routing decides" if alone else None
     return Case(run, (scores, d.tensor((tokens, 3))), {}, words)
+
+
+@cases("aten.nonzero.default")
+def _picked(d: Draw) -> Case:
+    """Rows of a mask go through ops of their own, and are added up where they were, or in all."""
+    count, tokens, width = d.random.randint(2, 4), d.random.randint(4, 6), d.random.randint(2, 4)
+    scores = _apart(d, (tokens, count), 1, torch.float64)
+    way, back = d.one("choice", "map", "number"), d.one("index_add", "index_put", "sum", "product")
+
+    def run(s: Tensor, x: Tensor) -> Tensor:
+        best, ids = torch.topk(s, 2)
+        masks = {"choice": ids == 1, "map": (ids == 1).t(), "number": s > 0}
+        first, second = torch.where(masks[way])
+        token = second if way == "map" else first
+        rows = x[token].tanh() * (s[first, second] if way == "number" else best[token, 0])[:, None]
+        if back == "index_add":
+            return torch.zeros_like(x).index_add(0, token, rows)
+        if back == "index_put":
+            return x.index_put((token,), rows, accumulate=True)
+        return rows.sum(0) if back == "sum" else rows.t() @ rows
+
+    operands = scores, d.tensor((tokens, width), torch.float64)
+    if d.chance(0.5):
+        return Case(run, operands)
+    shape = {"sum": (width,), "product": (width, width)}.get(back, (tokens, width))
+    return Case(gradients(run), (*operands, d.tensor(shape, torch.float64)))

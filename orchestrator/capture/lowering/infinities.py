@@ -1,0 +1,77 @@
+"""Where a tensor is infinite: known by the masks that made it so.
+
+A plan has real numbers. An infinity that code puts in may end in an exponential or a maximum, and never in a
+comparison; but attention asks which rows are masked completely (``(x == -inf).all(-1)``). An element is
+infinite where a mask has chosen the literal, wherever it was moved and whatever was added to it since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from certificates.plan.types import TensorType
+
+from ..builder import Builder, Draft, Value
+from ..errors import LoweringError
+
+#: What these give is finite whatever they are given.
+_FINITE = frozenset(("exponential", "compare", "logistic", "tanh"))
+_ENDS = frozenset(("inf", "-inf"))
+
+
+def equals_infinity(b: Builder, x: Value, infinity: float) -> Value:
+    """Is each element of ``x`` this infinity? A :class:`LoweringError` where no mask shows it."""
+    found = _infinite(b, x, "inf" if infinity > 0 else "-inf")
+    return b.constant(False, TensorType("i1", x.shape)) if found is None else found
+
+
+def _infinite(b: Builder, x: Value, which: str) -> Value | None:
+    """Where ``x`` is infinite; ``None`` for nowhere."""
+    draft = b.draft(x)
+    if draft is None:  # an input is a number
+        return None
+    if draft.name == "constant":
+        return b.constant(True, TensorType("i1", x.shape)) if draft.attr("value") == which else None
+    if draft.name == "select":
+        mask = b.operand(x)
+        parts = [_infinite(b, b.operand(x, i), which) for i in (1, 2)]
+        if parts == [None, None]:
+            return None
+        nowhere = b.constant(False, mask.type)
+        return b.select(mask, *(nowhere if p is None else p for p in parts))
+    if draft.name == "add":
+        one, other = (_infinite(b, b.operand(x, i), which) for i in (0, 1))
+        return b.binary("or", one, other) if one is not None and other is not None else one or other
+    if draft.name in ("reshape", "transpose", "broadcast_in_dim", "convert", "slice"):
+        inner = _infinite(b, b.operand(x), which)
+        return None if inner is None else _moved(b, inner, draft)
+    if _reached(b, x.name):
+        raise LoweringError(
+            f"a comparison with {which} of what no mask shows to be infinite",
+            instead="a comparison of the mask: torch.where(mask, x, 0)",
+        )
+    return None
+
+
+def _moved(b: Builder, mask: Value, draft: Draft) -> Value:
+    """What an op of data movement makes of a mask in place of its operand."""
+    if draft.name == "reshape":
+        return b.reshape(mask, draft.type.shape)
+    if draft.name == "convert":
+        return mask
+    attrs: dict[str, Any] = dict(draft.attrs)
+    return b.emit(draft.name, (mask,), TensorType("i1", draft.type.shape), **attrs)
+
+
+def _reached(b: Builder, name: str) -> bool:
+    """Does an infinite literal reach a value, other than through ops whose results are finite?"""
+    waiting, seen = [name], {name}
+    while waiting:
+        draft = b.drafts.get(waiting.pop())
+        if draft is None or draft.name in _FINITE:
+            continue
+        if draft.name == "constant" and draft.attr("value") in _ENDS:
+            return True
+        waiting += [v for v in draft.ins if v not in seen]
+        seen.update(draft.ins)
+    return False

@@ -1,0 +1,81 @@
+"""Comparisons with an infinity, as attention asks which rows are masked: answered by the mask.
+
+The checker refuses a plan in which an infinite literal reaches a comparison, and PyTorch's attention without
+a fused kernel (heads of keys and values of unlike width) compares.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orchestrator.capture.errors import CaptureError
+
+from .conftest import agree
+
+INF = float("inf")
+
+
+def scores() -> tuple[Tensor, Tensor]:
+    return torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4) > 0
+
+
+def infinite_operands(program: object) -> list[str]:
+    """Comparisons that read an infinite literal."""
+    ops = {op.out: op for op in program.ops}  # type: ignore[attr-defined]
+    return [
+        op.out
+        for op in ops.values()
+        if op.name == "compare"
+        and any(v in ops and ops[v].attrs.get("value") in ("inf", "-inf") for v in op.ins)
+    ]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x, m: x.masked_fill(m, -INF) == -INF,
+        lambda x, m: torch.where(m, -INF, torch.where(x > 1, x, -INF)) == -INF,
+        lambda x, m: (x + torch.zeros_like(x).masked_fill(m, -INF)).t().reshape(2, 6)[:, 1:4] == -INF,
+        lambda x, m: (x.masked_fill(m, -INF) + x.masked_fill(x > 0, -INF)) != -INF,
+        lambda x, m: x.masked_fill(m, -INF)[None].expand(2, 3, 4) == -INF,
+        lambda x, m: x.masked_fill(m, INF) == INF,
+        lambda x, m: x.masked_fill(m, INF) == -INF,
+        lambda x, m: (x * 2).exp() == -INF,
+        lambda x, m: x.masked_fill(m, -INF).exp() == INF,
+    ],
+)
+def test_the_mask_says_where_a_tensor_is_infinite(ask: object) -> None:
+    program = agree(ask, *scores())  # type: ignore[arg-type]
+    assert not infinite_operands(program)
+
+
+def test_infinities_that_no_mask_shows_are_refused() -> None:
+    with pytest.raises(CaptureError, match="what no mask shows to be infinite"):
+        agree(lambda x, m: x.masked_fill(m, -INF).amax(1) == -INF, *scores())
+
+
+def test_attention_with_values_of_another_width_compares_no_infinities() -> None:
+    """Latent attention: no fused kernel takes it."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+        out = F.scaled_dot_product_attention(*leaves, is_causal=True)
+        return (out, *torch.autograd.grad((out * out).sum(), leaves))
+
+    shapes = ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 5))
+    program = agree(run, *(torch.randn(*s, dtype=torch.float64) for s in shapes), tolerance=1e-6)
+    assert not infinite_operands(program)
+
+
+def test_what_is_spread_is_joined_before_it_is_spread() -> None:
+    """A mask of positions stays one: heads that it is spread over are other ones on each rank."""
+    program = agree(lambda x, m: m[:, None].expand(3, 5, 4).all(-1), *scores())
+    assert [(op.name, str(op.type)) for op in program.ops] == [
+        ("reduce", "i1[3]"),
+        ("broadcast_in_dim", "i1[3,5]"),
+    ]
+    agree(lambda x, m: m[:, :1].expand(3, 4).all(1, keepdim=True), *scores())
+    agree(lambda x, m: m[None].expand(2, 3, 4).any(0), *scores())
