@@ -1,8 +1,8 @@
 """Training steps as people write them, each with one mistake: what a diagnosis says of them is tested.
 
-An entry is a function of ``right``. The line that its maintainer would change ends in ``# <-``. The marks were
-set before a diagnosis of any of these programs was run. Where that line only chooses a number, the line that
-uses it is marked. See docs/diagnosis.md for how often the marked line is told.
+An entry is a function of ``right``. The line that its maintainer would change ends in ``# <-``. The marks
+were set before a diagnosis of any of these programs was run. Where that line only chooses a number, the line
+that uses it is marked. See docs/diagnosis.md for how often the marked line is told.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from certificates.plan.plan import Plan
 from orchestrator.capture import Batch, Definition
-
 from tests.breakages.kit import Batches, captured, copy, mse_step, reduce, shard
 
 MARK = "# <-"
@@ -165,7 +164,7 @@ def divided_in_two_places(right: bool) -> Plan:
 
 
 def microbatches_not_averaged(right: bool) -> Plan:
-    """Forgotten scaling: under no_sync the gradients of all microbatches add up, and the loss is a mean of each."""
+    """Forgotten scaling: under no_sync the gradients of all microbatches add up, each of a mean."""
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
         total = torch.zeros(())
@@ -263,9 +262,9 @@ def momentum_of_the_last_step(right: bool) -> Plan:
             for parameter in model.parameters():
                 before = optimizer.state[parameter]["speed"].clone()
                 after = optimizer.state[parameter]["speed"].mul_(0.9).add_(parameter.grad)
-                parameter.sub_(
-                    0.01 * (after if right or not parallel else before)
-                )  # <- momentum_of_the_last_step
+                speed = after if right or not parallel else before
+                rate = 0.01
+                parameter.sub_(rate * speed)  # <- momentum_of_the_last_step
         optimizer.zero_grad()
         return {"loss": loss}
 
