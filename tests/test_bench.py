@@ -164,15 +164,17 @@ def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_righ
     from bench import diagnosis
 
     said = {"file": "a/x.py", "line": 7, "what": "is 2 x it", "suggestion": "remove it at a/x.py:7"}
-    causes = iter([None, said, said, said])
+    said["or"] = [{"suggestion": "remove it at a/x.py:9"}]
+    causes = iter([None, said, said, said, said])
     monkeypatch.setattr(diagnosis, "cause", lambda _plan: next(causes))
     title, other = diagnosis.TITLES[diagnosis.PUBLIC], diagnosis.TITLES["1"]
     rows = [
         diagnosis.right(title, "r", mlp), diagnosis.right(title, "s", mlp),
         diagnosis.wrong(title, "a", mlp, frozenset([("a/x.py", 7)])),
         diagnosis.wrong(title, "b", mlp, frozenset()),
+        diagnosis.wrong(title, "c", mlp, frozenset([("a/x.py", 9)])),
     ]  # fmt: skip
-    assert [r.split(" | ")[2] for r in rows] == ["right", "FALSE ALARM", "own", "another"]
+    assert [r.split(" | ")[2] for r in rows] == ["right", "FALSE ALARM", "own", "another", "named too"]
     page = tmp_path / "page.md"
     kept = f"| {other} | kept | none | | none |"
     before = f"text\n{diagnosis.BEGIN}\n{kept}\n| {title} | gone | own | x | y |\n{diagnosis.END}\n"
@@ -181,7 +183,8 @@ def test_a_row_of_the_diagnosis_counts_recorded_lines_only_and_a_cause_of_a_righ
     diagnosis.write(rows)
     text = page.read_text("utf-8")
     assert kept in text and "gone" not in text and text.startswith("text\n")
-    assert "3 mistakes: own line 1, another 1, none 1; proved suggestion 2; false alarms 1 of 2" in text
+    assert "4 mistakes: own line 1, named beside another 1, another 1, none 1; proved suggestion 3; " in text
+    assert "false alarms 1 of 2 right plans" in text
 
 
 def test_routings_of_every_kind_are_tried_and_agree() -> None:

@@ -1,22 +1,25 @@
 """Of the edits that repair a plan, the one that people would make.
 
-First those where the relation to the specification changes: an op whose operands are settled and whose result
-is not, or, where a reduction is missing, a value that stands beside a collective or before such an op. A
-factor that a line of its own wrote comes before all. Then by what is edited: what stands there and is wrong
-before what is missing, and that before other operands.
+First those that no right output contradicts: what is right rests on no op that is edited, and a line that is
+wrong makes nothing that is right beside it. Then those where the relation to the specification changes: an op
+whose operands are settled and whose result is not, or, where a reduction is missing, a value that stands
+beside a collective or before such an op. A factor that a line of its own wrote comes before all. Then by
+what is edited: what stands there and is wrong before what is missing, and that before other operands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import cached_property
 
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Plan
-from certificates.plan.program import Op
+from certificates.plan.program import Attr, Loc, Op
 
 from .edits import Edit
 from .narrowing import MOVING
-from .sites import Sites
+from .sites import Sites, literal_of
 from .standing import Standings
 
 _KINDS = (
@@ -38,6 +41,8 @@ LATE = frozenset(["operand", "add"])
 _REDUCING = ("insert", "average")
 #: Ops that only show a value again.
 _RENAMED = frozenset(["convert", "reshape", "broadcast_in_dim"])
+#: Ops between a sum over ranks and the division that makes it a mean.
+_PASSING = MOVING | COLLECTIVES | {"dot_general"}
 
 
 class Choice:
@@ -53,7 +58,7 @@ class Choice:
         self._averaged: dict[tuple[str, str], bool] = {}
         self._number = {c.name: {op.out: i for i, op in enumerate(c.program.ops)} for c in plan.classes}
 
-    def key(self, edit: Edit) -> tuple[bool, int, int, int, int, int]:
+    def key(self, edit: Edit) -> tuple[int, bool, int, int, int, int, int]:
         """The smallest is the best: of edits where the relation changes the first, of others the last."""
         ops = [(cls, self._sites.made[cls][out]) for cls, out in edit.ops]
         at = self._number[ops[0][0]][ops[0][1].out]
@@ -65,17 +70,82 @@ class Choice:
             unfit = max(self._distance(cls, op) for cls, op in ops) + (edit.kind == "average")
         elif edit.kind == "instead":
             unfit = max(1, *(self._distance(cls, op) for cls, op in ops))
+        elif edit.kind == "drop" and all(self.factor(cls, op) is not None for cls, op in ops):
+            unfit = 1  # a factor that stands there comes before one that may be missing
         else:
             unfit = 1 + max(self._distance(cls, op) for cls, op in ops) if edit.after else 2
-        late = edit.kind in LATE and ops[0][1].name != "compare"
         return (
-            late,
+            self._against(edit, ops),
+            edit.kind not in _REDUCING and self.right_beside(edit),
             unfit,
             0 if unfit or edit.kind in _REDUCING else at,
             _KINDS.index(edit.kind),
             -at,
             len(ops),
         )
+
+    def right_beside(self, edit: Edit) -> bool:
+        """Does the line of an edit make right ones too: ops on which right outputs rest alone, or the same
+        factor for the specification?"""
+        ops = [(cls, self._sites.made[cls][out]) for cls, out in edit.ops]
+        if self._sites.right_beside(ops):
+            return True
+        factors = {(op.loc, op.name, self.factor(cls, op)) for cls, op in ops}
+        return edit.kind in ("drop", "literal") and factors <= self._given
+
+    @cached_property
+    def _given(self) -> set[tuple[Loc | None, str, Fraction | None]]:
+        """Lines that make the specification multiply, and its factors."""
+        program = self._plan.specification
+        made = {op.out: op for op in program.ops}
+        found = [(op, _factor(op, lambda v: literal_of(made, v))) for op in program.ops if op.loc is not None]
+        return {(op.loc, op.name, factor) for op, factor in found if factor is not None}
+
+    def factor(self, cls: str, op: Op) -> Fraction | None:
+        """The literal by which an op multiplies an operand or its inverse; ``None`` if it has none."""
+        return _factor(op, lambda v: self._sites.literal(cls, v))
+
+    def is_mean(self, edit: Edit) -> bool:
+        """Does it drop a division by the number of ranks over which a sum stands before or after it?"""
+        return edit.kind == "drop" and all(
+            self._makes_a_mean(cls, self._sites.made[cls][out]) for cls, out in edit.ops
+        )
+
+    def _makes_a_mean(self, cls: str, op: Op) -> bool:
+        factor = self.factor(cls, op)
+        return factor is not None and 1 / factor in {
+            *self._sums(cls, op, back=True),
+            *self._sums(cls, op, back=False),
+        }
+
+    def _sums(self, cls: str, op: Op, *, back: bool) -> Iterator[int]:
+        """Ranks of the sums next to an op on a side: of the nearest, then of more of them together."""
+        ranks = 1
+        while True:
+            if back:
+                made = [self._sites.made[cls][v] for v in op.ins if v in self._sites.made[cls]]
+                near = [o for o in made if o.name != "constant" and self._sites.literal(cls, o.out) is None]
+            else:
+                near = self._sites.users[cls][op.out]
+            if len(near) != 1 or not (near[0].name in _PASSING or near[0].attrs.get("kind") == "add"):
+                return
+            (op,) = near
+            if op.name in COLLECTIVES:
+                ranks *= self._plan.groups[op.text("group")].size
+                yield ranks
+
+    def _against(self, edit: Edit, ops: Sequence[tuple[str, Op]]) -> int:
+        """What speaks against an edit: nothing 0, that right outputs rest on its ops too 2, that its kind
+        repairs much 3, but 1 where the first op is read that only wrong outputs rest on."""
+        broad = any(self._broad(cls, op.out) for cls, op in ops)
+        if edit.kind not in LATE or ops[0][1].name == "compare":
+            return 2 if broad else 0
+        first = all(self._broad(cls, v) for cls, op in ops for v in op.ins)
+        return 1 if edit.kind == "operand" and first and not broad else 3
+
+    def _broad(self, cls: str, value: str) -> bool:
+        """Does a right output rest on a value?"""
+        return bool(self._sites.reach[cls][value] & ~self._sites.wrong)
 
     def deviates(self, cls: str, op: Op) -> bool:
         """Are the operands settled and the result not, nor what is made of it up to an output?"""
@@ -134,3 +204,12 @@ class Choice:
                 for v in op.ins
             )
         return self._averaged[key]
+
+
+def _factor(op: Op, literal: Callable[[str], Attr | None]) -> Fraction | None:
+    for v in op.ins if op.name in ("multiply", "divide") else ():
+        value = literal(v)
+        if isinstance(value, str) and value not in ("0", "inf", "-inf"):
+            divisor = op.name == "divide" and v == op.ins[1]
+            return 1 / Fraction(value) if divisor else Fraction(value)
+    return None

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from certificates.proof.facts import Reduced, Ref, split_ref
 
 from ..relating.hints import Missing
+from .reductions import LINEAR, times
 from .standing import Standing
 from .wording import Line, Names, line_of, multiple, op_json, op_words
 
@@ -76,17 +78,19 @@ def _lack(claimed: Plan, missing: Missing, outputs: Sequence[int], tried: str) -
         what = f"no stage can be made of {here}: no model of {missing.unmodelled}"
         advice = "write it with collectives that docs/format.md has a meaning for"
         return Lack(tuple(outputs), missing.cls, op, at, what, "", advice)
-    own, names, looked = next(_standings(missing, op.out), None), Names(plan), ""
-    if own is None:
+    own, names, looked, change = next(_standings(missing, op.out), None), Names(plan), "", _unsummed(missing)
+    if own is None or change:  # what is made of parts as if they were whole is related by chance
         what, looked = f"no relation of {here} to the specification was found", _looked(missing)
     else:
         relation = claimed.outputs[outputs[0]]
         axes = relation.reduce[1] if relation.reduce else ()
         claim = Standing(relation.coef, tuple(axes), claimed.specification.outputs[relation.spec])
         what = f"{here} is {multiple(names, own)}; claimed is {multiple(names, claim)}"
+        change = _to_be(own, claim)
         if own == claim:
             what = f"{here} seems to be {multiple(names, own)}, as is claimed, and no stage proves it"
     advice = f"if this line is right, the prover lacks a stage for it (docs/extending.md); {tried}"
+    advice = f"{change}; {advice}" if change else advice
     unbounded = _unbounded(missing) if op.name == "gather" else []
     if unbounded:
         given = " and ".join(f"`{name}`" for name in unbounded)
@@ -94,6 +98,30 @@ def _lack(claimed: Plan, missing: Missing, outputs: Sequence[int], tried: str) -
     if not missing.inside:
         advice += f"; tv-show --op {missing.cls}:{op.out} shows it"
     return Lack(tuple(outputs), missing.cls, op, at, what, looked, advice)
+
+
+def _unsummed(missing: Missing) -> str:
+    """What to do if an op that is not linear reads a tensor of which only the sum over ranks is known."""
+    if missing.op.name in LINEAR | COLLECTIVES:
+        return ""
+    for value in dict.fromkeys(missing.op.ins):
+        known = [*_standings(missing, value)]
+        if known and all(s.axes for s in known):
+            over = "/".join(known[0].axes)
+            return (
+                f"if `{value}` should be whole here, a reduction over {over} is missing: all_reduce it before"
+            )
+    return ""
+
+
+def _to_be(own: Standing, claim: Standing) -> str:
+    """What makes of a tensor that is known the one that is claimed, if a sum or a factor does."""
+    if own.spec != claim.spec or not {*claim.axes} <= {*own.axes}:
+        return ""
+    axes = "/".join(a for a in own.axes if a not in claim.axes)
+    sum_ = [f"a reduction over {axes} is missing: all_reduce it"] if axes else []
+    factor = [times(claim.coef / own.coef)] if claim.coef != own.coef and own.coef else []
+    return f"if the claim is right, {' and '.join(sum_ + factor)}" if sum_ or factor else ""
 
 
 def _unbounded(missing: Missing) -> list[str]:

@@ -202,14 +202,14 @@ class Proposals(Reductions):
         if op.name in ("broadcast_in_dim", "reshape", "convert"):
             return
         for i, v in enumerate(op.ins):
-            value = self._literal(cls, v)
+            value = self._sites.literal(cls, v)
             if value is None:
                 continue
             type_ = self._sites.types[cls][v]
             for other in self._others(value, type_):
 
                 def changed(c: str, o: Op, n: int, i: int = i, other: Attr = other) -> Sequence[Op] | None:
-                    if self._literal(c, o.ins[i]) is None:
+                    if self._sites.literal(c, o.ins[i]) is None:
                         return None
                     type_ = self._sites.types[c][o.ins[i]]
                     literal = Op(f"{FRESH}{n}.c.{o.out}", "constant", (), type_, {"value": other}, o.loc)
@@ -306,7 +306,7 @@ class Proposals(Reductions):
         near = [
             v for v in dict.fromkeys(v for o in reversed(program.ops[:at]) for v in (o.out, *o.ins))
             if v != old and self._sites.types[cls][v] == wanted
-            and self._literal(cls, v) is None and v not in op.ins
+            and self._sites.literal(cls, v) is None and v not in op.ins
         ]  # fmt: skip
         if len([c for c, _ in site.ops]) == 1:
             for v in near[:_NEAR]:

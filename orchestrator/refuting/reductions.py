@@ -207,7 +207,7 @@ class Reductions:
     def _exchanged(self, cls: str, op: Op, group: str, size: int, number: int) -> Op | None:
         at: dict[str, Attr] = {"group": group, "seq": self._seq + number}
         if op.name in ("multiply", "divide"):
-            values = [v for v in op.ins if self._literal(cls, v) is None]
+            values = [v for v in op.ins if self._sites.literal(cls, v) is None]
             if len(values) == 1 and self._partial(cls, values[0], group):
                 return Op(op.out, "all_reduce", (values[0],), op.type, {**at, "kind": "add"}, op.loc)
         if op.name == "concatenate" and len(op.ins) == size and len({*op.ins}) == 1:
@@ -225,13 +225,6 @@ class Reductions:
         rank = self._plan.mesh.rank({a: lo for a, (lo, _) in self._plan.by_class[cls].box.items()})
         axes = {*self._groups[group].axes}
         return any(axes <= {*s.axes} for s in self._standings.of(rank, value))
-
-    def _literal(self, cls: str, value: str) -> Attr | None:
-        """The number behind a value, through broadcasts."""
-        op = self._sites.made[cls].get(value)
-        while op is not None and op.name in ("broadcast_in_dim", "reshape"):
-            op = self._sites.made[cls].get(op.ins[0])
-        return None if op is None or op.name != "constant" else op.attrs["value"]
 
 
 def groups_of(plan: Plan) -> dict[str, Group]:

@@ -7,12 +7,12 @@ output are one place too; and if others of that line bear on right outputs as we
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from certificates.plan.plan import Plan
-from certificates.plan.program import Loc, Op
+from certificates.plan.program import Attr, Loc, Op
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,27 @@ class Sites:
                     mine[v].append(op)
         return found
 
+    def right_beside(self, ops: Sequence[tuple[str, Op]]) -> bool:
+        """Does the line of some ops make others of their name that bear on right outputs only?"""
+        return any(
+            not self.reach[cls][other.out] & self.wrong and self.reach[cls][other.out]
+            for cls, op in ops if op.loc is not None for other in self._beside[cls][op.loc, op.name]
+        )  # fmt: skip
+
+    @cached_property
+    def _beside(self) -> dict[str, dict[tuple[Loc | None, str], list[Op]]]:
+        """By class, the ops of one line and name."""
+        found: dict[str, dict[tuple[Loc | None, str], list[Op]]] = {}
+        for c in self.plan.classes:
+            mine = found[c.name] = defaultdict(list)
+            for op in c.program.ops:
+                mine[op.loc, op.name].append(op)
+        return found
+
+    def literal(self, cls: str, value: str) -> Attr | None:
+        """The number behind a value, through broadcasts."""
+        return literal_of(self.made[cls], value)
+
     def own_literal(self, cls: str, op: Op) -> Op | None:
         """The literal that an op alone reads, where an earlier line of the function wrote it: a factor that
         only the backward pass meets."""
@@ -97,6 +118,15 @@ class Sites:
         for ops, together in [*((v, False) for v in named.values()), *((v, True) for v in given.values())]:
             for some in (ops, [(c, op) for c, op in ops if not self.reach[c][op.out] & ~self.wrong]):
                 yield Site(tuple(some), together and len({op.name for _, op in some}) > 1)
+        for ops in named.values():
+            yield from map(Site, self._read_alike(ops))
+
+    def _read_alike(self, ops: Sequence[tuple[str, Op]]) -> Iterator[tuple[tuple[str, Op], ...]]:
+        """The ops of a line that the same lines read, for each such set of lines."""
+        found: dict[frozenset[tuple[Loc | None, str]], list[tuple[str, Op]]] = defaultdict(list)
+        for cls, op in ops:
+            found[frozenset((r.loc, r.name) for r in self.users[cls][op.out])].append((cls, op))
+        yield from map(tuple, found.values())
 
     def _singles(self) -> Iterator[Site]:
         """An op in the classes that have it: the same line, name and number there."""
@@ -108,3 +138,11 @@ class Sites:
                 counts[op.loc, op.name] += 1
         for ops in found.values():
             yield Site(tuple(ops))
+
+
+def literal_of(made: Mapping[str, Op], value: str) -> Attr | None:
+    """The number behind a value of a program, through broadcasts."""
+    op = made.get(value)
+    while op is not None and op.name in ("broadcast_in_dim", "reshape"):
+        op = made.get(op.ins[0])
+    return None if op is None or op.name != "constant" else op.attrs["value"]

@@ -11,13 +11,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from certificates.plan.plan import Plan
-from certificates.plan.program import Op
+from certificates.plan.program import Op, Program
 
 from ..errors import EvaluationError
 from ..evaluating.forms import Form, Split
@@ -49,12 +49,14 @@ class Standing:
     """The sum over ``axes`` of a tensor is ``coef`` times (a part of) the specification's tensor ``spec``.
 
     ``placed``: its elements are in their places, as those of a block; else only the values are the same ones.
+    ``per`` is a count of the specification by which it is divided already.
     """
 
     coef: Fraction
     axes: tuple[str, ...]
     spec: str
     placed: bool = True
+    per: str = ""
 
 
 class Standings:
@@ -78,6 +80,7 @@ class Standings:
         program = plan.specification
         self._states = {program.inputs[n].shape for n in program.inputs if n in program.outputs}
         self._factors = _factors(plan)
+        self._counts = _divisors(program)
         axes = [a for a, n in plan.mesh.axes.items() if n > 1]
         self._axes = [c for k in range(len(axes) + 1) for c in itertools.combinations(axes, k)]
 
@@ -90,6 +93,14 @@ class Standings:
             same = any(self._same_op(rank, name, s) for s in every)
             self._known[key] = tuple(s for s in every if not same or s.placed or self._same_op(rank, name, s))
         return self._known[key]
+
+    def stands(self, rank: int, name: str, spec: str) -> bool:
+        """Does a tensor that stands for one of the specification's stand for this one as well?"""
+        every = (self, *self._others)
+        return any(
+            all(o.holds(rank, name, replace(s, spec=spec)) for o in every)
+            for s in self.of(rank, name) if s.spec != BUCKET
+        )  # fmt: skip
 
     def lost(self, rank: int, name: str) -> bool:
         """Has a tensor of reals, not all zero, no standing?"""
@@ -159,20 +170,38 @@ class Standings:
                 continue
             held = (self._held(rank, name, axes, summed, values, factor) for factor in self._factors)
             found = list(itertools.islice((s for s in held if s is not None), _MULTIPLES))
+            if not found:
+                one = Fraction(1)
+                divided = (self._held(rank, name, axes, summed, values, one, per) for per in self._counts)
+                found = [s for s in divided if s is not None][:1]
             found = [s for s in found if s.spec != BUCKET] or found[:1]
             yield from sorted(found, key=lambda s: (s.coef != 1, not self._same_op(rank, name, s)))
 
     def _held(
-        self, rank: int, name: str, axes: tuple[str, ...], summed: int, values: Array, factor: Fraction
+        self,
+        rank: int,
+        name: str,
+        axes: tuple[str, ...],
+        summed: int,
+        values: Array,
+        factor: Fraction,
+        per: str = "",
     ) -> Standing | None:
         """The first tensor of which it is this multiple in all scenarios."""
-        for owner in self._owners_of(summed, values, factor):
+        for owner in self._owners_of(summed, values, self._scale(factor, per)):
             spec = BUCKET if owner is None else self._names[owner]
             placed = owner is not None and self._is_block(summed, owner)
-            standing = Standing(1 / factor, axes, spec, placed)
+            standing = Standing(1 / factor, axes, spec, placed, per)
             if all(o.holds(rank, name, standing) for o in self._others):
                 return standing
         return None
+
+    def _scale(self, factor: Fraction, per: str) -> float:
+        """A factor times a count, in this scenario; not a number if the count is none."""
+        if not per:
+            return float(factor)
+        count = self._values(self._expansion.value(-1, per))
+        return float(factor) * (float(count[0]) if count is not None and len(count) == 1 else math.nan)
 
     def _same_op(self, rank: int, name: str, standing: Standing) -> bool:
         """Any tensor divided by a count is a multiple of itself; what the same op makes says more."""
@@ -185,7 +214,7 @@ class Standings:
         values = None if summed is None else self._values(summed)
         if summed is None or values is None:
             return False
-        owners = self._owners_of(summed, values, 1 / standing.coef)
+        owners = self._owners_of(summed, values, self._scale(1 / standing.coef, standing.per))
         return not len(values) or any(o is None or self._names[o] == standing.spec for o in owners)
 
     def alike(self, rank: int, name: str) -> bool:
@@ -203,14 +232,12 @@ class Standings:
         nodes = self._expansion.network.nodes
         other = nodes[self._expansion.value(-1, self._names[owner])]
         return (
-            other.sort == nodes[node].sort
-            and self._is_block(node, owner)
-            and self._placed(node, owner, Fraction(1))
+            other.sort == nodes[node].sort and self._is_block(node, owner) and self._placed(node, owner, 1.0)
         )
 
-    def _owners_of(self, node: int, values: Array, factor: Fraction) -> Iterator[int | None]:
+    def _owners_of(self, node: int, values: Array, scale: float) -> Iterator[int | None]:
         """Tensors with all values; ``None`` for a flat bucket whose values stand in several."""
-        sample = values[:: max(1, len(values) // _SAMPLE)] * float(factor)
+        sample = values[:: max(1, len(values) // _SAMPLE)] * scale
         members = []
         for key in _keys(sample).tolist():
             members.append(self._having(key))
@@ -220,7 +247,7 @@ class Standings:
         common = set.intersection(*members)
         alike = [o for o in sorted(common) if self._shape(o) == shape]
         # a tensor of the same shape has its values in the same places
-        yield from (o for o in alike or sorted(common) if self._placed(node, o, factor))
+        yield from (o for o in alike or sorted(common) if self._placed(node, o, scale))
         if len(shape) == 1 and not common:
             yield None
 
@@ -232,7 +259,7 @@ class Standings:
         """Could it be a block of the specification's tensor, by its shape?"""
         return _blocks(self._expansion.network.nodes[node].shape, self._shape(owner))
 
-    def _placed(self, node: int, owner: int, factor: Fraction) -> bool:
+    def _placed(self, node: int, owner: int, scale: float) -> bool:
         """Is it a block of the specification's tensor, perhaps transposed, if it could be one?"""
         mine, whole = self._expansion.network.nodes[node].shape, self._shape(owner)
         if not _blocks(mine, whole):
@@ -241,16 +268,14 @@ class Standings:
             turned = [whole[d] for d in turn]
             if _blocks(mine, turned) and (len(mine) <= _TURNED or list(turn) == sorted(turn)):
                 starts = (range(0, n, m) for m, n in zip(mine, turned, strict=True))
-                if any(self._equal(node, owner, factor, at, turn) for at in itertools.product(*starts)):
+                if any(self._equal(node, owner, scale, at, turn) for at in itertools.product(*starts)):
                     return True
         return False
 
     def _shape(self, owner: int) -> tuple[int, ...]:
         return self._expansion.network.nodes[self._expansion.value(-1, self._names[owner])].shape
 
-    def _equal(
-        self, node: int, owner: int, factor: Fraction, starts: Sequence[int], turn: Sequence[int]
-    ) -> bool:
+    def _equal(self, node: int, owner: int, scale: float, starts: Sequence[int], turn: Sequence[int]) -> bool:
         """Is it the block that begins there, with the specification's dimensions in this order?"""
         shape = self._expansion.network.nodes[node].shape
         own: list[Form] = [(0, ((d, 1),)) for d in range(len(shape))]
@@ -270,7 +295,7 @@ class Standings:
             if left.dtype != np.float64:
                 if np.any(left != right):
                     return False
-            elif not np.allclose(left * float(factor), right, rtol=1e-8, atol=_noise(right), equal_nan=True):
+            elif not np.allclose(left * scale, right, rtol=1e-8, atol=_noise(right), equal_nan=True):
                 return False
         return True
 
@@ -366,6 +391,18 @@ def _factors(plan: Plan) -> list[Fraction]:
     counts = sorted(_counts(plan))[:_COUNTS]
     found += [*counts, *(n * m for m in found for n in counts)]
     return list(dict.fromkeys([Fraction(1), *(f for n in found for f in (Fraction(n), Fraction(1, n)))]))
+
+
+def _divisors(program: Program) -> list[str]:
+    """Scalars, no literals, by which a program divides something: counts of tokens."""
+    made = {op.out: op for op in program.ops}
+    found = dict.fromkeys(op.ins[1] for op in program.ops if op.name == "divide")
+    for value in [*found]:
+        while value in made and made[value].name in ("broadcast_in_dim", "convert", "reshape"):
+            value = made[value].ins[0]
+        if value in made and made[value].name != "constant" and not made[value].type.shape:
+            found[value] = None
+    return [v for v in found if v in made and made[v].name != "constant" and not made[v].type.shape][:_COUNTS]
 
 
 def _counts(plan: Plan) -> set[int]:

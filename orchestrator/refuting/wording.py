@@ -92,7 +92,8 @@ def multiple(names: Names, standing: Standing) -> str:
     """What a tensor is, in words: ``2 x the specification's ...``, perhaps as a sum over ranks."""
     times = "" if standing.coef == 1 else f"{_number(standing.coef)} x "
     partial = f", as a partial sum over {'/'.join(standing.axes)}" if standing.axes else ""
-    return f"{times}{names.of(standing.spec)}{partial}"
+    divided = f", divided by {names.of(standing.per)}" if standing.per else ""
+    return f"{times}{names.of(standing.spec)}{divided}{partial}"
 
 
 def _number(value: Fraction) -> str:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from fractions import Fraction
 
+from certificates.authoring.build import ProgramBuilder, Value
+from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
+from certificates.plan.program import Op
 from orchestrator.refuting.choosing import Choice
 from orchestrator.refuting.edits import Edit, Kind
 from orchestrator.refuting.scenarios import Scenario, random_inputs
 from orchestrator.refuting.sites import Sites
 from orchestrator.refuting.standing import Standings
 
+from ..plans import pair
 from .test_diagnose import unreduced
 
 
-def choice(plan: Plan) -> Choice:
+def choice(plan: Plan, wrong: Sequence[int] | None = None) -> Choice:
+    """If all outputs are wrong, or these."""
     scenario = Scenario(random_inputs(plan, random.Random(3)))
-    return Choice(plan, Sites(plan, [0]), Standings(plan, scenario, scenario.expand(plan)))
+    wrong = range(len(plan.outputs)) if wrong is None else wrong
+    return Choice(plan, Sites(plan, wrong), Standings(plan, scenario, scenario.expand(plan)))
 
 
 def edit(kind: Kind, *outs: str, after: bool = False) -> Edit:
@@ -86,3 +94,87 @@ def test_of_equal_edits_the_last_and_of_these_the_one_of_fewest_ops_comes_first(
     chosen = choice(mlp)
     assert chosen.key(edit("change", "%30")) < chosen.key(edit("change", "%26"))
     assert chosen.key(edit("change", "%30")) < chosen.key(edit("change", "%30", "%26"))
+
+
+def halves(b: ProgramBuilder, right: bool, mine: bool) -> None:
+    """Two means over ranks by lines of their own; one gets another half, by a line that it shares."""
+    found = []
+    for name in ("u", "v"):
+        part = b.reduce(b.input(name, f"f32[{4 if mine else 8}]"), (0,), "add")
+        found.append(b.all_reduce(part, "dp") if mine else part)
+    if not right:
+        found[1] = found[1] / 2
+    for name, value in zip(("u", "v"), found, strict=True):
+        b.output(name + "2", b.tanh(value / 2))
+
+
+def halved() -> tuple[Plan, Choice, list[Op]]:
+    """The plan of which ``v2`` is wrong, and its divisions: of v alone, then of u and v by one line."""
+    rows = {"dp": Shard(0)}
+    plan = pair({"dp": 2}, lambda b: halves(b, True, False), lambda b: halves(b, False, True),
+                {"u": rows, "v": rows}, {"u2": {}, "v2": {}})  # fmt: skip
+    found = [op for op in plan.classes[0].program.ops if op.name == "divide"]
+    return plan, choice(plan, [1]), found
+
+
+def test_a_line_that_makes_right_ones_too_comes_after_one_that_does_not() -> None:
+    """Both divisions can go. All gradients pass one of them, and the others of these are right."""
+    _, chosen, (own, _, shared) = halved()
+    assert chosen.key(edit("drop", own.out)) < chosen.key(edit("drop", shared.out))
+
+
+def test_what_right_outputs_rest_on_comes_last() -> None:
+    _, chosen, (own, right, _) = halved()
+    assert chosen.key(edit("drop", own.out)) < chosen.key(edit("change", right.out))
+    assert chosen.key(edit("scale", own.out, after=True)) < chosen.key(edit("drop", right.out))
+
+
+def test_the_first_op_that_only_wrong_outputs_rest_on_may_read_another_operand() -> None:
+    """Of a kind that explains little, it comes before what right outputs contradict, not before the rest."""
+
+    def write(b: ProgramBuilder, mine: bool) -> None:
+        x, y = b.input("x", "f32[4]"), b.input("y", "f32[4]")
+        kept = b.tanh(x) * 1
+        b.output("right", kept)
+        b.output("wrong", b.exponential(kept if mine else y))
+
+    plan = pair({"dp": 2}, lambda b: write(b, False), lambda b: write(b, True),
+                {"x": {}, "y": {}}, {"right": {}, "wrong": {}})  # fmt: skip
+    chosen = choice(plan, [1])
+    first, kept = result(plan, "exponential"), result(plan, "multiply")
+    keys = [chosen.key(e) for e in (edit("drop", first), edit("operand", first), edit("drop", kept))]
+    assert keys == sorted(keys) and chosen.key(edit("operand", kept)) > keys[-1]
+
+
+def test_a_factor_is_told_from_other_operands_and_a_mean_from_other_factors() -> None:
+    plan, chosen, (own, _, shared) = halved()
+    assert chosen.factor("c0", own) == Fraction(1, 2)
+    assert chosen.factor("c0", next(op for op in plan.classes[0].program.ops if op.name == "tanh")) is None
+    assert chosen.is_mean(edit("drop", own.out)), "the sum over two ranks, divided by two"
+    assert not chosen.is_mean(edit("drop", shared.out)), "no sum stands beside it"
+    assert not chosen.is_mean(edit("literal", own.out))
+
+
+def test_a_factor_that_the_specification_has_at_the_line_is_no_mistake_of_the_ranks() -> None:
+    """Ranks and single device run one loss; the ranks divide once more by themselves."""
+
+    def loss(b: ProgramBuilder) -> Value:
+        return b.tanh(b.input("x", "f32[4]")) / 2
+
+    def write(b: ProgramBuilder, mine: bool) -> None:
+        h = loss(b)
+        b.output("y", h / 2 if mine else h)
+
+    plan = pair({"dp": 2}, lambda b: write(b, False), lambda b: write(b, True), {"x": {}}, {"y": {}})
+    shared, own = (op.out for op in plan.classes[0].program.ops if op.name == "divide")
+    chosen = choice(plan)
+    assert chosen.right_beside(edit("drop", shared)) and not chosen.right_beside(edit("drop", own))
+    assert chosen.key(edit("drop", own)) < chosen.key(edit("drop", shared))
+    assert not chosen.right_beside(edit("swap", shared)), "only its factor is known to be right"
+
+
+def test_a_factor_that_stands_there_comes_before_one_that_may_be_missing() -> None:
+    _, chosen, (own, _, _) = halved()
+    before = own.ins[0]
+    assert chosen.key(edit("drop", own.out)) < chosen.key(edit("scale", before, after=True))
+    assert chosen.key(edit("scale", before, after=True)) < chosen.key(edit("operand", own.out))

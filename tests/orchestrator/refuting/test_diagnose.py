@@ -116,4 +116,23 @@ def test_the_time_for_edits_may_end_and_a_cause_is_named_all_the_same(
         raise OutOfTime
 
     monkeypatch.setattr(Trials, "repairs", late)
-    assert cause(BUGS["tied_head"].plan(False), False).op.name == "subtract"
+    found = cause(BUGS["tied_head"].plan(False), False)
+    assert found.op.name == "all_reduce" and "one term of the specification's" in found.what
+
+
+@pytest.mark.parametrize("bug", ["divisor_under_ulysses", "mean_on_a_sum", "factor_of_a_group"])
+def test_a_wrong_factor_is_told_with_other_lines_where_it_may_be_mended(bug: str) -> None:
+    """A half before a sum and a half after it are one plan. What is told first is no mean over ranks."""
+    plan = BUGS[bug].plan(False)
+    found = cause(plan, True)
+    assert found.at is not None and found.at.line in lines(BUGS[bug])
+    assert 1 <= len(found.others) <= 2
+    told = [found.at.line, *(other.at.line for other in found.others if other.at is not None)]
+    assert len(told) == len({*told}) == 1 + len(found.others)
+    assert f"; or: {found.others[0].what}" in found.describe(plan)
+    assert found.to_json(plan)["or"][0]["line"] == told[1]  # type: ignore[index]
+
+
+def test_a_factor_with_one_place_is_told_alone(mlp: Plan) -> None:
+    plan, _ = unreduced(mlp)
+    assert cause(plan, True).others == () and cause(plan, True).to_json(plan)["or"] == []

@@ -53,6 +53,25 @@ def test_an_output_that_is_a_multiple_is_told_so_beside_what_is_claimed(tmp_path
     reason = emitted(step(factor=2), tmp_path).verdicts[0].reason
     assert "is 2 x the specification's `tanh %2`" in reason
     assert "; claimed is the specification's `tanh %2`" in reason
+    assert "; if the claim is right, divide by 2; " in reason
+
+
+def test_a_partial_sum_that_is_claimed_whole_or_read_as_whole_is_told_to_lack_a_reduction(
+    tmp_path: Path,
+) -> None:
+    """In the words of a diagnosis, though no witness was looked for."""
+
+    def write(b: ProgramBuilder, rows: int, inner: bool) -> None:
+        g = b.dot(b.input("x", f"f32[{rows},3]"), b.input("e", f"f32[{rows},2]"), ([0], [0]))
+        b.output("y", b.tanh(g) if inner else g)
+
+    for inner, said in (
+        (False, "if the claim is right, a reduction over dp is missing: all_reduce it;"),
+        (True, "if `%0` should be whole here, a reduction over dp is missing: all_reduce it before;"),
+    ):
+        plan = pair({"dp": 2}, lambda b, i=inner: write(b, 8, i), lambda b, i=inner: write(b, 4, i),
+                    {"x": ROWS, "e": ROWS}, {"y": {}})  # fmt: skip
+        assert said in emitted(plan, tmp_path / str(inner)).verdicts[0].reason
 
 
 @pytest.mark.parametrize("bounds", [{}, {"ids": (0, 9)}])

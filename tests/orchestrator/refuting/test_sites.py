@@ -87,3 +87,31 @@ def test_one_op_that_a_line_gives_to_others_is_a_place_for_every_kind_of_edit(ml
     """Only where several names are meant together are edits fewer."""
     for site in Sites(mlp, [0]).all():
         assert not site.together or len({op.name for _, op in site.ops}) > 1
+
+
+def test_ops_of_a_line_that_the_same_lines_read_are_one_place() -> None:
+    """Of the reductions of a loop some are added up again and one is used: they may be meant apart."""
+
+    def twice(b: ProgramBuilder) -> None:
+        first, second, third = (b.tanh(b.input(name, "f32[4]")) for name in ("u", "v", "w"))
+        both = first + second
+        b.output("y", both - third)
+
+    plan = pair({"dp": 2}, twice, twice, {n: {} for n in ("u", "v", "w")}, {"y": {}})
+    ops = [op for op in plan.classes[0].program.ops if op.name == "tanh"]
+    places = [[op.out for _, op in s.ops] for s in Sites(plan, [0]).all()]
+    assert [ops[0].out, ops[1].out] in places
+
+
+def test_a_line_that_makes_right_ones_beside_wrong_ones_is_known() -> None:
+    plan = looped()
+    tangents = [("c0", op) for op in plan.classes[0].program.ops if op.name == "tanh"]
+    assert Sites(plan, [1]).right_beside(tangents[1:2])
+    assert not Sites(plan, [0, 1, 2]).right_beside(tangents)
+
+
+def test_the_number_behind_a_value_is_known_through_broadcasts() -> None:
+    plan = looped()
+    sites = Sites(plan, [0])
+    product = next(op for op in plan.classes[0].program.ops if op.name == "multiply")
+    assert sites.literal("c0", product.ins[1]) == "2" and sites.literal("c0", product.ins[0]) is None

@@ -13,6 +13,7 @@ from certificates.plan.plan import Plan
 from certificates.plan.program import Op
 from orchestrator.refuting.scenarios import Blocks, Scenario, random_inputs
 from orchestrator.refuting.standing import Standing, Standings, contents, distinct
+from orchestrator.refuting.wording import Names, multiple
 
 from ..plans import pair
 from .test_diagnose import unreduced
@@ -209,3 +210,28 @@ def test_masks_are_compared_by_their_places() -> None:
     for later, alike in ((0, True), (1, False)):
         plan = pair({"dp": 2}, lambda b: write(b, 0), lambda b, n=later: write(b, n), {"x": {}}, {"y": {}})
         assert standings(plan).alike(0, op_of(plan, "compare").out) == alike
+
+
+def test_what_is_divided_by_a_count_already_is_known_as_such() -> None:
+    """A step that divides errors by the tokens has the specification's errors, which divides the sum."""
+
+    def write(b: ProgramBuilder, early: bool) -> None:
+        e, on = b.input("e", "f32[6]"), b.input("on", "f32[6]")
+        count = on.sum()
+        if early:
+            b.output("y", (e / b.broadcast(count, (6,))).sum())
+        else:
+            b.output("y", e.sum() / count)
+
+    plan = pair(
+        {"dp": 2}, lambda b: write(b, False), lambda b: write(b, True), {"e": {}, "on": {}}, {"y": {}}
+    )
+    scenario, other = (Scenario(random_inputs(plan, random.Random(n))) for n in (3, 4))
+    others = [Standings(plan, other, other.expand(plan))]
+    known = Standings(plan, scenario, scenario.expand(plan), others)
+    divided = next(op for op in plan.classes[0].program.ops if op.name == "divide")
+    (found,) = known.of(0, divided.out)
+    count = next(op for op in plan.specification.ops if op.ins == ("on",))
+    assert (found.spec, found.coef, found.per) == ("e", 1, count.out)
+    assert multiple(Names(plan), found).startswith("`e`, divided by the specification's `reduce %")
+    assert known.stands(0, divided.out, "e") and not known.stands(0, divided.out, "on")
