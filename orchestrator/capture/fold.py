@@ -10,7 +10,7 @@ no microbatch, or on such a sum, is computed once, and is the same in every run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from certificates.plan.affine import Affine
@@ -19,6 +19,7 @@ from certificates.plan.plan import Group, Mesh, Plan
 from certificates.plan.program import Attr, Loc, Op, Program
 
 from .builder import WAIT
+from .reach import Reach
 from .recorded import ISSUED, Place, pruned
 from .views import added_up, composed, is_zero, opened, renames, tilings
 
@@ -142,37 +143,6 @@ def _timed(attrs: Mapping[str, Attr]) -> Mapping[str, Attr]:
     }
 
 
-class _Reach:
-    """What values are made of in their microbatch: numbers, as bits of one. Found in one pass over the ops, for
-    there are as many sums as gradients; ``home`` and ``names`` are looked at then."""
-
-    def __init__(self, program: Program, home: Mapping[str, int | None], names: Mapping[str, int]) -> None:
-        self._program, self._home, self._names = program, home, names
-        self._found: dict[str, int] = {}
-
-    def of(self, values: Iterable[str], home: int) -> int:
-        """All that values of this microbatch are made of in it, themselves among them."""
-        if not self._found:
-            self._fill()
-        bits = 0
-        for value in values:
-            bits |= self._found[value] if self._home[value] == home else 0
-        return bits
-
-    def forget(self) -> None:
-        """A value has another microbatch, or none, from now on."""
-        self._found.clear()
-
-    def _fill(self) -> None:
-        for op in self._program.ops:
-            own = self._home[op.out]
-            if own is not None and op.out in self._names:
-                bits = 1 << self._names[op.out]
-                for value in op.ins:
-                    bits |= self._found.get(value, 0) if self._home[value] == own else 0
-                self._found[op.out] = bits
-
-
 @dataclass
 class _Folding:
     """One program. ``_home`` has the microbatch of a value, or ``None``; ``_rests`` all that it rests on."""
@@ -194,7 +164,7 @@ class _Folding:
             for value in op.ins if op.name != WAIT else ():
                 self._readers.setdefault(value, []).append(op)
         self._results = set(self.program.outputs.values())
-        self._reach = _Reach(self.program, self._home, self._names)
+        self._reach = Reach(self.program, self._home, self._names)
         for places in tilings(self.program):
             if len(places) == self.count:
                 self.shown |= {op.out: i for i, ops in enumerate(places) for op in ops}
