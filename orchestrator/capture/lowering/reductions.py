@@ -99,7 +99,7 @@ for _kind in ("max", "min"):
 def _truth(kind: str) -> Lower:
     def lower(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
         found = _joined(c, c.value(x, "i1"), dims_of(dim, len(x.shape)), kind)
-        return c.b.convert(c.b.reshape(found, c.out[0].shape), c.out[0].dtype)
+        return c.b.convert(c.b.reshape(found, c.out[0].shape) if keepdim else found, c.out[0].dtype)
 
     return lower
 
