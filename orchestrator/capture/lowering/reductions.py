@@ -110,7 +110,7 @@ def _joined(c: Context, x: Value, dims: Sequence[int], kind: str) -> Value:
     So a mask of positions stays one, whatever it is spread over (heads that ranks share, say).
     """
     spread = c.b.made_by(x, "broadcast_in_dim")
-    if spread is None:
+    if spread is None or 0 in x.shape:  # of no copy of it, the operand says nothing
         return c.b.reduce(x, dims, kind)
     places = [int(str(p)) for p in spread.attr("dims")]  # type: ignore[union-attr]
     inner = c.b.reduce(c.b.operand(x), [i for i, p in enumerate(places) if p in dims], kind)
