@@ -8,7 +8,7 @@ from dataclasses import replace
 from certificates.plan.affine import Affine
 from certificates.plan.ops import ELEMENTWISE
 from certificates.proof.facts import Fact, Ref
-from certificates.proof.stages import AlgebraStage, Case, LayoutStage, Stage
+from certificates.proof.stages import AlgebraStage, Case, Hyp, LayoutStage, Stage
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import LayoutText
@@ -66,7 +66,7 @@ class Stages:
                 recipe = LayoutRecipe(recipe.expand)
         assert isinstance(recipe, LayoutRecipe)
         stage = self._layout(number, recipe)
-        if stage is None and fact.rhs in self.knowledge.landmarks:
+        if fact.rhs in self.knowledge.landmarks and (stage is None or not self._reaches(stage, fact.rhs)):
             stage = self._layout(number, replace(recipe, expand=recipe.expand | {fact.rhs}))
         if stage is None:
             raise Unproved(f"no proof of {fact}")
@@ -77,8 +77,8 @@ class Stages:
         builder = LayoutBuilder(self.knowledge, number, recipe)
         stage = builder.build(title(self.model, self.knowledge.facts[number]))
         if len(stage.symbols) > MAX_FRESH and recipe == LayoutRecipe():
-            parts = self._parts(self.knowledge.facts[number])
-            found = self._layout(number, LayoutRecipe(parts=parts)) if len(parts) > 1 else None
+            parts = LayoutRecipe(parts=self._parts(self.knowledge.facts[number]))
+            found = self._layout(number, parts) if self._divides(number, parts) else None
             if found is not None:
                 return found
         text = LayoutText(self.model, self.knowledge.facts, stage).text("unknown")
@@ -87,6 +87,22 @@ class Stages:
             return None
         core = with_ranges(text, core)
         return trim(replace(stage, premises=tuple(stage.premises[i] for i in core)))
+
+    def _reaches(self, stage: LayoutStage, landmark: Ref) -> bool:
+        """Whether a premise speaks of a landmark: else it has to be opened, whoever solves the stage."""
+        used = (n for premise in stage.premises if isinstance(premise, Hyp) for n in premise.facts)
+        return any(self.knowledge.facts[n].rhs == landmark for n in used)
+
+    def _divides(self, number: int, recipe: LayoutRecipe) -> bool:
+        """Whether a stage has an instance of each part, without which they are no proof of the whole.
+
+        A part with a stride has none. A solver would find that out; ``--no-solve`` asks none.
+        """
+        if len(recipe.parts) < 2:
+            return False
+        stage = LayoutBuilder(self.knowledge, number, recipe).build("")
+        used = {n for premise in stage.premises if isinstance(premise, Hyp) for n in premise.facts}
+        return used.issuperset(recipe.parts)
 
     def _parts(self, fact: Fact) -> tuple[int, ...]:
         """Facts about the parts of what is moved on each of which it comes from one place."""

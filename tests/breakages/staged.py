@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from .kit import captured, part
 from .pipelines import COUNT, DIM, MLP, Batches, Block, Stage
 from .virtual_stages import Loss, loss_of_all, loss_of_valid_rows
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = 2 * COUNT
 Run = Callable[[Any, Batches, str], dict[str, Tensor]]
 TWO = (("0", "1"), ("2", "3"))
@@ -246,4 +248,5 @@ def told(style: Style, mistake: str) -> tuple[str, str]:
         return "UNSAFE", reason(captured(style.definition(mistake)))
     with pytest.raises(CaptureError) as caught:
         captured(style.definition(mistake))
-    return "refused", re.sub(r"\.py:\d+", ".py", caught.value.message)  # lines of this code move
+    message = re.sub(r"\.py:\d+", ".py", caught.value.message)  # lines of this code move
+    return "refused", message.replace(f"{ROOT}/", "")  # as they are shown to who runs it here

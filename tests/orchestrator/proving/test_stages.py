@@ -123,6 +123,40 @@ def test_parts_that_are_exchanged_have_no_proof(monkeypatch: pytest.MonkeyPatch)
     assert unproved(exchanged((1, 0)))
 
 
+def interleaved() -> Plan:
+    """Pairs of columns whose members change places, once by a concatenation and once by two transposes."""
+
+    def turned(b: ProgramBuilder, rows: int) -> Value:
+        pairs = b.reshape(b.tanh(b.input("x", f"f32[{rows},8]")), (rows, 4, 2))
+        parts = [b.slice(pairs, [0, 0, i], [rows, 4, 1]) for i in (1, 0)]
+        return b.reshape(b.concatenate(parts, 2), (rows, 8))
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("z", b.exponential(turned(b, 12)))
+
+    def plan(b: ProgramBuilder) -> None:
+        again = b.reshape(turned(b, 6), (6, 4, 2))
+        parts = [b.slice(again, [0, 0, i], [6, 4, 1]) for i in (0, 1)]
+        b.output("z", b.exponential(b.reshape(b.concatenate(parts, 2), (6, 8))))
+
+    rows = {"tp": Shard(0)}
+    return pair({"tp": 2}, spec, plan, {"x": rows}, {"z": rows})
+
+
+def test_parts_with_strides_are_not_written_as_a_proof_that_no_solver_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``--no-solve`` takes what is proposed: it must be a proof for whoever solves it later."""
+    monkeypatch.setattr(stages, "MAX_FRESH", 0)
+    engine = Engine(interleaved(), AllPremises())
+    engine.relate()
+    claims = [number for numbers in engine.claims() for number in numbers]
+    for number in claims:
+        engine.prove(number)
+    written = [obligation.text for obligation in engine.proof(claims).obligations]
+    assert written and all(CORES.core(text) is not None for text in written)
+
+
 def hyps(stage: LayoutStage) -> list[Hyp]:
     """The facts that a stage rests on."""
     return [p for p in stage.premises if isinstance(p, Hyp)]
