@@ -91,7 +91,7 @@ def _pipeline(plan: Plan, axis: str, around: bool) -> Plan | None:
     dropped: set[str] = set()
 
     def common(programs: Mapping[str, Program]) -> dict[str, list[Region]]:
-        regions = sliced(plan, programs, found, axis, dropped if around else None)
+        regions = sliced(plan, programs, found, axis, around, dropped)
         kept = [
             k
             for k in range(len(regions.get("s", ())))

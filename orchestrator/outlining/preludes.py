@@ -32,7 +32,7 @@ def sequels(plan: Plan, regions: Regions, alike: Alike, after: int) -> Iterator[
     ranks."""
     owned = {o: _following(plan, of, None if o == "s" else after) for o, of in regions.items()}
     for k in range(len(regions["s"])):
-        yield from _made(f"sequel {k}", regions, alike, {o: _of(k, of) for o, of in owned.items()})
+        yield from made_alike(f"sequel {k}", regions, alike, {o: _of(k, of) for o, of in owned.items()})
 
 
 def preludes(
@@ -44,14 +44,15 @@ def preludes(
         members = {o: _leading(plan, of, phase) for o, of in regions.items() if o != "s"}
         first = _leading(plan, regions["s"], None) if phase == phases[-1] else {}
         spec = first or _nothing(plan, regions, members)
-        yield from _made(f"prelude {phase}", regions, alike, {"s": spec, **members})
+        yield from made_alike(f"prelude {phase}", regions, alike, {"s": spec, **members})
 
 
 def _of(number: int, owned: Mapping[Owner, Sequence[str]]) -> dict[int, Sequence[str]]:
     return {label: values for (k, label), values in owned.items() if k == number}
 
 
-def _owners(regions: Sequence[Region]) -> dict[str, Owner]:
+def owners(regions: Sequence[Region]) -> dict[str, Owner]:
+    """The repetition that each core op belongs to."""
     return {
         m: (k, label)
         for k, region in enumerate(regions)
@@ -61,48 +62,49 @@ def _owners(regions: Sequence[Region]) -> dict[str, Owner]:
 
 
 def _following(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[Owner, list[str]]:
-    """The core ops that rest on one repetition alone, in order. What joins runs hands on what it joins."""
-    flow, owner = regions[0].flow, _owners(regions)
+    """The core ops that rest on one repetition alone, in order. What joins runs hands on what it joins, and so
+    does what belongs to the repetition in another phase."""
+    flow, owner = regions[0].flow, owners(regions)
     found: dict[Owner, list[str]] = {}
     for op in flow.core:
         of = {owner.get(leaf) for leaf in flow.leaves_of(op) if leaf in flow.producer}
         first = of.pop() if len(of) == 1 else None
-        joins = _joins(plan, op)
-        if first is None or not (joins or _free(flow, op, owner, phase)):
+        hands_on = joins(plan, op) or (phase is not None and flow.phases.get(op.out) != phase)
+        if first is None or not (joins(plan, op) or free(flow, op, owner, None if hands_on else phase)):
             continue
         owner[op.out] = first
-        if not joins:
+        if not hands_on:
             found.setdefault(first, []).append(op.out)
     return found
 
 
 def _leading(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[int, list[str]]:
     """The core ops that repetitions of one label alone read, in order."""
-    flow, owner = regions[0].flow, _owners(regions)
+    flow, owner = regions[0].flow, owners(regions)
     label = {value: n for value, (_, n) in owner.items()}
     found: dict[int, list[str]] = {}
     for op in reversed(flow.core):
         read = {label.get(user) for user in flow.users.get(op.out, ())}
         only = read.pop() if len(read) == 1 else None
-        if only is not None and not _joins(plan, op) and _free(flow, op, owner, phase):
+        if only is not None and not joins(plan, op) and free(flow, op, owner, phase):
             label[op.out] = only
             found.setdefault(only, []).insert(0, op.out)
     return found
 
 
-def _free(flow: Flow, op: Op, owner: Mapping[str, Owner], phase: int | None) -> bool:
+def free(flow: Flow, op: Op, owner: Mapping[str, Owner], phase: int | None) -> bool:
     """May an op be given to a repetition, in this phase?"""
     if op.out in owner or op.name in MESSAGES or op.name == CALL:
         return False
     return phase is None or flow.phases.get(op.out) == phase
 
 
-def _joins(plan: Plan, op: Op) -> bool:
+def joins(plan: Plan, op: Op) -> bool:
     """Does an op join runs?"""
     return op.name in COLLECTIVES and plan.groups[op.text("group")].steps > 0
 
 
-def _made(
+def made_alike(
     name: str,
     regions: Regions,
     alike: Alike,
@@ -110,13 +112,13 @@ def _made(
 ) -> Iterator[dict[str, Region]]:
     """The calls of these core ops in every program, if all have some, of enough ops on ranks."""
     made: dict[str, Region] = {}
-    for owners in alike:
-        given = {o: members[o] for o in owners}
+    for these in alike:
+        given = {o: members[o] for o in these}
         made |= {o: of for o, of in given.items() if isinstance(of, Region)}
         of = {o: each for o, each in given.items() if not isinstance(each, Region)}
         made |= _calls({o: regions[o][0].flow for o in of}, of)
-        found = [i for o in owners for i in made[o].instances.values()]
-        if not found or (owners != ("s",) and len(found[0].ops) < LEAST_OPS):
+        found = [i for o in these for i in made[o].instances.values()]
+        if not found or (these != ("s",) and len(found[0].ops) < LEAST_OPS):
             return
     yield {owner: Region(of.flow, of.instances, name) for owner, of in made.items()}
 

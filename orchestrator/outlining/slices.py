@@ -8,7 +8,7 @@ of them, and what it receives is made in another way than what it hands on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from certificates.plan.affine import Affine
@@ -22,9 +22,12 @@ from .flow import Flow, head
 from .layers import Labels, layers
 from .preludes import preludes, sequels
 from .regions import Instance, Region
+from .splits import split
 
 #: So many ops of something else may stand amid a repetition.
 _AMID = 8
+#: So many ways are tried to tell a repetition from what stands amid it.
+_WAYS = 256
 #: Work that happens once before all runs, in every run, and once when runs are joined.
 BEFORE, EACH, AFTER = range(3)
 
@@ -67,23 +70,26 @@ def sliced(
     programs: Mapping[str, Program],
     found: Sequence[Role],
     axis: str,
-    without: Container[str] | None = None,
+    around: bool = False,
+    without: Container[str] = (),
 ) -> dict[str, list[Region]]:
     """What repeats in the specification (``s``) and in all roles, each layer in one slice; or nothing.
 
-    So is what stands around it, but for that of these names; ``None`` is without any.
+    So is what schedules leave for later, and what stands ``around`` it; but for what has one of the names in
+    ``without``.
     """
     regions = {"s": layers(Flow(programs["s"]), False)}
     for role in found:
         flows = {c: Flow(programs[c], phases(plan, c, programs[c])) for c in role.classes}
-        seen = {c: _patterns(flow) for c, flow in flows.items()}
-        whole = [p for p in seen.values() if len(p) == len(regions["s"])]
-        if not whole:
+        most = _most(flows, len(regions["s"]))
+        if not most:
             return {}
-        for c, flow in flows.items():
-            regions[c] = _repeated(flow, whole[0])
+        regions |= most
     alike = [("s",), *(role.classes for role in found)]
-    if without is not None and regions["s"]:
+    for k in range(len(regions["s"])):
+        if f"left {k}" not in without:
+            _extend(regions, split(plan, regions, alike, EACH, k), without)
+    if around and regions["s"]:
         _extend(regions, sequels(plan, regions, alike, AFTER), without)
         _extend(regions, preludes(plan, regions, alike, (BEFORE, AFTER)), without)
     for k, region in enumerate(regions["s"]):
@@ -92,6 +98,27 @@ def sliced(
             of[k].instances = {n: i for n, i in of[k].instances.items() if n in held}
     kept = [k for k, region in enumerate(regions["s"]) if region.instances]
     return {owner: [of[k] for k in kept] for owner, of in regions.items()} if kept else {}
+
+
+def _most(flows: Mapping[str, Flow], kinds: int) -> dict[str, list[Region]]:
+    """What repeats in the programs of a role, by the patterns of that one of them, of so many kinds, of which
+    most is found: a schedule may leave a part of a layer for later in some stages."""
+    tried: list[list[tuple[object, object]]] = []
+    best: dict[str, list[Region]] = {}
+    for flow in flows.values():
+        patterns = _patterns(flow)
+        key: list[tuple[object, object]] = [(p.ops, p.types) for p in patterns]
+        if len(patterns) != kinds or key in tried:
+            continue
+        tried.append(key)
+        made = {c: _repeated(of, patterns) for c, of in flows.items()}
+        if _count(made) > _count(best):
+            best = made
+    return best
+
+
+def _count(found: Mapping[str, Sequence[Region]]) -> int:
+    return sum(len(region.instances) for of in found.values() for region in of)
 
 
 def _extend(
@@ -147,17 +174,19 @@ def _repeated(flow: Flow, patterns: Sequence[Instance]) -> list[Region]:
     for pattern in patterns:
         of = {op.out: op for op in pattern.templates}
         wanted = [head(of[m]) for m in pattern.members]
+        within = _within(pattern)
         instances: dict[int, list[Instance]] = {}
         stop = 0
         for start in range(len(heads)):
-            members = _members(flow, heads, wanted, start) if start >= stop else []
-            if not members or not taken.isdisjoint(members):
+            if start < stop or heads[start] != wanted[0]:
                 continue
-            instance = pattern.beside(flow, start, members)
-            seen = labels.of(members) if instance is not None else Counter[int]()
-            if instance is not None and seen:
-                instances.setdefault(seen.most_common(1)[0][0], []).append(instance)
-                stop = start + len(members)
+            for members in _members(flow, heads, wanted, within, start):
+                instance = pattern.beside(flow, start, members) if taken.isdisjoint(members) else None
+                seen = labels.of(members) if instance is not None else Counter[int]()
+                if instance is not None and seen:
+                    instances.setdefault(seen.most_common(1)[0][0], []).append(instance)
+                    stop = start + len(members)
+                    break
         region = Region(flow, {n: of[0] for n, of in instances.items() if len(of) == 1})
         for label, instance in region.instances.items():
             labels.give(instance, label)
@@ -166,18 +195,50 @@ def _repeated(flow: Flow, patterns: Sequence[Instance]) -> list[Region]:
     return found
 
 
-def _members(flow: Flow, heads: Sequence[object], wanted: Sequence[object], start: int) -> list[str]:
-    """Core ops from ``start`` on that do what is wanted, if they do; few others may stand amid them, such as
-    what the first of all layers computes for all, but nothing that reads them."""
-    found: list[str] = []
-    for at in range(start, min(len(heads), start + len(wanted) + _AMID)):
-        if heads[at] == wanted[len(found)]:
-            found.append(flow.core[at].out)
-            if len(found) == len(wanted):
-                return found
-        elif not found or not set(flow.leaves_of(flow.core[at])).isdisjoint(found):
-            return []
-    return []
+def _within(pattern: Instance) -> list[set[int]]:
+    """The members of a pattern that each of its members reads, by their places among them."""
+    place = {pattern.local[m]: i for i, m in enumerate(pattern.members)}
+    made_of: list[set[int]] = []
+    for _, operands in pattern.ops:
+        assert isinstance(operands, tuple)
+        of = set[int]()
+        for kind, n in operands:
+            of |= set() if kind != "local" else {place[n]} if n in place else made_of[n]
+        made_of.append(of)
+    return [made_of[pattern.local[m]] for m in pattern.members]
+
+
+def _members(
+    flow: Flow, heads: Sequence[object], wanted: Sequence[object], within: Sequence[set[int]], start: int
+) -> Iterator[list[str]]:
+    """Core ops from ``start`` on that do what is wanted, in order. Others may stand amid them, such as what
+    the first of all layers computes for all, or what is left for later elsewhere: nothing that they need.
+
+    An op that looks like the wanted one may be one of the others: both ways are tried.
+    """
+    end = min(len(heads), start + len(wanted) + max(_AMID, len(wanted) // 2))
+    # Where to go on, what was found before, and what stands amid that and reads it.
+    ways: list[tuple[int, list[str], frozenset[str]]] = [(start, [], frozenset())]
+    for _ in range(_WAYS):
+        if not ways:
+            return
+        at, found, aside = ways.pop()
+        while at < end and len(found) < len(wanted):
+            leaves = set(flow.leaves_of(flow.core[at])) if heads[at] == wanted[0] or found else set()
+            reads = {i for i, v in enumerate(found) if v in leaves}
+            alike = heads[at] == wanted[len(found)] and reads == within[len(found)]
+            others = aside | {flow.core[at].out} if reads or not aside.isdisjoint(leaves) else aside
+            if alike and aside.isdisjoint(leaves):
+                if found and wanted[len(found)] in heads[at + 1 : end]:
+                    ways.append((at + 1, list(found), others))
+                found.append(flow.core[at].out)
+            elif not found:
+                return
+            else:
+                aside = others
+            at += 1
+        if len(found) == len(wanted):
+            yield found
 
 
 def phases(plan: Plan, cls: str, program: Program) -> dict[str, int]:

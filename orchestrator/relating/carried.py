@@ -120,12 +120,7 @@ def sums_of_moved(known: Readings, results: Sequence[str]) -> Iterator[Reduced]:
     """
     moved: dict[str, list[str]] = {}
     for result in results:
-        ref = result
-        while known.moves(ref) and known.model.ops[ref].name not in COLLECTIVES | MESSAGES:
-            ins = known.model.operands(ref)
-            if len(ins) != 1:
-                break
-            ref = ins[0]
+        ref = moved_from(known, result)
         if ref != result:
             moved.setdefault(ref, []).append(result)
     for ref in moved:
@@ -133,6 +128,16 @@ def sums_of_moved(known: Readings, results: Sequence[str]) -> Iterator[Reduced]:
             if reduced.of[0] == ref and all(m in moved for m in reduced.of):
                 for members in zip(*(moved[m] for m in reduced.of), strict=False):
                     yield Reduced(reduced.kind, reduced.axes, members)
+
+
+def moved_from(known: Readings, ref: str) -> str:
+    """What a tensor is moved from on its own rank, without anything else."""
+    while known.moves(ref) and known.model.ops[ref].name not in COLLECTIVES | MESSAGES:
+        ins = known.model.operands(ref)
+        if len(ins) != 1:
+            break
+        ref = ins[0]
+    return ref
 
 
 def _of_member(known: Readings, ref: Reduced, member: str, index: Sequence[Affine]) -> list[Affine]:

@@ -11,6 +11,7 @@ from certificates.proof.facts import Reduced, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
+from .carried import moved_from
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .movement import step
@@ -154,7 +155,8 @@ def shares(known: Knowledge, refs: Sequence[str]) -> Iterator[Reduced]:
         op = known.model.op(ref)
         if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
             axes = known.model.plan.groups[op.text("group")].axes
-            summed.setdefault((known.model.operands(ref)[0], axes), []).append(ref)
+            operand = moved_from(known, known.model.operands(ref)[0])
+            summed.setdefault((operand, axes), []).append(ref)
     for operand, axes in summed:
         for wide in known.partials.get(operand, ()):
             rest = tuple(a for a in wide.axes if a not in axes)
