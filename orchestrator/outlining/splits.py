@@ -116,6 +116,6 @@ def _common(found: Mapping[str, _Found]) -> dict[str, Mapping[int, Sequence[str]
     counts = [Counter(n for n, _ in of) for by_label in found.values() for of in by_label.values()]
     common = {n for n in counts[0] if all(c[n] == counts[0][n] for c in counts)} if counts else set()
     return {
-        owner: {label: [v for n, v in sorted(of) if n in common] for label, of in by_label.items()}
+        owner: {label: [v for n, v in sorted(of) if n in common] for label, of in by_label.items() if common}
         for owner, by_label in found.items()
     }
