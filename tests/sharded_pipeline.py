@@ -1,12 +1,12 @@
 """A pipeline of two ranks with five layers each, whose weights are sharded over two replicas.
 
 Each rank gathers a layer's weights once, before all microbatches, and reduces its gradients once behind
-them, with the square of the norm of each.
+them, with the square of the norm of each. A rank may leave the gradients of weights for later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from fractions import Fraction
 
 from certificates.authoring.build import ProgramBuilder, SourcedProgram, Value, build_plan
@@ -57,13 +57,25 @@ def _loss(b: ProgramBuilder, x: Value, scale: Value) -> tuple[Value, Value]:
 
 
 def _backward(b: ProgramBuilder, g: Value, x: Value, h: Value, wt: Value) -> tuple[Value, Value]:
+    g, gh = _handed_on(b, g, h, wt)
+    return g, _left(b, x, gh)
+
+
+def _handed_on(b: ProgramBuilder, g: Value, h: Value, wt: Value) -> tuple[Value, Value]:
     t = b.tanh(h)
     gh = g * (t + h * (1 - t * t))
-    return g + gh @ wt, b.dot(x, gh, contract=((0,), (0,)))
+    return g + gh @ wt, gh
 
 
-def ranks(scale: Fraction = Fraction(1)) -> dict[str, SourcedProgram]:
-    """The programs of both stages; gradients are multiplied by ``scale`` before they are reduced."""
+def _left(b: ProgramBuilder, x: Value, gh: Value) -> Value:
+    return b.dot(x, gh, contract=((0,), (0,)))
+
+
+def ranks(scale: Fraction = Fraction(1), late: Container[int] = ()) -> dict[str, SourcedProgram]:
+    """The programs of both stages; gradients are multiplied by ``scale`` before they are reduced.
+
+    A ``late`` rank computes gradients of weights when those of all inputs are sent.
+    """
     bs = [ProgramBuilder(MESH, box={"pp": (r, r + 1)}, time=TIME) for r in range(2)]
     lrs = [b.input("hyper.lr", "f32[]") for b in bs]
     shards = [bs[s // OWN].input(f"params.{s}.w", SHARD) for s in range(STAGES)]
@@ -93,14 +105,22 @@ def ranks(scale: Fraction = Fraction(1)) -> dict[str, SourcedProgram]:
         part, g = _loss(b, x, lrs[1])
     b.output("loss", b.all_reduce(b.all_reduce(part, "mb", seq=5000), "dp", seq=5001))
     grads: dict[int, Value] = {}
+    waiting: dict[int, Value] = {}
     for s in reversed(range(STAGES)):
         b = bs[s // OWN]
         if s == OWN - 1:
             bs[1].send(g, 2, pp=0)
             g = b.recv(g.type, 2, pp=1)
         with b.segment(f"b{s}"):
-            g, grad = _backward(b, g, *kept[s], whole[s][1])
-        joined = b.all_reduce(grad, "mb", seq=1000 + s)
+            g, waiting[s] = _handed_on(b, g, kept[s][1], whole[s][1])
+            if s // OWN not in late:
+                grads[s] = _left(b, kept[s][0], waiting[s])
+    for s in reversed(range(STAGES)):
+        b = bs[s // OWN]
+        if s // OWN in late:
+            with b.segment(f"w{s}"):
+                grads[s] = _left(b, kept[s][0], waiting[s])
+        joined = b.all_reduce(grads[s], "mb", seq=1000 + s)
         with b.segment(f"reduce{s}"):
             flat = joined.reshape(WIDTH * WIDTH) * scale
         grads[s] = b.reduce_scatter(flat, "dp", seq=2000 + s)
@@ -119,9 +139,9 @@ def ranks(scale: Fraction = Fraction(1)) -> dict[str, SourcedProgram]:
     return {f"c{r}": b.build() for r, b in enumerate(bs)}
 
 
-def sharded(scale: Fraction = Fraction(1)) -> Plan:
+def sharded(scale: Fraction = Fraction(1), late: Container[int] = ()) -> Plan:
     """The plan with its schedule: all forwards, then all backwards."""
-    programs = ranks(scale)
+    programs = ranks(scale, late)
     z = (Affine.symbol("z0"), Affine.symbol("z1"))
     half, rows = WIDTH // REPLICAS, ROWS * RUNS
     weights = [
@@ -149,10 +169,10 @@ def sharded(scale: Fraction = Fraction(1)) -> Plan:
         outputs=[*weights, norms, Relation("loss", "loss", (Piece("c1", (), (), ()),))],
         given=["batch.x", "hyper.lr"],
     )
-    return with_schedule(plan, _schedule(programs).build())
+    return with_schedule(plan, _schedule(programs, late).build())
 
 
-def _schedule(programs: Mapping[str, SourcedProgram]) -> ScheduleBuilder:
+def _schedule(programs: Mapping[str, SourcedProgram], late: Container[int]) -> ScheduleBuilder:
     s = ScheduleBuilder(programs, once={f"c{r}": _once(r) for r in range(2)})
     first, last = (s.lane(f"rank{r}", {"pp": (r, r + 1)}) for r in range(2))
     for r, lane in enumerate((first, last)):
@@ -171,6 +191,10 @@ def _schedule(programs: Mapping[str, SourcedProgram]) -> ScheduleBuilder:
         first.now("pp", recv(2, m))
         for stage in reversed(range(OWN)):
             first.run(f"b{stage}", m)
+    for r, lane in enumerate((first, last)):
+        for m in range(RUNS) if r in late else ():
+            for stage in reversed(range(OWN * r, OWN * r + OWN)):
+                lane.run(f"w{stage}", m)
     last.now("dp", meet(5001))
     for r, lane in enumerate((first, last)):
         for stage in reversed(range(OWN * r, OWN * r + OWN)):

@@ -17,6 +17,7 @@ from certificates.plan.program import Op
 
 from .flow import Flow
 from .regions import Instance, Region
+from .repeats import LEAST_REPEATS
 
 #: Number of a region, and label.
 Owner = tuple[int, int]
@@ -62,8 +63,8 @@ def owners(regions: Sequence[Region]) -> dict[str, Owner]:
 
 
 def _following(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[Owner, list[str]]:
-    """The core ops that rest on one repetition alone, in order. What joins runs hands on what it joins, and so
-    does what belongs to the repetition in another phase."""
+    """The core ops that rest on one repetition alone, in order. What joins runs hands on what it joins, and
+    so does what belongs to the repetition in another phase."""
     flow, owner = regions[0].flow, owners(regions)
     found: dict[Owner, list[str]] = {}
     for op in flow.core:
@@ -110,7 +111,8 @@ def made_alike(
     alike: Alike,
     members: Mapping[str, Mapping[int, Sequence[str]] | Region],
 ) -> Iterator[dict[str, Region]]:
-    """The calls of these core ops in every program, if all have some, of enough ops on ranks."""
+    """The calls of these core ops in every program, if all have some, of enough ops on ranks, and if they
+    repeat."""
     made: dict[str, Region] = {}
     for these in alike:
         given = {o: members[o] for o in these}
@@ -120,19 +122,28 @@ def made_alike(
         found = [i for o in these for i in made[o].instances.values()]
         if not found or (these != ("s",) and len(found[0].ops) < LEAST_OPS):
             return
+    if "s" in made and len(made["s"].instances) < LEAST_REPEATS:
+        return
     yield {owner: Region(of.flow, of.instances, name) for owner, of in made.items()}
 
 
 def _calls(
     flows: Mapping[str, Flow], members: Mapping[str, Mapping[int, Sequence[str]]]
 ) -> dict[str, Region]:
-    """The calls of these core ops, as far as they do what most of them do."""
+    """The calls of these core ops, as far as they do what most of them do; on ranks to operands that may be
+    made in another way."""
     made: dict[str, dict[int, Instance]] = {}
     for owner, flow in flows.items():
         position = {op.out: i for i, op in enumerate(flow.core)}
         made[owner] = {n: Instance.of(flow, position[of[-1]], of) for n, of in members[owner].items()}
-    seen = Counter((tuple(i.ops), tuple(i.types)) for of in made.values() for i in of.values())
+    every = [i for of in made.values() for i in of.values()]
+    seen = Counter((tuple(i.ops), tuple(i.types)) for i in every)
     usual = seen.most_common(1)[0][0] if seen else None
+    first = next((i for i in every if (tuple(i.ops), tuple(i.types)) == usual), None)
+    for owner, instances in made.items():
+        for n, instance in instances.items() if owner != "s" else ():
+            if first is not None and len(instance.members) == len(first.members):
+                instances[n] = first.beside(flows[owner], instance.first, instance.members) or instance
     return {
         owner: Region(flow, {n: i for n, i in made[owner].items() if (tuple(i.ops), tuple(i.types)) == usual})
         for owner, flow in flows.items()

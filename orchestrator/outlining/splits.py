@@ -102,13 +102,13 @@ def _left(
 
 
 def _form(flow: Flow, value: str, form: Mapping[str, Hashable]) -> Hashable:
-    """How a value is made of a repetition, and of anything else."""
+    """How a value is made of a repetition, and of anything else, however that is made."""
     if value in form:
         return form[value]
-    if value in flow.cheap:
-        op = flow.producer[value]
-        return (*head(op), tuple(_form(flow, v, form) for v in op.ins))
-    return "other", str(flow.program.type_of(value))
+    if value not in flow.cheap or form.keys().isdisjoint(flow.leaves(value)):
+        return "other", str(flow.program.type_of(value))
+    op = flow.producer[value]
+    return (*head(op), tuple(_form(flow, v, form) for v in op.ins))
 
 
 def _common(found: Mapping[str, _Found]) -> dict[str, Mapping[int, Sequence[str]]]:

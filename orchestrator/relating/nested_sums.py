@@ -151,11 +151,12 @@ def shares(known: Knowledge, refs: Sequence[str]) -> Iterator[Reduced]:
     summed over more: a gradient that is summed over microbatches is a share of its sum over replicas too.
     """
     summed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for ref in refs:
-        op = known.model.op(ref)
+    # What is cast, or moved, behind the sum over some axes is a share as the sum itself is.
+    for ref in dict.fromkeys(r for ref in refs for r in (moved_from(known, ref), ref)):
+        op = known.model.op(moved_from(known, ref))
         if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
             axes = known.model.plan.groups[op.text("group")].axes
-            operand = moved_from(known, known.model.operands(ref)[0])
+            operand = moved_from(known, known.model.operands(moved_from(known, ref))[0])
             summed.setdefault((operand, axes), []).append(ref)
     for operand, axes in summed:
         for wide in known.partials.get(operand, ()):
