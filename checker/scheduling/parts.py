@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from ..errors import Rejected
 from ..language.affine import Affine
@@ -124,7 +125,7 @@ def _shared(plan: Plan, c: str, op: Op, site: Mapping[str, tuple[Site, tuple[str
     if op.name != "call":
         yield from op.operands[:1] if _view(op) else ()
         return
-    body = _body(plan, c, op)
+    body = _body(plan, c, op.attrs["function"])
 
     def root(value: str) -> str:
         while value in body.producers and _view(body.producers[value]):
@@ -140,9 +141,8 @@ def _shared(plan: Plan, c: str, op: Op, site: Mapping[str, tuple[Site, tuple[str
             yield result
 
 
-def _body(plan: Plan, c: str, op: Op) -> Program:
-    """What a class runs at a call."""
-    function = op.attrs["function"]
+def _body(plan: Plan, c: str, function: str) -> Program:
+    """What a class runs at a call of a function."""
     return plan.functions[function].program(plan.role(function, c))
 
 
@@ -160,12 +160,12 @@ def _once(plan: Plan, schedule: Schedule, c: str, found: Parts) -> None:
             raise wrong(f"{name} is to happen once, and is no segment and no meeting outside of one", where)
         found.once.update(dict.fromkeys(keys, True))
     every = {g for g, group in plan.groups.items() if set(group.axes) == set(plan.time)}
+    inside = cache(lambda f: any(_mentions(plan, o) for o in _body(plan, c, f).ops))
     for op in program.ops:
         key = found.makes[op.result][0] if op.result in found.makes else None
         if key is None or not found.once[key]:
             continue
-        body = _body(plan, c, op).ops if op.name == "call" else ()
-        if any(_mentions(plan, o) for o in (op, *body)):
+        if _mentions(plan, op) or (op.name == "call" and inside(op.attrs["function"])):
             raise wrong(f"{op.result} {op.name} happens once, and is not the same in all runs", where)
         for o in op.operands:
             alike = o in program.inputs or (
