@@ -3,8 +3,9 @@
 python bench/breakages.py [--part P] [--write]
 
 Every plan is captured, emitted and checked, as ``tv-capture`` and ``tv-verify`` do; of pipelines and experts
-(parts 13 to 16) the right ones are, and a wrong one's witness is looked for and replayed. ``--write``
-replaces the rows of these parts in docs/breakages.md, and the table of what is refused before.
+(parts 13 to 17) the right ones are, and a wrong one's witness is looked for and replayed. ``--write``
+replaces the rows of these parts in docs/breakages.md, and the table of what is refused before. Parts whose
+library is not installed are left out, and their rows stay.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.schedules import put
 from tests.breakages.by_hand import BY_HAND, refusals
 from tests.breakages.corpus import PARTS
+from tests.breakages.experts import OF_LIBRARIES, installed
+from tests.breakages.experts import refusals as refused_experts
 from tests.breakages.outcome import Outcome, judged, witnessed
 from tests.breakages.staged import PART as STAGED
 from tests.breakages.staged import refusals as refused_stages
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "breakages.md"
 BEGIN, END = "<!-- breakages -->", "<!-- end -->"
-EVERY = PARTS | BY_HAND | {"16": STAGED}
+EVERY = PARTS | BY_HAND | {"16": STAGED} | OF_LIBRARIES
 
 
 def row(title: str, name: str, outcome: Outcome) -> str:
@@ -53,7 +56,14 @@ def refused() -> list[str]:
     stages = (
         (STAGED.title, f"{style}: {mistake}", word, why) for style, mistake, word, why in refused_stages()
     )
-    return head + [f"| {' | '.join(found)} |" for found in (*refusals(), *stages)]
+    absent = tuple(f"| {part.title} |" for number, part in OF_LIBRARIES.items() if not installed(number))
+    kept = [
+        line
+        for line in PAGE.read_text("utf-8").splitlines()
+        if line.startswith(absent) and "| refused |" in line
+    ]
+    told = (*refusals(), *stages, *refused_experts())
+    return [*head, *(f"| {' | '.join(found)} |" for found in told), *kept]
 
 
 def main() -> None:
@@ -66,7 +76,7 @@ def main() -> None:
         parser.error("--write needs all mistakes of a part")
     rows: list[str] = []
     surprises = 0
-    for number in options.part or EVERY:
+    for number in options.part or filter(installed, EVERY):
         found = EVERY[number]
         for name, plan, mistake in [
             *((f"*right: {p}*", p, "") for p in found.plans),

@@ -17,7 +17,10 @@ import trainverify as tv
 from bench.breakages import EVERY, PAGE, refused, row
 from tests.breakages.by_hand import BY_HAND
 from tests.breakages.corpus import PARTS
+from tests.breakages.experts import EXPERTS, installed
+from tests.breakages.experts import told as refused_experts
 from tests.breakages.lines import LINES, recorded
+from tests.breakages.mixtral import UNPROVED
 from tests.breakages.outcome import judged, refuted, witnessed, wrong_outputs
 from tests.breakages.staged import PART, STYLES, told
 from tests.schedule_plans import judged as scheduled
@@ -89,7 +92,7 @@ def test_every_mistake_has_its_lines() -> None:
 
 def test_the_page_has_every_plan() -> None:
     text = PAGE.read_text("utf-8")
-    assert [*EVERY] == [str(n) for n in range(1, 17)]
+    assert [*EVERY] == [str(n) for n in range(1, 18)]
     missing = [
         (part.title, name)
         for part in EVERY.values()
@@ -143,6 +146,43 @@ def test_a_mistake_in_a_pipeline_is_refused_or_unsafe_for_its_reason(name: str, 
 def test_the_page_has_what_is_refused_before() -> None:
     text = PAGE.read_text("utf-8")
     assert len(refused()) > 50 and all(line in text for line in refused())
+
+
+# --- experts of libraries ---------------------------------------------------------------------------------
+
+OF_EXPERTS = [(number, plan) for number, (part, *_) in EXPERTS.items() for plan in part.plans]
+IN_EXPERTS = [(number, mistake) for number, (part, *_) in EXPERTS.items() for mistake in part.mistakes]
+REFUSED_EXPERTS = [(number, mistake) for number, (*_, refused, _) in EXPERTS.items() for mistake in refused]
+
+
+def library(number: str) -> None:
+    if not installed(number):
+        pytest.skip(f"{EXPERTS[number][1]} is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "plan"), OF_EXPERTS)
+def test_a_right_layer_of_experts_is_proved(number: str, plan: str) -> None:
+    """Or, if it is known not to be, ``UNKNOWN``, and what it computes is right."""
+    library(number)
+    surprises = judged(EXPERTS[number][0], plan).surprises
+    assert all(plan in UNPROVED and s.startswith("a right plan is UNKNOWN") for s in surprises), surprises
+    assert bool(surprises) == (plan in UNPROVED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "mistake"), IN_EXPERTS)
+def test_a_mistake_in_a_layer_of_experts_is_refuted(number: str, mistake: str) -> None:
+    library(number)
+    part = EXPERTS[number][0]
+    assert fnmatchcase(refuted(part, mistake), part.mistakes[mistake].refuted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "mistake"), REFUSED_EXPERTS)
+def test_a_mistake_in_a_layer_of_experts_is_refused_for_its_reason(number: str, mistake: str) -> None:
+    library(number)
+    assert re.search(EXPERTS[number][2][mistake][1], refused_experts(number, mistake))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ pytest.importorskip("torchtitan")
 pytestmark = pytest.mark.slow
 
 
-def test_deepseek_v3_with_expert_parallel_and_fsdp_is_proved() -> None:
-    """Latent attention, a dense layer, one of experts, clipping, AdamW and the update of the bias."""
-    plan = capture(load_example("torchtitan_deepseek_v3.py"), jobs=1)
+@pytest.mark.parametrize("sizes", [{}, {"shards": 2, "tp": 2}], ids=["fsdp4-ep2", "fsdp2-tp2-ep2"])
+def test_deepseek_v3_with_expert_parallel_is_proved(sizes: dict[str, int]) -> None:
+    """Latent attention, a dense layer, one of experts, clipping, AdamW and the update of the bias; with
+    tensor parallel the shared rotary key's gradient is a sum over ranks whose rows lie in pairs."""
+    plan = capture(load_example("torchtitan_deepseek_v3.py", **sizes), jobs=1)
     verdict = trainverify.verify(plan, jobs=1)
     assert verdict.kind is trainverify.Kind.PROVED, verdict.report

@@ -96,7 +96,8 @@ class Stages:
     def _divides(self, number: int, recipe: LayoutRecipe) -> bool:
         """Whether a stage has an instance of each part, without which they are no proof of the whole.
 
-        A part with a stride has none. A solver would find that out; ``--no-solve`` asks none.
+        A part with a stride has one only by digits of a reshape. A solver would find that out;
+        ``--no-solve`` asks none.
         """
         if len(recipe.parts) < 2:
             return False

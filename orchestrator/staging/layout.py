@@ -25,6 +25,7 @@ from smtlib_emit.sexp import Sexp
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Lift
 from ..relating.solving_facts import fold
+from .digits import Quotients
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
@@ -37,8 +38,8 @@ POSITIONS = frozenset(
 
 
 class LayoutBuilder:
-    """Unfolds one goal. Fresh symbols come from regroupings that do not resolve, and from integer
-    elements.
+    """Unfolds one goal. Fresh symbols come from regroupings that do not resolve, from quotients of
+    positions, and from integer elements.
     """
 
     def __init__(self, knowledge: Knowledge, number: int, recipe: LayoutRecipe) -> None:
@@ -49,6 +50,7 @@ class LayoutBuilder:
         self.premises: list[LayoutPremise] = []
         self.seen: set[tuple[Ref, Index]] = set()
         self.values: dict[tuple[Ref, Index], str] = {}
+        self.quotients = Quotients(self.model, self.fresh, self.premises)
 
     def build(self, title: str) -> LayoutStage:
         """All premises that may be needed, symbol ranges last; minimisation removes the others."""
@@ -199,6 +201,9 @@ class LayoutBuilder:
                 if found is not None:
                     yield found | fixed
             return
+        values = self.quotients.symbols(fact, at, self.resolve)
+        if values is not None:
+            yield values
 
     def resolve(
         self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index

@@ -33,6 +33,19 @@ def chosen(c: Context, x: Value, dim: int, k: int, *, largest: bool, assumed: st
     return c.b.transpose(values, back(order)), c.b.transpose(ids, back(order))
 
 
+def masked_extreme(c: Context, x: Value, dim: int, *, largest: bool) -> Value | None:
+    """The place, ``dim`` kept with size 1, of the first extreme element where a mask made others infinite;
+    ``None`` where no mask has. So routers take a second choice without the first.
+
+    No element is compared with the extreme one, which is infinite if all are.
+    """
+    rank = len(x.shape)
+    if not rank or _allowed(c, x, largest)[0] is None:
+        return None
+    order = last(dim, rank)
+    return c.b.transpose(_ids(c, c.b.transpose(x, order), 1, largest), back(order))
+
+
 def _ids(c: Context, x: Value, k: int, largest: bool) -> Value:
     """i64[..., k]: the numbers of the first ``k`` along the last dimension of ``x``."""
     lead, n = len(x.shape) - 1, x.shape[-1]

@@ -10,6 +10,7 @@ from fractions import Fraction
 from certificates.plan.types import TensorType
 
 from ..builder import Value
+from .choosing import masked_extreme
 from .table import Context, Lower, axis_of, dims_of, lowers
 
 
@@ -70,6 +71,10 @@ def _first(c: Context, x: Value, dim: int, kind: str, keepdim: bool) -> tuple[Va
     """The extreme element along a dimension, and the first place of it."""
     if x.dtype == "i1":
         x = c.b.convert(x, "i64")
+    known = masked_extreme(c, x, dim, largest=kind == "max")
+    if known is not None:
+        shape = known.shape if keepdim else (*known.shape[:dim], *known.shape[dim + 1 :])
+        return c.b.reduce(x, (dim,), kind, keepdim=keepdim), c.b.reshape(known, shape)
     top = c.b.reduce(x, (dim,), kind, keepdim=True)
     size = x.shape[dim] if x.shape else 1
     place = c.b.iota(dim, x.shape) if x.shape else c.b.constant(0, TensorType("i64", ()))

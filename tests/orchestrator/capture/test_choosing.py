@@ -49,6 +49,22 @@ def test_a_choice_that_no_output_rests_on_assumes_nothing(lowered) -> None:
     assert lowered(unread, x).assumed == ()
 
 
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_the_extreme_of_what_a_mask_leaves_is_found_by_the_mask(agrees, lowered, keepdim: bool) -> None:
+    """As a router takes its second choice: the largest without the first. A row may be masked altogether."""
+
+    def second(a):
+        first = torch.nn.functional.one_hot(a.argmax(-1), 4).bool()
+        return a.masked_fill(first, -torch.inf).argmax(-1, keepdim=keepdim)
+
+    agrees(second, x)
+    agrees(lambda a: torch.where(a > 2.5, torch.inf, a).argmin(0, keepdim), x)
+    agrees(lambda a: a.masked_fill(a.amax(1, True) > 2.5, -torch.inf).argmax(1, keepdim), x)
+    agrees(lambda a: a.masked_fill(a > 2.5, -torch.inf).t().max(0, keepdim)[1], x)
+    agrees(lambda a: a.masked_fill(a > 0.3, -torch.inf).argmax(), x)
+    assert not any(d.name == "constant" and d.attr("value") == "-inf" for d in lowered(second, x).drafts)
+
+
 def test_what_a_mask_forbids_is_chosen_last(agrees, lowered) -> None:
     """By the mask: no infinity is compared, which would have no meaning in a plan."""
     forbidden = lambda a: torch.topk(a.masked_fill(a > 2.5, -torch.inf), 3)[1]  # noqa: E731

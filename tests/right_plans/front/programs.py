@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator.capture import Definition
 
-from . import by_hand, fields, many_habits, megatron, more_models, own_models, preferences
+from . import by_hand, experts, fields, many_habits, megatron, more_models, own_models, preferences
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
 FRONT: dict[str, Callable[[bool], Definition]] = {
@@ -29,6 +29,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         fields.switch_experts,
         fields.denoiser,
         fields.clipped_policy,
+        experts.gshard_two_choices,
         more_models.adagrad_ddp,
         more_models.muon_by_hand,
         more_models.context_parallel,
