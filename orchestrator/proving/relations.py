@@ -152,6 +152,7 @@ class Relations:
 
         One that says no may still have found a part of what the next one needs.
         """
+        yield lambda: self.positions.pass_on(ref)
         yield lambda: self.patchworks.restate(ref)
         yield lambda: self.positions.decide(ref)
         yield lambda: bool(self.masked.relate(ref))
