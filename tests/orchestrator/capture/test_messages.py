@@ -96,7 +96,7 @@ def test_a_chain_inside_a_class_is_cut_into_ranks() -> None:
 
 
 def test_a_ring_of_three_is_cut_into_ranks() -> None:
-    """Where ranks 0 and 1 receive from fits a rule, as any two numbers do: 2 - 2 * p. It is not the ring's."""
+    """Where ranks 0 and 1 receive from fits a rule, as any two numbers do: 2 - 2 * p, not the ring's."""
     most = fitted((0, 2), end("%0", "send", HERE + 1), end("%1", "recv", Affine.of(2, {"p": -2})))
     last = fitted((2, 3), end("%0", "send", Affine(0)), end("%1", "recv", Affine(1)))
     classes, found = matched(Mesh({"p": 3}), [most, last])
