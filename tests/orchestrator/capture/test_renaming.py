@@ -70,9 +70,7 @@ def pieces(found: Renamed, name: str, of: list[RankClass], *, left: bool = False
     boxes = [c.box for c in of]
     relations = found.relations(name, (8,), MESH, of, boxes, left=left)
     return [
-        f"{r.spec} {r.plan} {p.cls} {p.plan[0]} {p.spec[0]} {p.sizes[0]}"
-        for r in relations
-        for p in r.pieces
+        f"{r.spec} {r.plan} {p.cls} {p.plan[0]} {p.spec[0]} {p.sizes[0]}" for r in relations for p in r.pieces
     ]
 
 

@@ -86,5 +86,5 @@ UNPROVED: dict[str, str] = {
     "ring_attention": "laws of exp inside sums: blocks are merged by the logarithms of their sums",
     "causal_ring": "laws of exp inside sums: blocks are merged by running maxima",
     "smoothed_tokens": "1 - s and s times the logarithm of the normaliser are added up in other terms",
-    "neighbours_texts": "the specification's factor is -1 or 1 by position, the ranks' blocks have one of them",
+    "neighbours_texts": "a factor that is -1 or 1 by position, of which each rank's block has one",
 }
