@@ -128,7 +128,7 @@ class Relations:
             for way in self._ways(ref):
                 if way():
                     waiting = self._settle(waiting)
-                    if ref in self.knowledge.by_lhs:
+                    if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
                         break
         return waiting
 
