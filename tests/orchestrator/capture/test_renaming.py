@@ -60,7 +60,8 @@ def renamed(*cuts: Cut | None, **more: Any) -> Renamed:
 
 
 def classes(*boxes: tuple[int, int], left: bool = True) -> list[RankClass]:
-    inputs = {"params.q": TensorType("f32", (4,)), "opt.step.q": TensorType("f32", ())}
+    whole = TensorType("f32", (4,))
+    inputs = {"params.q": whole, "opt.m.q": whole, "opt.step.q": TensorType("f32", ())}
     ops = (Op("%0", "negate", ("params.q",), inputs["params.q"], {}),)
     program = Program(inputs, ops, {"params.q": "%0"} if left else {})
     return [RankClass(f"c{i}", {"tp": box}, program) for i, box in enumerate(boxes)]
@@ -82,6 +83,7 @@ def test_a_part_of_another_name_and_what_the_optimizer_keeps_for_it() -> None:
         "opt.step.q": {"opt.step.a": "params.a"},
     }
     assert pieces(found, "params.a", classes((0, 2)), left=True) == ["params.a params.q c0 z0 4*tp + z0 4"]
+    assert pieces(found, "opt.m.a", classes((0, 2))) == ["opt.m.a opt.m.q c0 z0 4*tp + z0 4"]
     assert found.under("params.a") == ["params.q"] and found.under("params.b") == []
     (one,) = found.relations("opt.step.a", (), MESH, classes((0, 2)), [{"tp": (0, 2)}])
     assert (one.spec, one.plan, [p.sizes for p in one.pieces]) == ("opt.step.a", "opt.step.q", [()])
@@ -106,6 +108,8 @@ def test_axes_along_which_ranks_hold_parts_of_other_forms() -> None:
     ]
     with pytest.raises(LayoutError, match="run one program but hold other parts"):
         pieces(found, "params.a", classes((0, 2)))
+    replicas = renamed(*2 * [cut(("params.a", 0, 0, 4)), cut(("params.a", 4, 0, 1), ("params.b", 0, 1, 3))])
+    assert replicas.unlike(Mesh({"dp": 2, "tp": 2}), [{"dp": (0, 2), "tp": (0, 2)}]) == ["tp"]
 
 
 @pytest.mark.parametrize(
