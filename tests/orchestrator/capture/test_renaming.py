@@ -143,6 +143,24 @@ def test_a_layout_that_is_not_how_it_was_cut_is_refused() -> None:
     assert pieces(agreed, "params.a", classes((0, 2)))
 
 
+def test_what_a_broadcast_passed_on_must_be_one_tensor() -> None:
+    one = replace(cut(("params.a", 0, 0, 4)), agreed=(("dp#0.0", "x"),))
+    found = renamed(one, replace(one, agreed=(("dp#0.0", "y"),)))
+    with pytest.raises(LayoutError, match="pass different tensors"):
+        pieces(found, "params.a", classes((0, 2)))
+
+
+def test_ranks_without_the_tensor_are_not_asked_and_buffers_have_names_too() -> None:
+    part, other = layout(cut(("buffers.a", 0, 0, 4))), layout(cut(("params.a", 0, 0, 4)))
+    held = [{"buffers.q": part}, {"params.q": other, "opt.step.q": layout(None, (), {})}]
+    samples = [Sample(rank, "", (), of, 0, None) for rank, of in enumerate(held)]
+    found = Renamed((*SPEC, "buffers.a"), (), [*samples, Sample(None, "", (), held[0], 0, None)])
+    assert found.holds["buffers.q"] == {"buffers.a": "buffers.a"}
+    assert found.holds["opt.step.q"] == {"opt.step.a": "params.a"}
+    nobody = [RankClass("c0", {"tp": (0, 1)}, Program({}, (), {}))]
+    assert pieces(found, "opt.step.a", nobody) == pieces(found, "buffers.a", nobody) == []
+
+
 def test_a_class_that_leaves_its_part_alone_is_refused() -> None:
     found = renamed(cut(("params.a", 0, 0, 4)), cut(("params.a", 4, 0, 4)))
     assert pieces(found, "params.a", classes((0, 2), left=False))
