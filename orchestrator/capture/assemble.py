@@ -37,6 +37,7 @@ from .packed import read_as_plain
 from .processes import survey, trace_ranks
 from .recorded import ISSUED, without_waits
 from .relations import Relations
+from .renaming import Renamed
 from .shims import SHIMS
 from .sources import Sources
 
@@ -101,7 +102,9 @@ def capture(
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
-    problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], definition.buckets)
+    renamed = Renamed(single.inputs, definition.buckets, list(grid.traces.values()))
+    own = {*definition.buckets, *renamed.complete(single.outputs)}
+    problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], own)
     if problems:
         raise gathered(problems).at(definition.frame)
     sources = Sources(root or Path.cwd(), [single, *programs])
@@ -113,7 +116,8 @@ def capture(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)
     )
-    seen = tuple(split_classes(classes, mesh, definition.buckets))
+    unlike = renamed.unlike(mesh, [c.box for c in classes])
+    seen = tuple(split_classes(classes, mesh, definition.buckets, unlike))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
     related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), grid.boxes())
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from certificates.plan.affine import Affine
 from certificates.plan.plan import Mesh, Piece, RankClass, Relation
@@ -70,10 +70,15 @@ def relations(
         at += math.prod(shape)
 
 
-def split_classes(classes: Sequence[RankClass], mesh: Mesh, buckets: Mapping[str, Bucket]) -> list[RankClass]:
-    """Every rank along the axes of buckets is a class of its own: each holds other pieces."""
+def split_classes(
+    classes: Sequence[RankClass], mesh: Mesh, buckets: Mapping[str, Bucket], unlike: Iterable[str] = ()
+) -> list[RankClass]:
+    """Every rank along the axes of buckets is a class of its own: each holds other pieces.
+
+    So it is along axes whose ranks are known to hold ``unlike`` pieces of other tensors.
+    """
     out = list(classes)
-    for axis in dict.fromkeys(b.axis for b in buckets.values() if b.axis is not None):
+    for axis in dict.fromkeys((*(b.axis for b in buckets.values() if b.axis is not None), *unlike)):
         out = [
             RankClass(cls.name, {**cls.box, axis: (i, i + 1)}, cls.program)
             for cls in out

@@ -269,8 +269,9 @@ def _check_circles(
 def _to_cut(
     mesh: Mesh, classes: Sequence[FittedClass], group: Sequence[End], received: _Received
 ) -> tuple[int, str] | None:
-    """Class and axis to be cut: a plan's message has one send and one recv in a class, and a class does not
-    receive what rests on its own sending, as the ranks of a chain do."""
+    """Class and axis to be cut: a plan's message has one send and one recv in a class, a class does not
+    receive what rests on its own sending, as the ranks of a chain do, and both ends name each other by the
+    rules of their classes: through two ranks of a ring there is always one, and it need not be the ring's."""
     for end in group:
         mine = [other for other in group if other.cls == end.cls and other.draft.out != end.draft.out]
         twice = [other for other in mine if other.draft.name == end.draft.name]
@@ -290,7 +291,30 @@ def _to_cut(
                     frame=end.draft.frame,
                     instead=_APART,
                 )
+    for end, other in itertools.permutations(group, 2):
+        if end.draft.name != other.draft.name and not _meant(mesh, classes, end, other):
+            for at in (end, other):
+                axis = _moved(mesh, classes[at.cls], [at])
+                if axis is not None:
+                    return at.cls, axis
     return None
+
+
+def _meant(mesh: Mesh, classes: Sequence[FittedClass], end: End, other: End) -> bool:
+    """Whether the other end names the ranks of this one, at every rank that this one names of its class."""
+    box = classes[end.cls].box
+    there = end.forms("to" if end.draft.name == "send" else "from")
+    spans = [form.interval(box) for form in there]
+    theirs = [classes[other.cls].box[axis] for axis in mesh.axes]
+    if any(last < lo or hi <= first for (first, last), (lo, hi) in zip(spans, theirs, strict=True)):
+        return True
+    outward = dict(zip(mesh.axes, there, strict=True))
+    fixed = {axis: Affine(lo) for axis, (lo, hi) in box.items() if hi == lo + 1}
+    back = other.forms("to" if other.draft.name == "send" else "from")
+    return all(
+        form.substitute(outward).substitute(fixed) == Affine.symbol(axis).substitute(fixed)
+        for axis, form in zip(mesh.axes, back, strict=True)
+    )
 
 
 def _moved(mesh: Mesh, fitted: FittedClass, found: Sequence[End]) -> str | None:

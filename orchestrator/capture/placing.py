@@ -79,12 +79,12 @@ def pieces(
     out: list[Piece] = []
     for cls in classes:
         box = cls.box
-        inside = {r: c for r, c in cuts.items() if _inside(mesh, box, r)}
+        inside = {r: c for r, c in cuts.items() if within(mesh, box, r)}
         if len(inside) < math.prod(hi - lo for lo, hi in box.values()):
             box = next(
                 b for b in boxes if all(b[a][0] <= lo and hi <= b[a][1] for a, (lo, hi) in box.items())
             )
-            inside = {r: c for r, c in cuts.items() if _inside(mesh, box, r)}
+            inside = {r: c for r, c in cuts.items() if within(mesh, box, r)}
         held = {r: [p for p in c.parts or () if p.source is not None] for r, c in inside.items()}
         if not held:
             raise LayoutError(
@@ -97,7 +97,7 @@ def pieces(
                 raise LayoutError(
                     f"holds {_shown(cuts[rank])}", tensor=name, rank=rank, frame=cuts[rank].frame
                 )
-            if [_form(p) for p in parts] != [_form(p) for p in held[first]]:
+            if forms(cuts[rank]) != forms(cuts[first]):
                 raise LayoutError(
                     f"ranks {first} and {rank} run one program but hold other parts of it",
                     tensor=name,
@@ -109,14 +109,14 @@ def pieces(
             for r, parts in held.items()
         }
         try:
-            forms = iter(fit(list(mesh.axes), [box[a] for a in mesh.axes], table))
+            fitted = iter(fit(list(mesh.axes), [box[a] for a in mesh.axes], table))
         except FitError as error:
             raise LayoutError(
                 f"its parts follow no rule: {error}", tensor=name, frame=cuts[first].frame
             ) from error
         for part in held[first]:
-            at = [next(forms) + (f - f.const) for f in part.at]
-            index = [next(forms) + (f - f.const) for f in part.index]
+            at = [next(fitted) + (f - f.const) for f in part.at]
+            index = [next(fitted) + (f - f.const) for f in part.index]
             out.append(Piece(cls.name, part.sizes, tuple(at), tuple(index)))
     return Relation(name, name, tuple(out))
 
@@ -135,11 +135,14 @@ def agree(name: str, cuts: Mapping[int, Cut]) -> None:
                 )
 
 
-def _form(part: Part) -> tuple[object, ...]:
-    return part.sizes, [f.terms for f in part.at], [f.terms for f in part.index]
+def forms(cut: Cut) -> list[object]:
+    """What parts of tensors a cut consists of, but for where they begin."""
+    held = [p for p in cut.parts or () if p.source is not None]
+    return [(p.source, p.sizes, [f.terms for f in p.at], [f.terms for f in p.index]) for p in held]
 
 
-def _inside(mesh: Mesh, box: Mapping[str, Range], rank: int) -> bool:
+def within(mesh: Mesh, box: Mapping[str, Range], rank: int) -> bool:
+    """Whether a rank is in a box of the mesh."""
     return all(box[a][0] <= x < box[a][1] for a, x in mesh.coordinates(rank).items())
 
 

@@ -23,6 +23,7 @@ from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import Sample
 from .layouts import Layout
 from .placing import Placement, agree, compare, derive, pieces
+from .renaming import Renamed
 
 _ON_SOME_RANK = (
     "the state on a rank: all of it, or this rank's shard of each (fully_shard, DTensor), or a "
@@ -45,10 +46,13 @@ class Relations:
     ) -> None:
         self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
         self._traces, self._boxes = traces, boxes
+        self._renamed = Renamed(spec.inputs, definition.buckets, traces)
 
     def inputs(self) -> tuple[Relation, ...]:
         makers = [
-            functools.partial(self._state, n, t.shape) for n, t in self._spec.inputs.items() if self._same(n)
+            functools.partial(self._states, n, t.shape, left=False)
+            for n, t in self._spec.inputs.items()
+            if self._same(n)
         ]
         states = _each(makers)
         types = {b: [c.program.inputs[b] for c in self._classes] for b in self._definition.buckets}
@@ -57,7 +61,7 @@ class Relations:
     def outputs(self) -> tuple[Relation, ...]:
         types = self._spec.types()
         makers = [
-            functools.partial(self._state, name, types[value].shape)
+            functools.partial(self._states, name, types[value].shape, left=True)
             if name in self._spec.inputs
             else functools.partial(self._result, name)
             for name, value in self._spec.outputs.items()
@@ -80,12 +84,18 @@ class Relations:
             found += relations(name, bucket, shapes, self._mesh, self._classes, types[name])
         return tuple(found)
 
-    def _state(self, name: str, shape: tuple[int, ...]) -> Relation:
+    def _states(self, name: str, shape: tuple[int, ...], *, left: bool) -> list[Relation]:
+        """What ranks hold of a state, under its own name and under others."""
         holders = [c for c in self._classes if name in c.program.inputs]
-        if not holders:
+        found = [self._state(name, shape, holders)] if holders else []
+        found += self._renamed.relations(name, shape, self._mesh, self._classes, self._boxes, left=left)
+        if not found:
             raise LayoutError(
                 "the parallel model has no such tensor on any rank", tensor=name, instead=_ON_SOME_RANK
             )
+        return found
+
+    def _state(self, name: str, shape: tuple[int, ...], holders: Sequence[RankClass]) -> Relation:
         kind, _, rest = name.partition(".")
         if kind == "batch":
             shards = self._definition.batch[rest].shard
@@ -144,7 +154,7 @@ class Relations:
             and self._same(name)
             and (
                 name in self._definition.buckets  # chunks are not compared with what they list
-                or not any(name in t.layouts for t in self._traces)
+                or not (self._renamed.under(name) or any(name in t.layouts for t in self._traces))
                 or not all(t.layouts[name].traced for t in self._traces if name in t.layouts)
             )
         ]
@@ -181,7 +191,7 @@ class Relations:
                     instead="a layout that says how parallelize cuts it: {axis: dimension}, major axis first",
                 )
 
-    def _result(self, name: str) -> Relation:
+    def _result(self, name: str) -> list[Relation]:
         axes = self._definition.mean_over.get(name, ())
         holders = [c for c in self._classes if name in c.program.outputs]
         missing = self._absent(holders, axes)
@@ -198,7 +208,7 @@ class Relations:
         value = self._spec.outputs[name]
         placements = {axis: placed.Partial("add") for axis in axes}
         shape = self._spec.types()[value].shape
-        return placed.relate(name, shape, placements, self._mesh, holders, coef=ranks)
+        return [placed.relate(name, shape, placements, self._mesh, holders, coef=ranks)]
 
     def _absent(self, holders: Sequence[RankClass], axes: Sequence[str]) -> list[str]:
         """Classes that must return an output: some must, and all along ``axes`` if one there does."""
@@ -218,13 +228,13 @@ class Relations:
         ]
 
 
-def _each(makers: Iterable[Callable[[], Relation]]) -> list[Relation]:
+def _each(makers: Iterable[Callable[[], list[Relation]]]) -> list[Relation]:
     """All relations; what stands against any of them is raised at once."""
     made: list[Relation] = []
     problems: list[CaptureError] = []
     for make in makers:
         try:
-            made.append(make())
+            made += make()
         except CaptureError as error:
             problems.append(error)
     if problems:

@@ -128,7 +128,7 @@ class Relations:
             for way in self._ways(ref):
                 if way():
                     waiting = self._settle(waiting)
-                    if ref in self.knowledge.by_lhs:
+                    if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
                         break
         return waiting
 
@@ -152,6 +152,7 @@ class Relations:
 
         One that says no may still have found a part of what the next one needs.
         """
+        yield lambda: self.positions.pass_on(ref)
         yield lambda: self.patchworks.restate(ref)
         yield lambda: self.positions.decide(ref)
         yield lambda: bool(self.masked.relate(ref))

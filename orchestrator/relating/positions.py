@@ -120,10 +120,17 @@ class Positions:
             self.k.add(fact, LayoutRecipe(frozenset((*opened, target))))
         return True
 
-    def _looked_up(self, ref: str) -> bool:
+    def pass_on(self, ref: str) -> bool:
+        """Let a look-up at positions be data movement, though its table is unknown; whether it is one now."""
+        op = self.model.op(ref)
+        if op is None or op.name != "gather" or self.k.moves(ref) or ref in self.k.by_lhs:
+            return False
+        return self._looked_up(ref, late=True)
+
+    def _looked_up(self, ref: str, *, late: bool = False) -> bool:
         """A look-up at positions is data movement: ``table[arange(n)]`` is the table, or a part of it.
 
-        One at positions that overlap is a window.
+        One at positions that overlap is a window, as soon as its table is known, or is so known too ``late``.
         """
         op, (table, indices) = self.model.ops[ref], self.model.operands(ref)
         axis, batch = op.integer("axis"), op.integer("batch_dims")
@@ -147,6 +154,8 @@ class Positions:
             if not ref.startswith("s:"):
                 if self.windows.relate(ref, place, frozenset(opened)):
                     return True
+                if not late and not self.k.covers(table):
+                    return False
             else:
                 self.windows.note(ref, place, frozenset(opened))
                 return True  # it stands for itself

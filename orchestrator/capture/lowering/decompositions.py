@@ -62,6 +62,10 @@ DECOMPOSED = frozenset(
         *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
     )
 )
+#: Gradients of a mean: PyTorch multiplies by the double nearest to 1/n, which n ranks do not add up to
+#: what one device has. Here a mean divides by the exact count, as all others do.
+MEANS = frozenset(("smooth_l1_loss_backward", "huber_loss_backward"))
+_MEAN, _SUM = 1, 2
 _TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -136,6 +140,9 @@ def _run(node: Node, name: str) -> Expansion:
             stand_in, (node.args, {k: v for k, v in node.kwargs.items() if k not in outs})
         )
         with recording(recorder):
+            if base in MEANS and args[3] == _MEAN:
+                grad, x, target, _, *rest = args
+                args = (grad / x.numel(), x, target, _SUM, *rest)
             results = decomposition(*args, **kwargs)
     leaves = [reference(x) if isinstance(x, torch.Tensor) else None for x in tree_leaves(results)]
     return Expansion(recorder.nodes, inputs, leaves, recorder)

@@ -7,6 +7,7 @@ Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate,
 from __future__ import annotations
 
 from ..builder import Value
+from .ranges import non_negative
 from .reductions import shifted_exponentials
 from .table import Context, axis_of, lowers
 
@@ -53,13 +54,21 @@ def _weighted(c: Context, weight: Value | None, counted: Value, safe: Value, dty
     return c.b.select(counted, found, c.b.like(0, found))
 
 
+def _here(c: Context, labels: Value, x: Value) -> Value:
+    """Where in a row of ``x`` its label stands."""
+    return c.b.compare("EQ", c.b.iota(1, x.shape, labels.dtype), c.b.insert(labels, 1, x.shape[1]))
+
+
 @lowers("aten.nll_loss_forward")
 def _nll_forward(
     c: Context, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> tuple[Value, Value]:
     """Loss and total weight, without weights the honest count of labels other than ``ignore_index``."""
     x, counted, safe = _labels(c, x, target, ignore_index)
-    picked = c.b.gather(x, c.b.reshape(safe, (*safe.shape, 1)), axis=1, batch_dims=1)
+    if non_negative(c.b, safe):
+        picked = c.b.gather(x, c.b.reshape(safe, (*safe.shape, 1)), axis=1, batch_dims=1)
+    else:  # declared in [-100, n): at the numbers between, which no label is, a look-up has no value
+        picked = c.b.reduce(c.b.select(_here(c, safe, x), x, c.b.like(0, x)), (1,), "add")
     losses = c.b.unary("negate", c.b.reshape(picked, safe.shape))
     losses = c.b.select(counted, losses, c.b.like(0, losses))
     factor = _weighted(c, weight, counted, safe, x.dtype)
@@ -93,8 +102,7 @@ def _nll_backward(
     factor = _weighted(c, weight, counted, safe, x.dtype)
     row = row if factor is None else c.b.binary("multiply", row, factor)
     row = c.b.reshape(row, (*counted.shape, 1))
-    here = c.b.compare("EQ", c.b.iota(1, x.shape, safe.dtype), c.b.insert(safe, 1, x.shape[1]))
-    one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
+    one_hot = c.b.select(_here(c, safe, x), c.b.like(-1, x), c.b.like(0, x))
     result = c.b.binary("multiply", one_hot, row)
     c.one_hot_rows[result.name] = (one_hot, row)
     return c.b.reshape(result, shape)

@@ -66,7 +66,8 @@ def _scattered(c: Context, x: Value, dim: int, index: Value, source: Operand, ki
     elif kind == "set" and x.type.sort == "Real" and _is_zero(c, target) and _each_once(c, at):
         result = _whole(c, added_along(c, source, at, x.shape[dim]), target, 0)
     elif kind == "set":
-        here = c.b.reduce(one_hot, (rank - 1,), "or")
+        named = (*at.shape[:-1], x.shape[dim])  # by one entry: that is easier to relate than by any of one
+        here = c.b.reshape(one_hot, named) if at.shape[-1] == 1 else c.b.reduce(one_hot, (rank - 1,), "or")
         result = c.b.select(_whole(c, here, target, False), _written(c, at, source, one_hot, target), target)
     else:
         nothing = -math.inf if kind == "max" else math.inf

@@ -51,6 +51,20 @@ def test_the_arguments_reach_the_decomposition(agrees) -> None:
     agrees(lambda a: torch.baddbmm(a[:, :, None], a[:, :, None], a[:, None, :1], beta=2, alpha=-3), x)
 
 
+@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
+def test_the_gradient_of_a_mean_is_divided_by_the_exact_count(agrees, lowered, loss) -> None:
+    """The double nearest to 1/3 is not a third of what three ranks add up to."""
+
+    def step(a):
+        a = a.detach().requires_grad_()
+        return torch.autograd.grad(loss(a, a.detach().flip(0)), a)
+
+    odd = torch.randn(3, 7, dtype=torch.float64)
+    agrees(step, odd)
+    values = {str(d.attr("value")) for d in lowered(step, odd).drafts if d.name == "constant"}
+    assert "21" in values and not any("/1" in v and len(v) > 8 for v in values)
+
+
 def test_an_op_outside_the_list_is_refused_though_pytorch_takes_it_apart(lowered, monkeypatch) -> None:
     monkeypatch.setattr(decompositions, "DECOMPOSED", DECOMPOSED - {"mish"})
     with pytest.raises(UnsupportedOpError, match="no lowering for mish"):

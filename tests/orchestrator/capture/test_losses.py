@@ -27,6 +27,14 @@ def test_unreduced_cross_entropy(agrees) -> None:
     agrees(gradient(lambda a, t: (F.cross_entropy(a, t, reduction="none") * 2).sum()), x, labels)
 
 
+def test_labels_that_may_be_negative_are_compared_and_not_looked_up(lowered) -> None:
+    """Declared in [-100, n), a label could be -50, where a look-up has no value: nothing would be proved."""
+    program = lowered(lambda a, t: F.cross_entropy(a, t), x, labels)
+    assert "gather" not in {d.name for d in program.drafts}
+    program = lowered(lambda a, t: F.cross_entropy(a, t.clamp(min=0)), x, labels)
+    assert [d.name for d in program.drafts].count("gather") == 1
+
+
 def test_nll_of_something_else_than_log_softmax(agrees) -> None:
     agrees(gradient(lambda a, t: F.nll_loss(a * 2, t)), x, labels)
 

@@ -95,6 +95,15 @@ def test_a_chain_inside_a_class_is_cut_into_ranks() -> None:
     assert len({found[0, "%0"], *(found[i, "%1"] for i in (1, 2, 3))}) == 4
 
 
+def test_a_ring_of_three_is_cut_into_ranks() -> None:
+    """Where ranks 0 and 1 receive from fits a rule, as any two numbers do: 2 - 2 * p, not the ring's."""
+    most = fitted((0, 2), end("%0", "send", HERE + 1), end("%1", "recv", Affine.of(2, {"p": -2})))
+    last = fitted((2, 3), end("%0", "send", Affine(0)), end("%1", "recv", Affine(1)))
+    classes, found = matched(Mesh({"p": 3}), [most, last])
+    assert [c.box["p"] for c in classes] == [(0, 1), (1, 2), (2, 3)]
+    assert [found[i, "%0"] for i in range(3)] == [found[i, "%1"] for i in (1, 2, 0)]
+
+
 def test_what_ranks_of_a_class_exchange_at_once_is_one_class() -> None:
     """Nobody passes on what it receives: halves 0, 1 and 2, 3 exchange in one class each."""
     left = fitted((0, 2), end("%0", "send", HERE + 2), end("%1", "recv", HERE + 2))

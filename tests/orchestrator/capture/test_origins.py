@@ -129,6 +129,15 @@ def test_a_value_reads_every_input_below_it_once() -> None:
     assert sorted(d.name for d in origins.drafts(both.name)) == ["add", "add", "multiply"]
 
 
+def test_a_digest_is_that_of_what_was_passed_on() -> None:
+    """A broadcast along one axis of a mesh after one along another: the members of the first are others."""
+    b = Builder()
+    x = b.input("x", TensorType("f32", (2,)))
+    passed = [b.emit("agreed", (x,), x.type, shared=False, digests=d) for d in ("0-2#0=a", "1-3#0=a")]
+    origins = Origins(b, {})
+    assert {origins.digest(v.name) for v in passed} == {origins.digest("x")}
+
+
 def test_digests_tell_ways_of_computing_apart() -> None:
     def digest(name: str, left: str, tables: dict[str, np.ndarray]) -> str:
         b = Builder()

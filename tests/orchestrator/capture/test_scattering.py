@@ -30,6 +30,12 @@ def test_scatters(agrees, function) -> None:
     agrees(function, x, source, index)
 
 
+def test_one_entry_of_a_row_is_compared_alone(lowered) -> None:
+    """One-hot rows by ``scatter``: any of one comparison is that comparison, which relates to others."""
+    program = lowered(lambda a, i: torch.zeros_like(a).scatter(1, i[:, :1], 1.0), x, index)
+    assert "reduce" not in {d.name for d in program.drafts}
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

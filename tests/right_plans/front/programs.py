@@ -6,7 +6,21 @@ from collections.abc import Callable
 
 from orchestrator.capture import Definition
 
-from . import by_hand, experts, fields, many_habits, megatron, more_models, own_models, preferences
+from . import (
+    by_hand,
+    experts,
+    fields,
+    habits_of_megatron,
+    many_habits,
+    megatron,
+    more_models,
+    own_models,
+    pictures,
+    preferences,
+    sequences,
+    shards,
+    tokens,
+)
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
 FRONT: dict[str, Callable[[bool], Definition]] = {
@@ -43,7 +57,36 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         preferences.preferred,
         preferences.windows,
         preferences.rewards_so_far,
+        sequences.fused_grouped_heads,
+        sequences.ring_attention,
+        sequences.causal_ring,
+        sequences.ulysses_fused,
+        sequences.sequence_norms,
+        tokens.weighted_tokens,
+        tokens.smoothed_tokens,
+        tokens.tied_words,
+        tokens.counted_microbatches,
+        tokens.taught,
+        shards.zero2_clipped,
+        shards.zero3_replicas,
+        shards.hooked_buckets,
+        shards.adapters_sharded,
+        shards.factored_moments,
+        shards.three_axes,
+        pictures.pictures_sharded,
+        pictures.statistics_over_ranks,
+        pictures.neighbours_texts,
+        pictures.two_views,
+        pictures.placed_by_hand,
+        habits_of_megatron.main_gradients,
+        habits_of_megatron.trust_ratios,
+        habits_of_megatron.chunked_loss,
     )
 }
 #: Those that are right and not proved, and why.
-UNPROVED: dict[str, str] = {}
+UNPROVED: dict[str, str] = {
+    "ring_attention": "laws of exp inside sums: blocks are merged by the logarithms of their sums",
+    "causal_ring": "laws of exp inside sums: blocks are merged by running maxima",
+    "smoothed_tokens": "1 - s and s times the logarithm of the normaliser are added up in other terms",
+    "neighbours_texts": "a factor that is -1 or 1 by position, of which each rank's block has one",
+}
