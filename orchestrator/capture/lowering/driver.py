@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch.utils._pytree import tree_leaves, tree_map
@@ -97,7 +97,7 @@ class Lowering:
         self._fresh = 0
         #: Works that nobody waited for yet, with the messages and collectives that they are of.
         self._works: dict[int, list[Value]] = {}
-        self.sizes = Sizes(self.context.rows)
+        self.sizes = Sizes(self.context.rows, self.memory.knows)
         #: They keep storages alive, so that no two tensors share an identity.
         self._expansions: list[Expansion] = []
         self._specification = specification
@@ -118,6 +118,7 @@ class Lowering:
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):
             return self.builder.constant(ref.literal, TensorType(ref.dtype, ref.geometry.size))
+        self.sizes.check(ref)
         self._reading = ref
         value = self.memory.read(ref.storage, ref.dtype, ref.geometry)
         return conjugate(self.context, value) if ref.conjugate else value
@@ -125,6 +126,7 @@ class Lowering:
     def write(self, ref: TensorRef, value: Value) -> None:
         if ref.conjugate:
             raise AliasingError("a write through a lazily conjugated tensor")
+        self.sizes.check(ref)
         self.memory.write(ref.storage, ref.dtype, ref.geometry, value)
 
     def undefined(self, ref: TensorRef) -> Value:
@@ -310,12 +312,15 @@ class Lowering:
             self.memory.write(target.storage, target.dtype, place, value)
 
     def _lose(self, node: Node, problem: CaptureError) -> None:
-        """An op on a tensor whose size has no place in a plan: what it writes of other sizes is unusable."""
+        """An op on a tensor whose size has no place in a plan: the memory that it may have written is unusable,
+        all of it where nobody knows which part. A view has written nothing."""
         problem.op = node.op
-        for target in [*_tensors(node.outs), *node.writes]:
-            with suppress(CaptureError):
+        for target in [*(() if node.view else _tensors(node.outs)), *node.writes]:
+            try:
                 ref = self.sizes.reference(target)
                 self.write(ref, self.refused(problem, TensorType(ref.dtype, ref.geometry.size)))
+            except CaptureError:
+                self.memory.lose(target.storage, functools.partial(self.refused, problem))
         if node.op.startswith(_COMMUNICATION):
             self._fatal.append(problem.at(node.frame))
 
