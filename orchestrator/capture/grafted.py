@@ -67,7 +67,7 @@ def _users_own(value: Any) -> bool:
 
 
 @functools.cache
-def _is_users_class(kind: type) -> bool:
+def _is_users_class(kind: Any) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
     return is_users(file) and not is_installed(file)
 

@@ -321,7 +321,11 @@ def apart_in_memory(
     """
     for i, out in enumerate(outs):
         for j, source in enumerate(ins):
-            if out.storage != source.storage or not meet(out.geometry, source.geometry) or len(group.ranks) == 1:
+            if (
+                out.storage != source.storage
+                or not meet(out.geometry, source.geometry)
+                or len(group.ranks) == 1
+            ):
                 continue
             whole, part = chunk(out, source) if chunk is not None and i == j else (out, source)
             size = math.prod(part.geometry.size)

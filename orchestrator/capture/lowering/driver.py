@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from torch.utils._pytree import tree_leaves, tree_map
 
-from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.ops import COLLECTIVES, ELEMENTWISE, MESSAGES
 from certificates.plan.types import TensorType
 
 from ..builder import REFUSED, WAIT, Builder, Draft, Meeting, Value, renamed
@@ -49,6 +49,9 @@ _UNKNOWN = (
     ": whatever its schema says, no trace knows what an op outside of PyTorch writes, so it is refused "
     "whether or not its result is used"
 )
+#: Ops whose results are elements of their operands, and those that make numbers of them.
+_MOVES = frozenset(("reshape", "transpose", "broadcast_in_dim", "convert", "slice", "concatenate"))
+_COMPUTES = ELEMENTWISE - {"select", "convert"} | {"dot_general", "reduce", "all_reduce", "reduce_scatter"}
 _WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 
 
@@ -382,7 +385,7 @@ class Lowering:
         live |= {d.out for d in self.builder.drafts.values() if d.name == WAIT and d.ins[0] in live}
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
         problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == REFUSED]
-        problems = self._fatal + problems
+        problems = self._fatal + problems + list(_computed_with_garbage(drafts))
         if problems:
             raise gathered(dict.fromkeys(problems))
         inputs: dict[str, TensorType] = {}
@@ -407,6 +410,18 @@ class Lowering:
             frozenset(self.builder.relied),
             tuple(self.context.roots),
         )
+
+
+def _computed_with_garbage(drafts: Sequence[Draft]) -> Iterator[CaptureError]:
+    """Ops that compute with a tensor that nothing has written: it may hold no number, and 0 times that is no 0."""
+    garbage: set[str] = set()
+    for draft in drafts:
+        found = [v.startswith("uninitialised.") or v in garbage for v in draft.ins]
+        if draft.name in _MOVES and found and all(found):
+            garbage.add(draft.out)
+        elif draft.name in _COMPUTES and any(found):
+            message = f"{draft.name} of memory that nothing has written, which may hold no number"
+            yield ClosureError(message, instead=_WRITTEN).at(draft.frame)
 
 
 def _torn(source: TensorRef, target: TensorRef) -> bool:

@@ -137,7 +137,7 @@ class Sizes:
 
     def _lie(self, ref: TensorRef, dim: int, number: object) -> None:
         """The rows of a tensor are those of its storage, each where it was, or all are one and the same."""
-        g = ref.geometry
+        g: Any = ref.geometry  # in numbers that may be amounts
         step, known = g.stride[dim], self._lying.get(ref.storage)
         if step == 0 and known is None:
             return
@@ -153,7 +153,8 @@ class Sizes:
             or self._lying.setdefault(ref.storage, (number, step)) != (number, step)
         ):
             raise LoweringError(
-                "rows whose number a routing decides, in memory that is not of these rows", instead=_ROW_BY_ROW
+                "rows whose number a routing decides, in memory that is not of these rows",
+                instead=_ROW_BY_ROW,
             )
 
     def _step(self, stride: Amount | int) -> int:
