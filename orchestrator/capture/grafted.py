@@ -63,18 +63,18 @@ def _users_own(value: Any) -> bool:
         return _users_own(value.func)
     if issubclass(kind, (MethodType, staticmethod, classmethod)):
         return _users_own(value.__func__)
-    return _is_users_class(kind)
+    return _is_users_module(kind.__module__)
 
 
 @functools.cache
-def _is_users_class(kind: Any) -> bool:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
+def _is_users_module(name: str) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None) or "<"
     return is_users(file) and not is_installed(file)
 
 
 def attributes(code: Iterable[FunctionType]) -> Iterator[tuple[str, object, object]]:
-    """By name what lies on modules and classes of libraries that this code names, under names at which it sets
-    attributes; and on which of them."""
+    """Attributes of modules and classes of libraries that this code names, at names that it sets: the name,
+    what is there, and on what."""
     made = list(code)
     stored = frozenset[str]().union(*(_stored(f.__code__) for f in made))
     seen: set[tuple[int, str]] = set()

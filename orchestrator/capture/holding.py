@@ -182,7 +182,7 @@ def position_of(value: object) -> object:
         held = np.asarray(value)
         if held.dtype.hasobject or held.nbytes > _BYTES:
             return held.shape
-        return held.tolist() if held.size <= _SHOWN else zlib.crc32(held.reshape(-1).view(np.uint8))
+        return held.tolist() if held.size <= _SHOWN else zlib.crc32(held.reshape(-1).view(np.uint8).data)
     if isinstance(value, _CACHES):
         return value.cache_info()[1:]  # what it was asked for again is no news
     if type(value) in _RUNNING:

@@ -29,8 +29,10 @@ _LIBRARY = torch.library.__file__
 
 @contextmanager
 def kernels_stay() -> Iterator[None]:
-    """While a definition is loaded and traced: a kernel of the user's for an op of PyTorch's is an error, also
-    where the code handles the exception."""
+    """While a definition is loaded and traced, a kernel of the user's for an op of PyTorch's is an error.
+
+    It is one also where the code handles the exception.
+    """
     problems: list[DefinitionError] = []
     original = torch.library.Library.impl
 
@@ -38,8 +40,8 @@ def kernels_stay() -> Iterator[None]:
         if self.ns in PYTORCHS and _by_user(sys._getframe(1)):
             problems.append(
                 DefinitionError(
-                    f"a kernel of your own for {self.ns}::{_spoken(self.ns, name)}, an op of PyTorch's: a trace runs no "
-                    "kernels, and takes the op for what PyTorch says of it",
+                    f"a kernel of your own for {self.ns}::{_spoken(self.ns, name)}, an op of PyTorch's: a "
+                    "trace runs no kernels, and takes the op for what PyTorch says of it",
                     frame=user_frame(),
                     instead=_INSTEAD,
                 )

@@ -28,8 +28,8 @@ _REDUCTIONS = (
 )
 _PACKED = "tensor.contiguous() before the call, and a copy back into the view after it"
 _ELSEWHERE = (
-    "another tensor for the result (torch.empty_like), and a copy_ back; in place, all_gather_into_tensor reads "
-    "the rank's own chunk of the result, and reduce_scatter_tensor writes the rank's own chunk of the operand"
+    "another tensor for the result (torch.empty_like), and a copy_ back; in place, all_gather_into_tensor "
+    "reads the rank's own chunk of the result, and reduce_scatter_tensor writes that of the operand"
 )
 _FROM_WHOM = (
     "dist.recv(tensor, src=rank): the rank that sends; from whom the first one comes differs from run to run"
@@ -332,7 +332,7 @@ def apart_in_memory(
             start = whole.geometry.offset + group.ranks.index(c.rank or 0) * size
             if chunk is None or i != j or part.geometry.offset != start:
                 raise GroupError(
-                    "it writes results into memory that it reads: which comes first differs from rank to rank",
+                    "it writes results into memory that it reads: which is first differs from rank to rank",
                     instead=_ELSEWHERE,
                 )
 

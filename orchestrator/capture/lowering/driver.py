@@ -315,8 +315,8 @@ class Lowering:
             self.memory.write(target.storage, target.dtype, place, value)
 
     def _lose(self, node: Node, problem: CaptureError) -> None:
-        """An op on a tensor whose size has no place in a plan: the memory that it may have written is unusable,
-        all of it where nobody knows which part. A view has written nothing."""
+        """An op on a tensor whose size has no place in a plan: what it may have written is unusable, all of
+        the memory where nobody knows which part. A view has written nothing."""
         problem.op = node.op
         for target in [*(() if node.view else _tensors(node.outs)), *node.writes]:
             try:
@@ -413,7 +413,7 @@ class Lowering:
 
 
 def _computed_with_garbage(drafts: Sequence[Draft]) -> Iterator[CaptureError]:
-    """Ops that compute with a tensor that nothing has written: it may hold no number, and 0 times that is no 0."""
+    """Ops that compute with a tensor that nothing has written: 0 times what is no number is not 0."""
     garbage: set[str] = set()
     for draft in drafts:
         found = [v.startswith("uninitialised.") or v in garbage for v in draft.ins]

@@ -34,8 +34,8 @@ _UNKNOWN = (
     "expert, padded ones, or of ranks whose counts were not exchanged"
 )
 _ROW_BY_ROW = (
-    "the rows as a whole, from the op that made them: no slice or as_strided of them, and none of as many rows "
-    "of another tensor"
+    "the rows as a whole, from the op that made them: no slice or as_strided of them, and none of as many "
+    "rows of another tensor"
 )
 _INSTEAD = (
     "counts of all experts exchanged by all_to_all_single, sizes that are sums of counts.tolist(); "
@@ -58,7 +58,7 @@ class Sizes:
     #: Of the node that was resolved last, the tensors with a row for each of these: along which dimension,
     #: and the number of the amount.
     picked: dict[TensorRef, tuple[int, int]] = field(default_factory=dict)
-    #: By storage that has such rows, how many there are on draws, or of which mask, and how far apart they lie.
+    #: By storage with such rows: how many there are on draws, or of which mask, and how far apart they lie.
     _lying: dict[int, tuple[object, int]] = field(default_factory=dict)
 
     def read(self, number: Amount, value: Numbers) -> None:

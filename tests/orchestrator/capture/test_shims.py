@@ -109,7 +109,7 @@ def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor
 
 
 def test_the_users_code_reads_the_options_that_the_optimizer_was_made_with() -> None:
-    """A step that doubles gradients where `capturable` is off did so in a job only, and the plan was VALID."""
+    """A step that doubles gradients where `capturable` is off did so in a job only: its plan was VALID."""
     optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1, foreach=True)
     symbolic_hyperparameters(optimizer)
     (group,) = optimizer.param_groups
