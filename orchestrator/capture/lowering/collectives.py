@@ -170,9 +170,17 @@ def _wait_tensor(driver: Any, node: Node) -> None:
 # --- calls that reached the process group: (results, operands, communicator, ...) -------------------------
 
 
-@effects("dist.wait", "dist.then", "dist.then_end", "dist.barrier")
+@effects("dist.wait", "dist.then", "dist.then_end")
 def _order(driver: Any, node: Node) -> None:
     """Order only, see :mod:`..waits`."""
+
+
+@effects("dist.barrier")
+def _barrier(driver: Any, node: Node) -> None:
+    """Nothing but a place in the order of a communicator: a rank that comes to none meets what comes next."""
+    group, c = node.args[2], driver.context
+    if len(group.ranks) > 1 and c.group_axes(group):
+        c.next(group)
 
 
 @effects("dist.new_group")

@@ -36,7 +36,7 @@ from .foreach import single_ops
 from .picked import PLACES, PickedOp, refused
 from .routing import Numbers
 from .sizes import Sizes, has_amount
-from .table import EFFECTS, Context, Rooted, find
+from .table import EFFECTS, Called, Context, Rooted, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
 _COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
@@ -69,6 +69,8 @@ class RankProgram:
     dropped: frozenset[Meeting] = frozenset()
     #: What its outputs take for granted of PyTorch.
     assumed: tuple[str, ...] = ()
+    #: How many collectives and barriers it calls on each communicator, in the program or not.
+    called: tuple[Called, ...] = field(default=(), compare=False)
     #: Integer inputs that it takes for non-negative, as their bounds say.
     relied: frozenset[str] = frozenset()
     #: What calls with a root say of theirs.
@@ -403,10 +405,11 @@ class Lowering:
             inputs,
             tuple(renamed(d, names) for d in drafts),
             {n: names.get(v.name, v.name) for n, v in results.items()},
-            tuple(sorted(self.context.groups)),
+            tuple(sorted(self.context.groups.keys() - self.context.barred)),
             frozenset(meeting for meeting, out in met.items() if out in live),
             frozenset(meeting for meeting, out in met.items() if out not in live),
             tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
+            tuple(Called(k, n + 1, self.context.latest[k]) for k, n in sorted(self.context.groups.items())),
             frozenset(self.builder.relied),
             tuple(self.context.roots),
         )
