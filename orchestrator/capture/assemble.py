@@ -29,7 +29,7 @@ from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
 from .lowering import RankProgram
 from .lowering.table import communicator
-from .meetings import other_roots, unmet
+from .meetings import other_numbers, other_roots, unmet
 from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
@@ -144,7 +144,7 @@ def capture(
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )
     plan = read_as_plain(plan, sources)
-    problems = unmet(plan, sources.frame)
+    problems = unmet(plan, sources.frame) or other_numbers(mesh, grid.traces.values())
     if problems:
         raise gathered(problems)
     plan = replace(plan, version=needed_version(plan))

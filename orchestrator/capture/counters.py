@@ -30,6 +30,7 @@ from torch.nn.modules import module as of_modules
 from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
+from . import grafted
 from .entropy import drawn
 from .errors import Frame, StateError
 from .frames import is_installed, is_users, user_frame
@@ -99,11 +100,14 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     for scope in (vars(of_modules), vars(of_optimizers)):
         walk.into("the hooks of all modules", [v for k, v in scope.items() if k.startswith("_global_")])
     walk.into("step", step)
+    for path, function in grafted.functions():
+        walk.into(path, function)
     files = {kind.__module__ for item in (*model.modules(), optimizer) for kind in type(item).__mro__}
     scopes = [vars(sys.modules[name]) for name in sorted(files) if users(name)]
     # A Definition wraps the user's step, so a closure leads to it: its variables are those of its own file.
     scopes += [function.__globals__ for function in walk.functions]
     looked: set[int] = set()
+    code = dict.fromkeys(walk.functions)
     scopes += map(vars, walk.modules)
     while scopes:
         variables = scopes.pop(0)
@@ -116,8 +120,13 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
             if chosen(key):
                 walk.into(key, value, held=(variables, functools.partial(variables.get, key)))
         # Functions imported from the user's other files count there; installed packages have caches.
-        scopes += [f.__globals__ for f in walk.functions if not is_installed(f.__code__.co_filename)]
+        own = [f for f in walk.functions if not is_installed(f.__code__.co_filename)]
+        code |= dict.fromkeys(own)
+        scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
+    for path, value, holder in grafted.attributes(code):
+        name = path.rpartition(".")[2]
+        walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
     return walk
 
 

@@ -2,8 +2,9 @@
 
 Under a trace every tensor is a ``FakeTensor``. Code that asks for a class (``type(p) is nn.Parameter``, a
 table of handlers by ``type(t)``) is told the class that the tensor has in a job; Python lets nobody change
-what ``t.__class__`` says. The text of a tensor holds values, of which a trace has none: it can be printed,
-and what decides by it is refused.
+what ``t.__class__`` says. A learning rate that is a tensor in the trace alone, and a number of rows, are the
+numbers that they are in a job (``isinstance(group["lr"], float)``). The text of a tensor holds values, of
+which a trace has none: it can be printed, and what decides by it is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
-from torch import Tensor, nn
+from torch import SymInt, Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from .frames import is_users
@@ -32,21 +33,41 @@ def disguised(*functions: Callable[..., object]) -> Iterator[None]:
     """While a definition is traced, its tensors say that they are of the classes they have in a job.
 
     In every module outside PyTorch and Python's library, and where ``functions`` are defined: there the
-    name ``type`` is a :class:`_Type`.
+    name ``type`` is a :class:`_Type`, and ``isinstance`` asks for the same classes.
     """
     scopes = [vars(m) for m in list(sys.modules.values()) if is_users(getattr(m, "__file__", None) or "<")]
     scopes += [
         f.__globals__ for f in functions if isinstance(f, FunctionType) and is_users(f.__code__.co_filename)
     ]
-    told = [s for s in {id(s): s for s in scopes}.values() if "type" not in s]
-    for scope in told:
-        scope["type"] = _Type
+    names: Mapping[str, Any] = {"type": _Type, "isinstance": _is_instance}
+    told = [(s, name) for s in {id(s): s for s in scopes}.values() for name in names if name not in s]
+    for scope, name in told:
+        scope[name] = names[name]
     try:
         with patch.object(FakeTensor, "__repr__", _text):
             yield
     finally:
-        for scope in told:
-            scope.pop("type", None)
+        for scope, name in told:
+            scope.pop(name, None)
+
+
+def as_number(tensor: Any, kind: builtins.type) -> Any:
+    """The tensor, which is a Python number of this kind in a job."""
+    tensor._number = kind
+    return tensor
+
+
+def _is_instance(value: object, kinds: Any) -> bool:
+    """``isinstance``, of the class that a value has in a job."""
+    number = _number_of(value)
+    return isinstance(value if number is None else number(), kinds)
+
+
+def _number_of(value: object) -> builtins.type | None:
+    """The class of what is a number in a job, and no number in a trace."""
+    if builtins.type(value) is SymInt:
+        return int
+    return getattr(value, "_number", None) if builtins.type(value) is FakeTensor else None
 
 
 def class_of(tensor: Tensor) -> builtins.type:
@@ -67,6 +88,8 @@ class _Asked(type):
                 made.__module__ = sys._getframe(1).f_globals.get("__name__", made.__module__)
             return made
         found = builtins.type(args[0])
+        if (number := _number_of(args[0])) is not None:
+            return number
         if found is FakeTensor:
             return class_of(args[0])
         return _Type if found in (builtins.type, _Asked) else found

@@ -22,7 +22,7 @@ from .builder import Draft, Meeting
 from .errors import FitError, Frame
 from .layouts import Layout
 from .lowering import RankProgram
-from .lowering.table import Rooted
+from .lowering.table import Called, Rooted
 from .tracing import RankTrace
 
 #: Axes up to this size are traced at every coordinate, as long as few enough ranks are traced.
@@ -97,6 +97,7 @@ class Sample:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     roots: tuple[Rooted, ...] = ()
+    called: tuple[Called, ...] = ()
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -106,7 +107,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     ops = len(program.drafts)
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
-        traced.shims, program.assumed, traced.ranges, traced.rates, program.roots,
+        traced.shims, program.assumed, traced.ranges, traced.rates, program.roots, program.called,
     )  # fmt: skip
 
 

@@ -17,9 +17,11 @@ import operator
 import os
 import queue
 import random
+import sqlite3
 import sys
 import threading
 import types
+import zlib
 from argparse import Namespace
 from array import array
 from collections import UserDict, UserList, deque
@@ -50,7 +52,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from .frames import is_users
 
 #: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
-_LARGE, _BYTES = 1000, 1 << 24
+_LARGE, _BYTES = 1000, 1 << 28
 #: Of still larger ones nothing else is looked at.
 _MANY = 1 << 16
 #: Arrays of so many elements are told in full.
@@ -162,7 +164,11 @@ def _size(entries: Any, length: int) -> object:
 def position_of(value: object) -> object:
     """What a container, an array, a cache, an iterator or a source of random numbers can count with."""
     if isinstance(value, dict):
-        return _size(dict.values(value), dict.__len__(value))
+        size = _size(dict.values(value), dict.__len__(value))
+        # Code may turn a plan of ten steps round by its keys.
+        return size, hash(tuple(k for k in dict.keys(value) if type(k) in _PLAINEST))
+    if isinstance(value, sqlite3.Connection):
+        return value.total_changes
     if isinstance(value, set | frozenset):
         plain = sorted(repr(x) for x in value if isinstance(x, PLAIN))
         return len(value), plain if len(plain) <= _SHOWN else hash(tuple(plain))
@@ -176,7 +182,7 @@ def position_of(value: object) -> object:
         held = np.asarray(value)
         if held.dtype.hasobject or held.nbytes > _BYTES:
             return held.shape
-        return held.tolist() if held.size <= _SHOWN else hash(held.tobytes())
+        return held.tolist() if held.size <= _SHOWN else zlib.crc32(held.reshape(-1).view(np.uint8).data)
     if isinstance(value, _CACHES):
         return value.cache_info()[1:]  # what it was asked for again is no news
     if type(value) in _RUNNING:

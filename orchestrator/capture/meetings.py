@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from certificates.plan.ops import COLLECTIVES
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Mesh, Plan
 from certificates.plan.program import Loc, Op
 
 from .builder import Frame, Meeting
 from .errors import CaptureError, GroupError, shown
 from .fitting import Sample
-from .lowering.table import Rooted
+from .lowering.table import Called, Rooted, communicator
 
 _INSTEAD = (
     "the same collectives in the same order, with tensors of one shape and type, on all ranks of the group: "
@@ -63,6 +63,40 @@ def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
             if other is None or (other.call, other.root) != (one.call, one.root):
                 found.setdefault((members, meeting[0]), _two_roots(meeting[0], (first, one), (rank, other)))
     return list(found.values())
+
+
+def other_numbers(mesh: Mesh, samples: Iterable[Sample]) -> list[CaptureError]:
+    """One error for each communicator whose members do not call as many collectives, read or not.
+
+    What one rank calls alone, for a log, meets what the others call next, perhaps in their next step.
+    """
+    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    calls = {s.rank or 0: {communicator(*call.key): call for call in s.called} for s in ranks}
+    said: dict[tuple[str, tuple[int, ...]], tuple[int, Called]] = {}
+    for rank, mine in calls.items():
+        for name, call in mine.items():
+            fibre = (-1 if axis in call.key[0] else x for axis, x in mesh.coordinates(rank).items())
+            said.setdefault((name, tuple(fibre)), (rank, call))
+    found: dict[str, CaptureError] = {}
+    for (name, place), (first, call) in said.items():
+        for rank, mine in calls.items():
+            here = mesh.coordinates(rank).values()
+            other = mine.get(name, Called(call.key, 0, None))
+            if all(x in (-1, y) for x, y in zip(place, here, strict=True)) and other.count != call.count:
+                found.setdefault(name, _two_numbers(name, (first, call), (rank, other)))
+    return list(found.values())
+
+
+def _two_numbers(group: str, *said: tuple[int, Called]) -> CaptureError:
+    (few, less), (many, more) = sorted(said, key=lambda x: x[1].count)
+    return GroupError(
+        f"of group {group} rank {many} calls {more.count} collectives and barriers in a step, and rank {few} "
+        f"{less.count}: what a rank calls alone meets what the others call next",
+        op="torch.distributed",
+        rank=many,
+        frame=more.frame,
+        instead=_INSTEAD,
+    )
 
 
 def _two_roots(group: str, one: tuple[int, Rooted], other: tuple[int, Rooted | None]) -> CaptureError:

@@ -145,6 +145,15 @@ class Memory:
         """The storage was freed or resized: whatever is read later must be written first."""
         self._storages.pop(storage, None)
 
+    def lose(self, storage: int, instead: Callable[[TensorType], Value]) -> None:
+        """Nobody knows which part of a storage was written: all of it is now what ``instead`` makes."""
+        cell = self._storages.get(storage)
+        if cell is None:
+            return
+        places = [Geometry.contiguous((s.end - s.start,), s.start) for s in cell.segments]
+        cell.segments = [Segment(p, instead(TensorType(cell.dtype, p.size))) for p in places]
+        cell.reads = {}
+
     def read(self, storage: int, dtype: str, geometry: Geometry) -> Value:
         """The value of a tensor. A strided layout without an expression is an :class:`AliasingError`."""
         if 0 in geometry.size:

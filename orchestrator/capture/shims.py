@@ -16,12 +16,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.overrides import TorchFunctionMode
 
+from .disguise import as_number
+from .frames import is_users
+
 #: What capture changes in the libraries while a step runs; recorded in the plan.
 SHIMS = (
     "optimizers that can keep their step and learning rate in tensors do so on a CPU (capturable=True), "
     "one parameter at a time (foreach=False, fused=False)",
     "DTensor divides a replicated 2-norm by the exact root of the axis size, not by the double nearest to it",
 )
+#: Options of an optimizer that a trace sets.
+_CHANGED = ("foreach", "fused", "capturable")
 #: Recorded where it had anything to change.
 NUMBERS = (
     "a step count or learning rate that is a tensor stays one where an optimizer would read its value: "
@@ -43,12 +48,39 @@ def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, floa
     constant = formulas and not any("lr" in inspect.signature(f).parameters for _, f in formulas)
     for i, group in enumerate(optimizer.param_groups):
         if own:
+            group = optimizer.param_groups[i] = Options(group)
             group.update(dict.fromkeys({"foreach", "fused"} & group.keys(), False))
             group.update(dict.fromkeys({"capturable"} & group.keys(), True))
         if group.get("capturable") and not constant:
             numbers[learning_rate(i)] = _number(group["lr"])
-            group["lr"] = torch.zeros(())
+            given = isinstance(group["lr"], torch.Tensor)
+            group["lr"] = torch.zeros(()) if given else as_number(torch.zeros(()), float)
     return numbers
+
+
+class Options(dict[str, Any]):
+    """The options of a group of parameters: the user's code reads what the optimizer was made with, and
+    PyTorch what the trace has made of it."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__(given)
+        self._given = {key: given[key] for key in _CHANGED if key in given}
+
+    def __getitem__(self, key: str) -> Any:
+        found = super().__getitem__(key)
+        return self._given[key] if key in self._given and _users_reads() else found
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key, default)
+        return self._given[key] if key in self._given and _users_reads() else found
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._given.pop(key, None)
+        super().__setitem__(key, value)
+
+
+def _users_reads() -> bool:
+    return is_users(sys._getframe(2).f_code.co_filename)
 
 
 def learning_rate(group: int) -> str:

@@ -22,7 +22,7 @@ _RESIZING = ("aten.resize_", "aten.set_.")
 #: Namespaces whose ops name their process group.
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 #: Namespaces of ops that PyTorch itself defines, and those of recorded calls.
-_PYTORCHS = frozenset(
+PYTORCHS = frozenset(
     (
         *("aten", "prim", "prims", "quantized", "_quantized", "sparse", "mkldnn", "mkl", "onednn", "fsdp"),
         *("inductor", "inductor_prims", "streams", "rngprims", "debugprims", "profiler", "export", "pippy"),
@@ -86,4 +86,4 @@ def foreign(op: str) -> bool:
     space, _, name = op.removeprefix("complex.").partition(".")
     if space == "aten":  # a library may define ops in this namespace, too
         return f"aten::{name.removesuffix('.default')}" not in _ATEN
-    return space not in _PYTORCHS
+    return space not in PYTORCHS

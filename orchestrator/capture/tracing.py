@@ -22,6 +22,7 @@ from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
+from .kernels import kernels_stay
 from .known import Bounds, Known
 from .layouts import Layout, axes_of
 from .lowering import Lowering, RankProgram
@@ -59,7 +60,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    with place, copied_by_ops(), disguised(*users), modes_stay(), draws_counted():
+    with place, copied_by_ops(), disguised(*users), modes_stay(), draws_counted(), kernels_stay():
         return _trace(definition, rank, needed)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from .definition import Definition
 from .environment import while_loading
 from .errors import CaptureError, DefinitionError, Frame
+from .kernels import kernels_stay
 from .refusals import frame_of, refused, scalers_noted, sentence
 
 _PROTOCOL = "definition = Definition(…), or a function that returns one (docs/capture.md)"
@@ -30,7 +31,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        with while_loading(), scalers_noted():
+        with while_loading(), scalers_noted(), kernels_stay():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
@@ -41,7 +42,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            with while_loading(), scalers_noted():
+            with while_loading(), scalers_noted(), kernels_stay():
                 found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error

@@ -6,7 +6,8 @@ and takes the root's. Where PyTorch leaves a buffer undefined, reading it is an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from certificates.plan.types import TensorType
 
 from ..builder import Value
 from ..errors import GroupError
-from ..memory import Geometry
+from ..memory import Geometry, meet
 from ..recorder import GroupRef, Node, ReduceRef, TensorRef
 from .members import apart, gathered, handed_on, reduced
 from .table import Context, effects, lowers
@@ -26,6 +27,10 @@ _REDUCTIONS = (
     "the product of its pieces"
 )
 _PACKED = "tensor.contiguous() before the call, and a copy back into the view after it"
+_ELSEWHERE = (
+    "another tensor for the result (torch.empty_like), and a copy_ back; in place, all_gather_into_tensor "
+    "reads the rank's own chunk of the result, and reduce_scatter_tensor writes that of the operand"
+)
 _FROM_WHOM = (
     "dist.recv(tensor, src=rank): the rank that sends; from whom the first one comes differs from run to run"
 )
@@ -165,9 +170,17 @@ def _wait_tensor(driver: Any, node: Node) -> None:
 # --- calls that reached the process group: (results, operands, communicator, ...) -------------------------
 
 
-@effects("dist.wait", "dist.then", "dist.then_end", "dist.barrier")
+@effects("dist.wait", "dist.then", "dist.then_end")
 def _order(driver: Any, node: Node) -> None:
     """Order only, see :mod:`..waits`."""
+
+
+@effects("dist.barrier")
+def _barrier(driver: Any, node: Node) -> None:
+    """Nothing but a place in the order of a communicator: a rank that comes to none meets what comes next."""
+    group, c = node.args[2], driver.context
+    if len(group.ranks) > 1 and c.group_axes(group):
+        c.next(group)
 
 
 @effects("dist.new_group")
@@ -233,6 +246,7 @@ def _reduce_event(driver: Any, node: Node) -> None:
 @effects("dist.all_gather_single")
 def _all_gather_single_event(driver: Any, node: Node) -> None:
     outs, ins, group = node.args
+    apart_in_memory(driver.context, outs, ins, group, chunk=lambda out, source: (out, source))
     for out, source in zip(outs, ins, strict=True):
         every = all_gather(driver.context, driver.read(contiguous(source)), 0, group)
         driver.write(contiguous(out), driver.context.b.reshape(every, out.geometry.size))
@@ -248,6 +262,10 @@ def _all_gather_event(driver: Any, node: Node) -> None:
 @effects("dist.gather")
 def _gather_event(driver: Any, node: Node) -> None:
     outs, ins, group, root = node.args
+    for line, source in zip(outs, ins, strict=False):
+        apart_in_memory(
+            driver.context, [p for j, p in enumerate(line) if j != root or p != source], [source], group
+        )
     for i, source in enumerate(ins):
         with driver.context.rooted("gather", root):
             every = _gathered(driver, source, outs[i] if outs else [], group)
@@ -260,6 +278,8 @@ def _scatter_event(driver: Any, node: Node) -> None:
     """All members send their lists, those that have none zeros, and keep what the root sent."""
     (out,), ins, group, root = node.args
     c, size = driver.context, len(node.args[2].ranks)
+    pieces_of = ins[0] if ins else []
+    apart_in_memory(c, [out], [p for i, p in enumerate(pieces_of) if i != root or p != out], group)
     shape = out.geometry.size
     pieces = _joined(driver, ins[0], shape) if ins else c.b.constant(0, TensorType(out.dtype, (size, *shape)))
     if size > 1:
@@ -271,6 +291,7 @@ def _scatter_event(driver: Any, node: Node) -> None:
 @effects("dist.reduce_scatter_single")
 def _reduce_scatter_single_event(driver: Any, node: Node) -> None:
     outs, ins, group, reduction = node.args
+    apart_in_memory(driver.context, outs, ins, group, chunk=lambda out, source: (source, out))
     for out, source in zip(outs, ins, strict=True):
         piece = reduce_scatter(driver.context, driver.read(contiguous(source)), reduction, 0, group)
         driver.write(contiguous(out), driver.context.b.reshape(piece, out.geometry.size))
@@ -288,9 +309,40 @@ def _reduce_scatter_event(driver: Any, node: Node) -> None:
 @effects("dist.all_to_all")
 def _all_to_all_event(driver: Any, node: Node) -> None:
     outs, ins, group = node.args
+    apart_in_memory(driver.context, outs, ins, group)
     _write_pieces(
         driver, outs, all_to_all(driver.context, _joined(driver, ins, ins[0].geometry.size), (), (), group)
     )
+
+
+def apart_in_memory(
+    c: Context,
+    outs: Sequence[TensorRef],
+    ins: Sequence[TensorRef],
+    group: GroupRef,
+    chunk: Callable[[TensorRef, TensorRef], tuple[TensorRef, TensorRef]] | None = None,
+) -> None:
+    """A :class:`GroupError` for results in memory of operands: what was there may be gone before it is read.
+
+    In place works what only touches the rank's own ``chunk``: of a pair (result, operand) gives it the whole
+    and the part, and the part lies where the rank's chunk of the whole is.
+    """
+    for i, out in enumerate(outs):
+        for j, source in enumerate(ins):
+            if (
+                out.storage != source.storage
+                or not meet(out.geometry, source.geometry)
+                or len(group.ranks) == 1
+            ):
+                continue
+            whole, part = chunk(out, source) if chunk is not None and i == j else (out, source)
+            size = math.prod(part.geometry.size)
+            start = whole.geometry.offset + group.ranks.index(c.rank or 0) * size
+            if chunk is None or i != j or part.geometry.offset != start:
+                raise GroupError(
+                    "it writes results into memory that it reads: which is first differs from rank to rank",
+                    instead=_ELSEWHERE,
+                )
 
 
 def _image(ref: TensorRef) -> TensorRef:

@@ -11,7 +11,7 @@ from ..amounts import Amount
 from ..builder import Value
 from ..errors import GroupError
 from ..recorder import Node
-from .collectives import all_to_all, contiguous
+from .collectives import all_to_all, apart_in_memory, contiguous
 from .sizes import has_amount
 from .table import Context, effects, lowers
 
@@ -40,6 +40,7 @@ def _all_to_all_single(driver: Any, node: Node) -> None:
     if node.op.startswith("dist."):
         (out,), (source,), group, out_sizes, in_sizes = node.args
         out, source = contiguous(out), contiguous(source)
+        apart_in_memory(driver.context, [out], [source], group)
     else:
         source, out_sizes, in_sizes, group = node.args
         out = node.outs

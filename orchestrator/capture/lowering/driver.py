@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch.utils._pytree import tree_leaves, tree_map
 
-from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.ops import COLLECTIVES, ELEMENTWISE, MESSAGES
 from certificates.plan.types import TensorType
 
 from ..builder import REFUSED, WAIT, Builder, Draft, Meeting, Value, renamed
@@ -36,7 +36,7 @@ from .foreach import single_ops
 from .picked import PLACES, PickedOp, refused
 from .routing import Numbers
 from .sizes import Sizes, has_amount
-from .table import EFFECTS, Context, Rooted, find
+from .table import EFFECTS, Called, Context, Rooted, find
 
 #: Ops of these namespaces speak to other ranks. None is a view, and none is dropped because it is unknown.
 _COMMUNICATION = ("dist.", "c10d.", "_c10d_functional", "_dtensor.", "symm_mem.")
@@ -49,6 +49,9 @@ _UNKNOWN = (
     ": whatever its schema says, no trace knows what an op outside of PyTorch writes, so it is refused "
     "whether or not its result is used"
 )
+#: Ops whose results are elements of their operands, and those that make numbers of them.
+_MOVES = frozenset(("reshape", "transpose", "broadcast_in_dim", "convert", "slice", "concatenate"))
+_COMPUTES = ELEMENTWISE - {"select", "convert"} | {"dot_general", "reduce", "all_reduce", "reduce_scatter"}
 _WRITTEN = "torch.zeros(…) instead of torch.empty(…), or a write to every element that is read"
 
 
@@ -66,6 +69,8 @@ class RankProgram:
     dropped: frozenset[Meeting] = frozenset()
     #: What its outputs take for granted of PyTorch.
     assumed: tuple[str, ...] = ()
+    #: How many collectives and barriers it calls on each communicator, in the program or not.
+    called: tuple[Called, ...] = field(default=(), compare=False)
     #: Integer inputs that it takes for non-negative, as their bounds say.
     relied: frozenset[str] = frozenset()
     #: What calls with a root say of theirs.
@@ -97,7 +102,7 @@ class Lowering:
         self._fresh = 0
         #: Works that nobody waited for yet, with the messages and collectives that they are of.
         self._works: dict[int, list[Value]] = {}
-        self.sizes = Sizes(self.context.rows)
+        self.sizes = Sizes(self.context.rows, self.memory.knows)
         #: They keep storages alive, so that no two tensors share an identity.
         self._expansions: list[Expansion] = []
         self._specification = specification
@@ -118,6 +123,7 @@ class Lowering:
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):
             return self.builder.constant(ref.literal, TensorType(ref.dtype, ref.geometry.size))
+        self.sizes.check(ref)
         self._reading = ref
         value = self.memory.read(ref.storage, ref.dtype, ref.geometry)
         return conjugate(self.context, value) if ref.conjugate else value
@@ -125,6 +131,7 @@ class Lowering:
     def write(self, ref: TensorRef, value: Value) -> None:
         if ref.conjugate:
             raise AliasingError("a write through a lazily conjugated tensor")
+        self.sizes.check(ref)
         self.memory.write(ref.storage, ref.dtype, ref.geometry, value)
 
     def undefined(self, ref: TensorRef) -> Value:
@@ -310,12 +317,15 @@ class Lowering:
             self.memory.write(target.storage, target.dtype, place, value)
 
     def _lose(self, node: Node, problem: CaptureError) -> None:
-        """An op on a tensor whose size has no place in a plan: what it writes of other sizes is unusable."""
+        """An op on a tensor whose size has no place in a plan: what it may have written is unusable, all of
+        the memory where nobody knows which part. A view has written nothing."""
         problem.op = node.op
-        for target in [*_tensors(node.outs), *node.writes]:
-            with suppress(CaptureError):
+        for target in [*(() if node.view else _tensors(node.outs)), *node.writes]:
+            try:
                 ref = self.sizes.reference(target)
                 self.write(ref, self.refused(problem, TensorType(ref.dtype, ref.geometry.size)))
+            except CaptureError:
+                self.memory.lose(target.storage, functools.partial(self.refused, problem))
         if node.op.startswith(_COMMUNICATION):
             self._fatal.append(problem.at(node.frame))
 
@@ -377,7 +387,7 @@ class Lowering:
         live |= {d.out for d in self.builder.drafts.values() if d.name == WAIT and d.ins[0] in live}
         drafts = [d for d in self.builder.drafts.values() if d.out in live]
         problems = [self._problems[int(str(d.attr("index")))] for d in drafts if d.name == REFUSED]
-        problems = self._fatal + problems
+        problems = self._fatal + problems + list(_computed_with_garbage(drafts))
         if problems:
             raise gathered(dict.fromkeys(problems))
         inputs: dict[str, TensorType] = {}
@@ -395,13 +405,26 @@ class Lowering:
             inputs,
             tuple(renamed(d, names) for d in drafts),
             {n: names.get(v.name, v.name) for n, v in results.items()},
-            tuple(sorted(self.context.groups)),
+            tuple(sorted(self.context.groups.keys() - self.context.barred)),
             frozenset(meeting for meeting, out in met.items() if out in live),
             frozenset(meeting for meeting, out in met.items() if out not in live),
             tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
+            tuple(Called(k, n + 1, self.context.latest[k]) for k, n in sorted(self.context.groups.items())),
             frozenset(self.builder.relied),
             tuple(self.context.roots),
         )
+
+
+def _computed_with_garbage(drafts: Sequence[Draft]) -> Iterator[CaptureError]:
+    """Ops that compute with a tensor that nothing has written: 0 times what is no number is not 0."""
+    garbage: set[str] = set()
+    for draft in drafts:
+        found = [v.startswith("uninitialised.") or v in garbage for v in draft.ins]
+        if draft.name in _MOVES and found and all(found):
+            garbage.add(draft.out)
+        elif draft.name in _COMPUTES and any(found):
+            message = f"{draft.name} of memory that nothing has written, which may hold no number"
+            yield ClosureError(message, instead=_WRITTEN).at(draft.frame)
 
 
 def _torn(source: TensorRef, target: TensorRef) -> bool:

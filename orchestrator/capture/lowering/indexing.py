@@ -115,7 +115,7 @@ def looked_up_rows(c: Context, x: Value, table: Value) -> Value | None:
     ``x`` are not of this kind: those of a choice (:mod:`.choosing`) are a mask.
     """
     index = None if table.type.sort != "Real" or _infinite(c, table) else _hot_at(c, x)
-    if index is None or not _given(c, index):
+    if index is None or index.type.sort != "Int" or not _given(c, index):
         return None
     zero, end = c.b.like(0, index), c.b.like(table.shape[0], index)
     inside = c.b.binary("and", c.b.compare("GE", index, zero), c.b.compare("LT", index, end))

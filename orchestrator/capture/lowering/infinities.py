@@ -7,6 +7,7 @@ infinite where a mask has chosen the literal, wherever it was moved and whatever
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from certificates.plan.types import TensorType
@@ -14,7 +15,7 @@ from certificates.plan.types import TensorType
 from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 
-#: What these give is finite whatever they are given.
+#: What these give is finite, but for an exponential of what a mask has made infinite.
 _FINITE = frozenset(("exponential", "compare", "logistic", "tanh"))
 _ENDS = frozenset(("inf", "-inf"))
 
@@ -39,8 +40,16 @@ def _infinite(b: Builder, x: Value, which: str) -> Value | None:
             return None
         nowhere = b.constant(False, mask.type)
         return b.select(mask, *(nowhere if p is None else p for p in parts))
+    if draft.name == "exponential" and which == "inf":
+        with suppress(LoweringError):
+            return _infinite(b, b.operand(x), which)
+    if draft.name == "log" and which == "-inf" and b.made_by(b.operand(x), "convert"):
+        mask = b.operand(b.operand(x))
+        return b.unary("not", mask) if mask.dtype == "i1" else None
     if draft.name == "add":
         one, other = (_infinite(b, b.operand(x, i), which) for i in (0, 1))
+        if _opposed(b, x, which, one, other):
+            raise LoweringError("a sum of infinities of both signs, which is no number")
         return b.binary("or", one, other) if one is not None and other is not None else one or other
     if draft.name in ("reshape", "transpose", "broadcast_in_dim", "convert", "slice"):
         inner = _infinite(b, b.operand(x), which)
@@ -51,6 +60,16 @@ def _infinite(b: Builder, x: Value, which: str) -> Value | None:
             instead="a comparison of the mask: torch.where(mask, x, 0)",
         )
     return None
+
+
+def _opposed(b: Builder, x: Value, which: str, one: Value | None, other: Value | None) -> bool:
+    """May one summand be this infinity where another one is its opposite?"""
+    opposite = "-inf" if which == "inf" else "inf"
+    found = [
+        _infinite(b, b.operand(x, i), opposite) if mine is not None else None
+        for i, mine in ((1, one), (0, other))
+    ]
+    return found != [None, None]
 
 
 def _moved(b: Builder, mask: Value, draft: Draft) -> Value:

@@ -33,6 +33,10 @@ _UNKNOWN = (
     "a tensor of as many rows as a routing decides, which are not all rows of a known order: those of one "
     "expert, padded ones, or of ranks whose counts were not exchanged"
 )
+_ROW_BY_ROW = (
+    "the rows as a whole, from the op that made them: no slice or as_strided of them, and none of as many "
+    "rows of another tensor"
+)
 _INSTEAD = (
     "counts of all experts exchanged by all_to_all_single, sizes that are sums of counts.tolist(); "
     "torch._grouped_mm for all experts at once"
@@ -44,6 +48,8 @@ class Sizes:
     """What amounts of a trace are: by number what was read, on each draw."""
 
     rows: RowOrders
+    #: Was a storage there before the node that is resolved?
+    knows: Callable[[int], bool] = lambda _storage: False
     _read: dict[int, Numbers] = field(default_factory=dict)
     #: Tensors of the node that was resolved last of which a draw says how many rows there are.
     varying: dict[TensorRef, list[int]] = field(default_factory=dict)
@@ -52,6 +58,8 @@ class Sizes:
     #: Of the node that was resolved last, the tensors with a row for each of these: along which dimension,
     #: and the number of the amount.
     picked: dict[TensorRef, tuple[int, int]] = field(default_factory=dict)
+    #: By storage with such rows: how many there are on draws, or of which mask, and how far apart they lie.
+    _lying: dict[int, tuple[object, int]] = field(default_factory=dict)
 
     def read(self, number: Amount, value: Numbers) -> None:
         """The step has read an element."""
@@ -93,13 +101,15 @@ class Sizes:
         self.varying, self.picked = {}, {}
         if not node.sized:
             return node
-        if node.op == "aten.nonzero.default":
-            (number, _), *_ = node.outs.geometry.size[0].terms
-            self.masks[number] = read(node.args[0])
         base = node.op.rsplit(".", 1)[0]
         listed = base in _OF_SHAPES
         args = tuple(self._in(a, listed and isinstance(a, list | tuple)) for a in node.args)
         kwargs = {k: self._in(v, False) for k, v in node.kwargs.items()}
+        if node.op == "aten.nonzero.default":
+            if self.picked or self.varying:
+                raise LoweringError("places of true elements among rows of which a routing decides how many")
+            (number, _), *_ = node.outs.geometry.size[0].terms
+            self.masks[number] = self.rows.b.convert(read(args[0]), "i1")
         outs, writes = self._in(node.outs, False), tuple(self._in(w, False) for w in node.writes)
         return replace(node, args=args, kwargs=kwargs, outs=outs, writes=writes)
 
@@ -108,15 +118,44 @@ class Sizes:
         g = ref.geometry
         size, stride = tuple(map(self.slots, g.size)), tuple(map(self._step, g.stride))
         made = replace(ref, geometry=Geometry.of(size, stride, self._offset(g)))
-        for found in map(self._on_draws, g.size):
+        for dim, found in enumerate(map(self._on_draws, g.size)):
             if found is not None and len(set(found)) > 1:
+                self._lie(ref, dim, tuple(found))
                 self.varying[made] = found
         rows = [(dim, n) for dim, size in enumerate(g.size) if (n := self._mask_of(size)) is not None]
         if len(rows) > 1:
             raise LoweringError("rows that a mask picks, along two dimensions of a tensor")
         if rows:
+            self._lie(ref, *rows[0])
             self.picked[made] = rows[0]
         return made
+
+    def check(self, ref: TensorRef) -> None:
+        """An error for a part of such rows: a slot is not the row that PyTorch has there."""
+        if ref.storage in self._lying and ref not in self.picked and ref not in self.varying:
+            raise LoweringError("some of the rows whose number a routing decides", instead=_ROW_BY_ROW)
+
+    def _lie(self, ref: TensorRef, dim: int, number: object) -> None:
+        """The rows of a tensor are those of its storage, each where it was, or all are one and the same."""
+        g: Any = ref.geometry  # in numbers that may be amounts
+        step, known = g.stride[dim], self._lying.get(ref.storage)
+        if step == 0 and known is None:
+            return
+        others = [(n, s) for d, (n, s) in enumerate(zip(g.size, g.stride, strict=True)) if d != dim]
+        inside = [(n - 1) * s for n, s in others if isinstance(n, int) and isinstance(s, int)]
+        beyond = [f for _, s in others if isinstance(s, Amount) for _, f in s.terms]
+        if (
+            not isinstance(step, int)
+            or not isinstance(g.offset, int)
+            or g.offset + sum(inside) >= step
+            or any(f % step for f in beyond)
+            or (known is None and self.knows(ref.storage))
+            or self._lying.setdefault(ref.storage, (number, step)) != (number, step)
+        ):
+            raise LoweringError(
+                "rows whose number a routing decides, in memory that is not of these rows",
+                instead=_ROW_BY_ROW,
+            )
 
     def _step(self, stride: Amount | int) -> int:
         """Rows along the last dimension lie as far apart as there are slots, or a multiple of it."""

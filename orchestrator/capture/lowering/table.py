@@ -90,6 +90,16 @@ class Rooted:
     frame: Frame | None
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How many collectives and barriers a rank calls on a communicator, given by axes and ordinal, and the
+    user's line of the last one."""
+
+    key: tuple[tuple[str, ...], int]
+    count: int
+    frame: Frame | None
+
+
 @dataclass
 class Context:
     """Passed to every lowering: the builder, the types of the results, and facts noted by earlier ops."""
@@ -108,6 +118,10 @@ class Context:
     assumed: dict[str, str] = field(default_factory=dict)
     #: Communicators by axes and ordinal, and how many collectives each has seen.
     groups: dict[tuple[tuple[str, ...], int], int] = field(default_factory=dict)
+    #: Those of them that nothing but barriers was called on.
+    barred: set[tuple[tuple[str, ...], int]] = field(default_factory=set)
+    #: By communicator the line of the last call.
+    latest: dict[tuple[tuple[str, ...], int], Frame | None] = field(default_factory=dict)
     #: The call of a collective with a root that is lowered now, and that root's place in the group.
     root: tuple[str, int] | None = None
     #: What such calls said of their rendezvous.
@@ -185,8 +199,8 @@ class Context:
                 "its groups: "
                 'mesh["dp"].get_group()',
             )
-        key = axes, group.ordinal
-        seq = self.groups[key] = self.groups.get(key, -1) + 1
+        seq = self.next(group)
+        self.barred.discard((axes, group.ordinal))
         self.carries(name, x, attrs.get("kind"))
         result = TensorType(x.dtype, tuple(shape))
         named = communicator(axes, group.ordinal)
@@ -195,6 +209,14 @@ class Context:
             self.roots.append(Rooted((named, seq), group.ranks, call, place, self.b.frame))
         ins = (x,) if order is None else (x, order)
         return self.b.emit(name, ins, result, shared=False, group=named, seq=seq, **attrs)
+
+    def next(self, group: GroupRef) -> int:
+        """The place of a call among those of a communicator; a barrier, which no plan has, takes one too."""
+        key = self.group_axes(group), group.ordinal
+        self.barred |= set() if key in self.groups else {key}
+        self.groups[key] = self.groups.get(key, -1) + 1
+        self.latest[key] = self.b.frame
+        return self.groups[key]
 
     def carries(self, name: str, x: Value, kind: str | None = None) -> None:
         """A :class:`LoweringError` if what ranks exchange is not a number, or a sum of it wraps around."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from orchestrator.capture.errors import CaptureError, LoweringError, WaitError
+from orchestrator.capture.errors import CaptureError, GroupError, LoweringError, WaitError
 from orchestrator.evaluating import interpreter
 
 from .world import talked
@@ -206,3 +206,61 @@ def test_truth_values_in_a_collective_are_refused_at_their_line() -> None:
         talked(agreed)
     assert caught.value.frame is not None and caught.value.frame[2] == "agreed"
     assert "torch.int32" in (caught.value.instead or "")
+
+
+def exchanged_in_place(x: torch.Tensor) -> None:
+    dist.all_to_all_single(x, x)
+
+
+def listed_in_place(x: torch.Tensor) -> None:
+    dist.all_to_all(list(x.reshape(4, -1)), list(x.reshape(4, -1)))
+
+
+def gathered_from_the_front(x: torch.Tensor) -> None:
+    dist.all_gather_into_tensor(x, x[:1])
+
+
+def scattered_to_the_front(x: torch.Tensor) -> None:
+    dist.reduce_scatter_tensor(x[:1], x)
+
+
+def handed_out_elsewhere(x: torch.Tensor) -> None:
+    dist.scatter(x[1], list(x) if dist.get_rank() == 0 else None, src=0)
+
+
+def collected_elsewhere(x: torch.Tensor) -> None:
+    dist.gather(x[1], list(x) if dist.get_rank() == 0 else None, dst=0)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        exchanged_in_place,
+        listed_in_place,
+        gathered_from_the_front,
+        scattered_to_the_front,
+        handed_out_elsewhere,
+        collected_elsewhere,
+    ],
+)
+def test_results_in_memory_of_operands_are_refused(act: Any) -> None:
+    """gloo exchanges in place what it has already overwritten: the plan was VALID, the gradients were not."""
+
+    def run(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+        act(wide := torch.cat([x, x * 2]))
+        return {"y": wide}
+
+    with pytest.raises(GroupError, match="into memory that it reads") as caught:
+        talked(run)
+    assert caught.value.frame is not None and caught.value.frame[2] == act.__name__
+
+
+def test_a_ranks_own_chunk_may_be_in_place() -> None:
+    def run(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+        wide, rank = torch.cat([x, x * 2]), dist.get_rank()
+        own = wide[rank : rank + 1]
+        dist.reduce_scatter_tensor(own, wide)
+        dist.all_gather_into_tensor(wide, own)
+        return {"y": wide}
+
+    assert talked(run).classes

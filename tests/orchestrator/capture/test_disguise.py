@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.disguise import disguised
@@ -50,6 +52,38 @@ def constants(made: Definition) -> list[object]:
 
 def test_a_step_that_asks_for_classes_does_what_it_does_in_a_job() -> None:
     assert "15" in map(str, constants(factors(lambda t: False)))
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda rate: isinstance(rate, float),
+        lambda rate: type(rate) is float,
+        lambda rate: not isinstance(rate, Tensor | nn.Parameter),
+    ],
+)
+def test_a_learning_rate_is_the_number_that_it_is_in_a_job(asks: Callable[[Any], bool]) -> None:
+    """Gradients were scaled in a job only, and the plan was VALID: in a trace the rate is a tensor."""
+
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, Tensor]:
+        F.mse_loss(model(batch["x"]), batch["x"]).backward()
+        if asks(optimizer.param_groups[0]["lr"]):
+            model.weight.grad.mul_(31)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {}
+
+    made = replace(factors(bool), step=step, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3))
+    assert "31" in map(str, constants(made))
+    tensors = replace(made, optimizer=lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-3)))
+    assert "31" not in map(str, constants(tensors))
+
+
+def test_a_number_of_rows_is_an_integer() -> None:
+    rows = ShapeEnv().create_unbacked_symint()
+    with disguised(test_a_number_of_rows_is_an_integer):
+        assert isinstance(rows, int) and type(rows) is int and not isinstance(rows, Tensor | float)
+        assert isinstance(True, int) and not isinstance("1", int | float)
 
 
 def test_what_is_printed_is_no_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,13 @@ import itertools
 import multiprocessing
 import numbers as numbers_of_python
 import queue
+import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -352,6 +354,28 @@ def test_the_documentation_of_a_class_counts() -> None:
         Told.__doc__ = str(int(Told.__doc__ or "0") + 1)
 
     assert "Told.__doc__" in seen(plain(), ticked)
+
+
+def test_the_order_of_keys_a_data_base_and_a_large_array_count() -> None:
+    """Whose turn it is among ten, rows of a table, a number in front of 32 MB."""
+    turns = dict.fromkeys("abcdefghij")
+    base = sqlite3.connect(":memory:")
+    base.execute("create table calls (n int)")
+    large = np.zeros(1 << 22)
+
+    def turn() -> None:
+        first = next(iter(turns))
+        turns[first] = turns.pop(first)
+
+    def insert() -> None:
+        base.execute("insert into calls values (1)")
+
+    def write() -> None:
+        large[0] += 1
+
+    assert "the position of turns" in seen(plain(), turn)
+    assert "the position of base" in seen(plain(), insert)
+    assert "the position of large" in seen(plain(), write)
 
 
 def test_a_simple_queue_counts_by_its_length() -> None:

@@ -45,6 +45,8 @@ def infinite_operands(program: object) -> list[str]:
         lambda x, m: x.masked_fill(m, INF) == -INF,
         lambda x, m: (x * 2).exp() == -INF,
         lambda x, m: x.masked_fill(m, -INF).exp() == INF,
+        lambda x, m: x.masked_fill(m, INF).exp() == INF,
+        lambda x, m: x + m.double().log() == -INF,
     ],
 )
 def test_the_mask_says_where_a_tensor_is_infinite(ask: object) -> None:
@@ -55,6 +57,12 @@ def test_the_mask_says_where_a_tensor_is_infinite(ask: object) -> None:
 def test_infinities_that_no_mask_shows_are_refused() -> None:
     with pytest.raises(CaptureError, match="what no mask shows to be infinite"):
         agree(lambda x, m: x.masked_fill(m, -INF).amax(1) == -INF, *scores())
+
+
+def test_a_sum_of_both_infinities_is_no_number() -> None:
+    """-inf + inf is NaN, which equals nothing; the mask of the one said that it is -inf."""
+    with pytest.raises(CaptureError, match="infinities of both signs"):
+        agree(lambda x, m: x.masked_fill(m, -INF) + x.masked_fill(x > 0, INF) == -INF, *scores())
 
 
 def test_attention_with_values_of_another_width_compares_no_infinities() -> None:

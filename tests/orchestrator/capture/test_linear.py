@@ -62,6 +62,7 @@ def test_one_hot_rows_of_given_integers_look_up(agrees, lowered, name: str) -> N
         lambda w, i: ((i * i)[..., None] == torch.arange(3)).double() @ w,  # no given integers
         lambda w, i: (w.argmax(0)[:, None] == torch.arange(3)).double() @ w,  # a choice
         lambda w, i: (i[:1] == torch.arange(3)[:, None]).double() @ w,  # columns, not rows
+        lambda w, i: (i.double()[..., None] == torch.arange(3).double()).double() @ w,  # no integers
         lambda w, i: (i[..., None] == torch.arange(3)).double() @ w.masked_fill(w > 9, float("-inf")),
     ],
 )

@@ -14,6 +14,8 @@ from torch import nn
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import GroupError
 
+from .world import talked
+
 
 def definition(reduces: Any) -> Definition:
     def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
@@ -116,3 +118,63 @@ def test_one_root_in_each_group_is_right() -> None:
         definition(dist.all_reduce), mesh={"dp": 2, "tp": 2}, parallelize=grouped, step=step
     )
     assert capture(made, jobs=1).groups["tp"].size == 2
+
+
+def logged_at_the_end(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+    dist.all_reduce(total := x.clone())
+    if dist.get_rank() == 0:
+        dist.all_reduce(x.clone())
+    return {"y": total}
+
+
+def a_barrier_at_the_end(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+    dist.all_reduce(total := x.clone())
+    if dist.get_rank() == 0:
+        dist.barrier()
+    return {"y": total}
+
+
+def one_rank_alone(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+    if dist.get_rank() == 3:
+        dist.all_reduce(x.clone(), group=model.mesh.get_group("tp"))
+    return {"y": x.clone()}
+
+
+@pytest.mark.parametrize(
+    ("act", "group", "numbers"),
+    [
+        (logged_at_the_end, "dp_tp", "rank 0 calls 2 collectives and barriers in a step, and rank 1 1"),
+        (a_barrier_at_the_end, "dp_tp", "rank 0 calls 2 collectives and barriers in a step, and rank 1 1"),
+        (one_rank_alone, "tp", "rank 3 calls 1 collectives and barriers in a step, and rank 2 0"),
+    ],
+)
+def test_what_one_rank_calls_alone_is_refused_though_nobody_reads_it(
+    act: Any, group: str, numbers: str
+) -> None:
+    """It meets the gradients of the others' next step: gloo trains on with wrong ones."""
+    with pytest.raises(GroupError, match=f"of group {group} {numbers}") as caught:
+        talked(act)
+    assert caught.value.frame is not None and caught.value.frame[2] == act.__name__
+
+
+def test_a_barrier_of_all_ranks_is_no_matter() -> None:
+    def waits(x: torch.Tensor, model: Any) -> dict[str, torch.Tensor]:
+        dist.barrier()
+        dist.all_reduce(total := x.clone(), group=model.again)
+        dist.barrier(group=model.mesh.get_group("tp"))
+        return {"y": total}
+
+    assert talked(waits).classes
+
+
+def test_a_barrier_has_a_place_among_the_collectives() -> None:
+    def crossed(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
+        if dist.get_rank() == 0:
+            dist.barrier()
+        dist.all_reduce(total := x.clone())
+        if dist.get_rank():
+            dist.barrier()
+        return {"y": total}
+
+    with pytest.raises(GroupError, match="calls none like it"):
+        talked(crossed)

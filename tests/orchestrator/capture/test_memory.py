@@ -78,6 +78,26 @@ def test_uninitialised_memory_is_an_unconstrained_input(lowered) -> None:
     assert str(program.inputs["uninitialised.0"]) == "f64[2]"
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda a, empty: a + empty.mul_(0),
+        lambda a, empty: a + (empty - empty),
+        lambda a, empty: a + 0 * empty.sum(),
+        lambda a, empty: a + (empty[:, 1:].reshape(-1) * 0).sum(),
+        lambda a, empty: torch.where(empty > 0, a, a),
+    ],
+)
+def test_what_nothing_has_written_may_be_no_number(lowered, use) -> None:
+    """0 times NaN is no 0: a plan of real numbers proves it, and a run may give NaN."""
+    with pytest.raises(ClosureError, match="nothing has written, which may hold no number"):
+        lowered(lambda a: use(a, torch.empty_like(a)), x)
+
+
+def test_what_is_not_chosen_may_be_anything(lowered) -> None:
+    lowered(lambda a: torch.where(a > 0, a, torch.empty_like(a)), x)
+
+
 def test_unused_uninitialised_memory_is_no_input(lowered) -> None:
     def step(a):
         buffer = torch.empty_like(a)

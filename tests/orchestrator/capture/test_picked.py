@@ -93,6 +93,16 @@ def test_rows_of_one_choice_and_of_any_mask() -> None:
     agree(with_gradients(layer), *operands())
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.int64])
+def test_true_is_what_is_not_zero(kind: torch.dtype) -> None:
+    """A mask of numbers: rows whose number is 2 count once, as all others."""
+
+    def layer(x: Tensor, marks: Tensor) -> Tensor:
+        return x[torch.where(marks)[0]].sum(0)
+
+    agree(layer, operands()[0], torch.tensor([0, 2, 0, -3, 1, 0], dtype=kind))
+
+
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 ADDED: dict[str, Way] = {
     "squares of all elements": lambda x, rows, token: (rows**2).sum(),
@@ -100,6 +110,8 @@ ADDED: dict[str, Way] = {
     "numbers of tokens": lambda x, rows, token: token.sum(),
     "products of rows": lambda x, rows, token: rows.t() @ rows,
     "the same tokens of another tensor": lambda x, rows, token: (rows * x.sin()[token]).sum(0),
+    "some columns": lambda x, rows, token: rows[:, 1:3].sum(0),
+    "one row, for each": lambda x, rows, token: (rows * x[0].expand(rows.shape[0], WIDTH)).sum(0),
 }
 
 
@@ -116,8 +128,21 @@ def test_rows_are_added_up(way: str) -> None:
     agree(one(ADDED[way]), *operands())
 
 
+def first_is_zero(x: Tensor, rows: Tensor, token: Tensor) -> Tensor:
+    rows = rows.clone()
+    rows[0] = 0
+    return rows.sum(0)
+
+
+def in_front_of_a_buffer(x: Tensor, rows: Tensor, token: Tensor) -> Tensor:
+    buffer = torch.zeros_like(x)
+    buffer.narrow(0, 0, rows.shape[0]).copy_(rows)
+    return buffer
+
+
 #: What would see another row, the number of rows, or rows that are not there.
 ROW = "does not act on each row by itself"
+PART, OTHER = "some of the rows whose number", "in memory that is not of these rows"
 REFUSED: dict[str, tuple[Way, str]] = {
     "a mean": (lambda x, rows, token: rows.mean(0), ROW),
     "a maximum": (lambda x, rows, token: rows.amax(0), ROW),
@@ -139,6 +164,18 @@ REFUSED: dict[str, tuple[Way, str]] = {
         "rows that two masks pick",
     ),
     "rows twice": (lambda x, rows, token: torch.cat([rows, rows]).sum(0), "as many rows as a routing"),
+    "the first row": (lambda x, rows, token: rows[0] * 2, PART),
+    "two rows": (lambda x, rows, token: rows.narrow(0, 0, 2).sum(0), PART),
+    "two rows by strides": (lambda x, rows, token: rows.as_strided((2, WIDTH), (WIDTH, 1)).sum(0), PART),
+    "the first row is the result": (lambda x, rows, token: rows[0], PART),
+    "the first row is written": (first_is_zero, PART),
+    "the first row, for each": (lambda x, rows, token: rows[0].expand_as(rows).sum(0), OTHER),
+    "as many rows of another tensor": (
+        lambda x, rows, token: (rows * x.narrow(0, 0, rows.shape[0])).sum(0),
+        OTHER,
+    ),
+    "the front of a buffer": (in_front_of_a_buffer, OTHER),
+    "rows of rows": (lambda x, rows, token: rows[torch.where(rows[:, 0] > 0)[0]].sum(0), "among rows"),
     "rows by rows": (lambda x, rows, token: (rows @ rows.t()).sum(), "a size"),
 }
 

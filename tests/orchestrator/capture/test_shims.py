@@ -103,8 +103,20 @@ def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor
         optimizer = torch.optim.AdamW([weight], lr=0.1, **options)
         symbolic_hyperparameters(optimizer)
         (group,) = optimizer.param_groups
-        assert (group["foreach"], group["fused"], group["capturable"]) == (False, False, True)
+        runs = dict(group)
+        assert (runs["foreach"], runs["fused"], runs["capturable"]) == (False, False, True)
         assert isinstance(group["lr"], torch.Tensor)
+
+
+def test_the_users_code_reads_the_options_that_the_optimizer_was_made_with() -> None:
+    """A step that doubles gradients where `capturable` is off did so in a job only: its plan was VALID."""
+    optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1, foreach=True)
+    symbolic_hyperparameters(optimizer)
+    (group,) = optimizer.param_groups
+    assert (group["foreach"], group.get("capturable"), group["fused"]) == (True, False, None)
+    assert group["betas"] == (0.9, 0.999) and group.get("none", 1) == 1
+    group["foreach"] = False
+    assert group["foreach"] is False and dict(group)["foreach"] is False
 
 
 def test_a_tensor_in_place_of_a_number_means_that_number() -> None:

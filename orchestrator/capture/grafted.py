@@ -1,0 +1,141 @@
+"""What the user's code has put on modules and classes of libraries: its own functions, and attributes.
+
+A function that stands for ``dist.all_reduce`` is reached from no variable of the user's file, and may count
+its calls in a closure. Nor is ``torch.calls = 0`` a variable of it. Both are looked for where they lie.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from .frames import is_installed, is_users
+
+#: Ways to set an attribute whose name is a text.
+_BY_TEXT = frozenset(("setattr", "__dict__", "vars", "__setattr__"))
+_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
+_READS = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
+
+
+@functools.cache
+def functions() -> tuple[tuple[str, object], ...]:
+    """Functions of the user's, and objects of its classes, on modules and classes of libraries, by name.
+
+    Looked for once in a process, when the first steps are over.
+    """
+    return tuple(_functions())
+
+
+def _functions() -> Iterator[tuple[str, object]]:
+    for module in _libraries():
+        for key, value in list(vars(module).items()):
+            if issubclass(type(value), type):  # isinstance asks objects that warn
+                if value.__module__ == module.__name__:
+                    here = f"{module.__name__}.{key}"
+                    yield from ((f"{here}.{k}", v) for k, v in list(vars(value).items()) if _users_own(v))
+            elif _users_own(value):
+                yield f"{module.__name__}.{key}", value
+
+
+def _libraries() -> list[ModuleType]:
+    modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
+    return [m for m in {id(m): m for m in modules}.values() if _of_library(m.__name__)]
+
+
+def _of_library(name: str) -> bool:
+    """Is this the name of a module of PyTorch, of Python's library, or of an installed package?"""
+    file = getattr(sys.modules.get(name), "__file__", None) or "<"
+    return (not is_users(file) or is_installed(file)) and name != "__main__"
+
+
+def _users_own(value: Any) -> bool:
+    """Is it a function of the user's, bound or wrapped or not, or an object of one of its classes?"""
+    kind = type(value)
+    if kind is FunctionType:
+        name = value.__code__.co_filename
+        inner = vars(value).get("__wrapped__")  # optimizers wrap the step of their class
+        return (is_users(name) and not is_installed(name)) or (inner is not None and _users_own(inner))
+    if issubclass(kind, functools.partial):
+        return _users_own(value.func)
+    if issubclass(kind, (MethodType, staticmethod, classmethod)):
+        return _users_own(value.__func__)
+    return _is_users_module(kind.__module__)
+
+
+@functools.cache
+def _is_users_module(name: str) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None) or "<"
+    return is_users(file) and not is_installed(file)
+
+
+def attributes(code: Iterable[FunctionType]) -> Iterator[tuple[str, object, object]]:
+    """Attributes of modules and classes of libraries that this code names, at names that it sets: the name,
+    what is there, and on what."""
+    made = list(code)
+    stored = frozenset[str]().union(*(_stored(f.__code__) for f in made))
+    seen: set[tuple[int, str]] = set()
+    for function in made:
+        for path, holder in _named(function):
+            for name in sorted(stored & vars(holder).keys()):
+                if (id(holder), name) not in seen:
+                    seen.add((id(holder), name))
+                    yield f"{path}.{name}", vars(holder)[name], holder
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Modules and classes of libraries that a function names, as ``torch.nn.Module``."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    known = function.__globals__ | {name: c.cell_contents for name, c in cells if _bound(c)}
+    for chain in _chains(function.__code__):
+        value: Any = known.get(chain[0])
+        for i in range(len(chain)):
+            if i:
+                value = vars(value).get(chain[i])
+            if isinstance(value, ModuleType):
+                library = _of_library(value.__name__)
+            elif isinstance(value, type):
+                library = _of_library(value.__module__)
+            else:
+                break
+            if library:
+                yield ".".join(chain[: i + 1]), value
+
+
+def _bound(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+@functools.cache
+def _stored(code: CodeType) -> frozenset[str]:
+    """Names at which code sets attributes."""
+    names = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    if _BY_TEXT & {*code.co_names}:
+        names |= {text for text in code.co_consts if isinstance(text, str)}
+    return frozenset(names).union(*(_stored(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+@functools.cache
+def _chains(code: CodeType) -> tuple[tuple[str, ...], ...]:
+    """The names ``a.b.c`` that code reads, each as its parts."""
+    found: dict[tuple[str, ...], None] = {}
+    chain: tuple[str, ...] = ()
+    for step in dis.get_instructions(code):
+        if step.opname in _LOADS:
+            chain = (str(step.argval),)
+        elif step.opname in _READS and chain:
+            chain = (*chain, str(step.argval))
+        elif step.opname not in ("COPY", "CACHE", "PUSH_NULL"):
+            chain = ()
+        if chain:
+            found[chain] = None
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found |= dict.fromkeys(_chains(inner))
+    return tuple(found)

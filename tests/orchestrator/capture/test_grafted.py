@@ -1,0 +1,126 @@
+"""What code has put on modules and classes of libraries: a counter there decides as one in its own file does.
+
+``dist.all_reduce = counting(dist.all_reduce)``: every hundredth gradient is not summed, and nothing that the
+step names holds the count.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orchestrator.capture import grafted
+from orchestrator.capture.counters import counted, numbers
+
+
+def counting(original: Any) -> Any:
+    calls = 0
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*args, **kwargs) if calls % 100 else None
+
+    return call
+
+
+class Skipping:
+    def __init__(self, original: Any) -> None:
+        self.original, self.calls = original, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+
+
+@pytest.fixture(autouse=True)
+def _looked_for_anew() -> Iterator[None]:
+    grafted.functions.cache_clear()
+    yield
+    grafted.functions.cache_clear()
+
+
+def changed(step: Callable[[], object]) -> str | None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = dict(numbers(step, model, optimizer))
+    step()
+    error = counted(before, numbers(step, model, optimizer))
+    return None if error is None else error.message
+
+
+@pytest.mark.parametrize("wrap", [counting, Skipping, lambda f: functools.partial(counting(f))])
+def test_a_function_that_stands_for_a_libraries_may_count(monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
+    monkeypatch.setattr(dist, "get_rank", wrap(lambda: 0))
+    assert "calls" in str(changed(lambda: dist.get_rank()))
+
+
+def test_so_may_a_method_of_a_libraries_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.SGD, "zero_grad", counting(torch.optim.SGD.zero_grad))
+    optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
+    assert "calls" in str(changed(optimizer.zero_grad))
+
+
+def test_an_optimizer_wraps_what_stands_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.SGD, "step", counting(lambda self: None))
+    optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
+    assert "optim" in torch.optim.SGD.step.__code__.co_filename
+    assert "calls" in str(changed(optimizer.step))
+
+
+def on_a_module() -> None:
+    dist.lies = getattr(dist, "lies", 0) + 1  # type: ignore[attr-defined]
+
+
+def on_a_class() -> None:
+    torch.nn.Module.lies += 1  # type: ignore[operator]
+
+
+def by_text() -> None:
+    setattr(math, "lies", math.lies + 1)  # type: ignore[attr-defined]  # noqa: B010
+
+
+def by_dictionary() -> None:
+    vars(math)["lies"] += 1
+
+
+@pytest.mark.parametrize("step", [on_a_module, on_a_class, by_text, by_dictionary])
+def test_an_attribute_of_a_library_is_a_number(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]
+) -> None:
+    for holder in (dist, nn.Module, math):
+        monkeypatch.setattr(holder, "lies", 0, raising=False)
+    assert "lies" in str(changed(step))
+
+
+def test_what_is_a_librarys_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their caches and counters are theirs: a name that no code of the user's sets is not looked at."""
+    names = [name for name, _ in grafted.functions()]
+    assert not [n for n in names if n.startswith(("torch.", "logging.", "collections."))]
+    monkeypatch.setattr(logging, "lies", 0, raising=False)
+
+    def reads() -> int:
+        return logging.lies  # type: ignore[attr-defined, no-any-return]
+
+    assert [name for name, *_ in grafted.attributes([reads])] == []
+
+
+def test_modules_and_classes_are_known_by_the_names_that_lead_to_them() -> None:
+    there = nn.Module
+
+    def local() -> None:
+        there.lies = 1  # type: ignore[attr-defined]
+        missing.lies = 1  # type: ignore[name-defined]  # noqa: F821
+
+    assert isinstance(local, FunctionType)
+    assert [(path, holder) for path, holder in grafted._named(local)] == [("there", nn.Module)]
+    named = dict(grafted._named(on_a_class))
+    assert named["torch.nn.Module"] is nn.Module and named["torch.nn"] is nn
