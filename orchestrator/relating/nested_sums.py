@@ -152,7 +152,7 @@ def shares(known: Knowledge, refs: Sequence[str]) -> Iterator[Reduced]:
     """
     summed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     # What is cast, or moved, behind the sum over some axes is a share as the sum itself is.
-    for ref in dict.fromkeys(r for ref in refs for r in (moved_from(known, ref), ref)):
+    for ref in dict.fromkeys(r for given in refs for r in (moved_from(known, given), given)):
         op = known.model.op(moved_from(known, ref))
         if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
             axes = known.model.plan.groups[op.text("group")].axes
