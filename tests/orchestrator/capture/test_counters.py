@@ -354,7 +354,7 @@ def test_attributes_of_parameters_and_of_mappings_are_seen() -> None:
 
 def test_a_cache_that_is_asked_again_and_a_large_array_count_nothing() -> None:
     CACHED(1)
-    table = np.zeros(1 << 25, dtype=np.int8)
+    table = np.zeros((1 << 28) + 1, dtype=np.int8)  # its pages are made when they are written
 
     def reads() -> Any:
         return CACHED, table

@@ -36,9 +36,18 @@ def test_a_literal_is_the_decimal_that_python_prints(lowered) -> None:
     assert draft.attr("value") == "1/10"
 
 
-def test_memory_that_nothing_wrote_is_an_input_of_its_own(lowered) -> None:
-    program = lowered(lambda a: torch.empty(4, dtype=torch.float64) + a, x)
-    assert "uninitialised.0" in program.inputs
+def test_memory_that_is_written_in_part_has_an_input_of_its_own(lowered) -> None:
+    def begun(a: torch.Tensor) -> torch.Tensor:
+        memory = torch.empty(4, dtype=torch.float64)
+        memory[:2] = a[0, :2]
+        return memory + a[0]
+
+    assert "uninitialised.0" in lowered(begun, x).inputs
+
+
+def test_memory_that_nothing_wrote_is_not_computed_with(lowered) -> None:
+    with pytest.raises(ClosureError, match="add of memory that nothing has written"):
+        lowered(lambda a: torch.empty(4, dtype=torch.float64) + a, x)
 
 
 def test_the_specification_may_not_read_it() -> None:
