@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as dist
 
 from .errors import DefinitionError
-from .frames import is_users, user_frame
+from .frames import is_installed, is_users, user_frame
 from .group import process_group
 
 #: The backend that the user's code sees; that of jobs on GPUs.
 BACKEND = "nccl"
-_PACKAGES = str(Path(sysconfig.get_path("purelib")).resolve())
 #: What launchers tell a process about its place in the job: torchrun, Slurm, MPI.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
@@ -90,7 +87,7 @@ def _in_users_file() -> bool:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(("<frozen", os.__file__)):
         frame = frame.f_back
     name = frame.f_code.co_filename
-    return is_users(name) and not name.startswith(_PACKAGES)
+    return is_users(name) and not is_installed(name)
 
 
 @contextmanager

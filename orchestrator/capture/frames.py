@@ -13,7 +13,17 @@ import typing_extensions
 
 from .builder import Frame
 
-_STDLIB, _PACKAGES = (str(Path(sysconfig.get_path(p)).resolve()) + "/" for p in ("stdlib", "purelib"))
+_STDLIB = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
+
+
+def installed() -> tuple[str, ...]:
+    """Folders of installed packages: of this environment, and of those that it sees, such as the system's."""
+    found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    found += [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
+    return tuple(dict.fromkeys(str(Path(p).resolve()) + "/" for p in found))
+
+
+_PACKAGES = installed()
 #: Frames of these are not the user's; those of models that are installed as packages are.
 _LIBRARIES = (
     "<",

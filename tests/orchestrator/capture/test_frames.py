@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
+import pytest
 import torch
 
-from orchestrator.capture.frames import frames, inside_engine, is_installed, is_users, user_frame
+from orchestrator.capture.frames import frames, inside_engine, installed, is_installed, is_users, user_frame
 
 
 def test_a_file_is_the_users_unless_it_is_pythons_or_pytorchs() -> None:
     assert is_users(__file__) and not is_installed(__file__)
     assert not is_users(os.__file__) and not is_users(torch.__file__)
+
+
+def test_packages_of_an_environment_that_this_one_sees_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The system's, for one: what they keep is no counter of the user's."""
+    system, own = tmp_path / "dist-packages", tmp_path / "project"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(system), str(own)])
+    assert f"{system}/" in installed() and f"{own}/" not in installed()
 
 
 def test_the_innermost_line_of_the_user_is_found() -> None:
