@@ -334,7 +334,7 @@ SENT_REFUSED: dict[str, tuple[Methods, str]] = {
                 _own(m, rows, counts) * m.gate.flatten(0, 1).narrow(0, 0, rows.shape[0]).sum()
             )
         ),
-        "as many rows as a routing decides",
+        "rows whose number a routing decides, in memory that is not of these rows",
     ),
     "rows of the first expert by themselves": (
         _sent(around=lambda m, rows, counts: _first_only(m, rows, counts)),

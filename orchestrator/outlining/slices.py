@@ -22,7 +22,7 @@ from .flow import Flow, head
 from .layers import Labels, layers
 from .preludes import preludes, sequels
 from .regions import Instance, Region
-from .splits import split
+from .splits import incomplete, split
 
 #: So many ops of something else may stand amid a repetition.
 _AMID = 8
@@ -86,14 +86,18 @@ def sliced(
             return {}
         regions |= most
     alike = [("s",), *(role.classes for role in found)]
+    flat: set[int] = set()
     for k in range(len(regions["s"])):
-        if f"left {k}" not in without:
-            _extend(regions, split(plan, regions, alike, EACH, k), without)
+        made = [] if f"left {k}" in without else list(split(plan, regions, alike, EACH, k))
+        _extend(regions, made, without)
+        if not made and incomplete(plan, regions, alike, EACH, k):
+            flat.add(k)
     if around and regions["s"]:
         _extend(regions, sequels(plan, regions, alike, AFTER), without)
         _extend(regions, preludes(plan, regions, alike, (BEFORE, AFTER)), without)
     for k, region in enumerate(regions["s"]):
         held = {n for n in region.instances if _in_one_slice(plan, regions, found, axis, k, n)}
+        held -= set(region.instances) if k in flat else set()
         for of in regions.values():
             of[k].instances = {n: i for n, i in of[k].instances.items() if n in held}
     kept = [k for k, region in enumerate(regions["s"]) if region.instances]

@@ -22,29 +22,62 @@ def split(
 ) -> Iterator[dict[str, Region]]:
     """What is left of a region on ranks, in the phase of ``each`` run, and in the specification.
 
-    The specification's region keeps what its instances hand to one another.
+    The region keeps what its instances hand to one another.
     """
-    handed_on = chain(regions["s"][number])
-    region = regions["s"][number]
-    places = set(range(len(next(iter(region.instances.values())).members)))
-    if not handed_on or handed_on == places:
-        return
-    members: dict[str, Mapping[int, Sequence[str]]] = {
-        "s": {
-            n: [m for p, m in enumerate(i.members) if p not in handed_on] for n, i in region.instances.items()
-        }
-    }
+    short: dict[str, Region] = {}
+    members: dict[str, Mapping[int, Sequence[str]]] = {}
     numbers: dict[object, int] = {}
     for of in alike:
-        if of != ("s",):
-            members |= _common({o: _left(plan, regions[o], number, each, numbers) for o in of})
-    short = {
-        n: Instance.of(region.flow, i.first, [m for p, m in enumerate(i.members) if p in handed_on])
-        for n, i in region.instances.items()
-    }
+        found = {o: regions[o][number] for o in of}
+        # A stage of one layer hands nothing to another one.
+        places = set[int]().union(*(chain(region) for region in found.values()))
+        if not places:
+            return
+        short |= {o: _only(region, places) for o, region in found.items()}
+        if of == ("s",):
+            members["s"] = {
+                n: [m for p, m in enumerate(i.members) if p not in places]
+                for n, i in found["s"].instances.items()
+            }
+            if not all(members["s"].values()):
+                return
+        else:
+            outside = _common({o: _left(plan, regions[o], number, each, {}) for o in of})
+            if not any(outside.values()):  # no stage leaves anything for later
+                return
+            cut = {o: [*regions[o][:number], short[o], *regions[o][number + 1 :]] for o in of}
+            members |= _common({o: _left(plan, cut[o], number, each, numbers) for o in of})
     for made in made_alike(f"left {number}", regions, alike, members):
-        regions["s"][number] = Region(region.flow, short, region.name)
+        for owner, region in short.items():
+            regions[owner][number] = region
         yield made
+
+
+def incomplete(
+    plan: Plan, regions: Mapping[str, Sequence[Region]], alike: Alike, each: int, number: int
+) -> bool:
+    """Do most repetitions of a region leave something for later that is no function? Their calls would be
+    paired with calls of the specification that do more."""
+    for of in alike:
+        found = [] if of == ("s",) else [_left(plan, regions[o], number, each, {}) for o in of]
+        some = [bool(left) for by_label in found for left in by_label.values()]
+        if 2 * sum(some) > len(some):
+            return True
+    return False
+
+
+def _only(region: Region, places: set[int]) -> Region:
+    """The members in these places of every instance."""
+    return Region(
+        region.flow,
+        {
+            n: Instance.of(
+                region.flow, i.first, [m for p, m in enumerate(i.members) if p in places], i.handed
+            )
+            for n, i in region.instances.items()
+        },
+        region.name,
+    )
 
 
 def chain(region: Region) -> set[int]:

@@ -91,8 +91,8 @@ def test_a_wrong_use_of_a_schedule_is_refuted(mistake: str, schedule: str) -> No
 def test_the_layers_of_a_deep_gpt_are_functions_at_its_stages(
     schedule: str, blocks: int, functions: int
 ) -> None:
-    """Forward, backward and the optimizer's step; where some microbatches take their backward pass in halves
-    and some as a whole, that one is flat."""
+    """Forward, backward and the optimizer's step; where what is left for later is no function, the backward
+    pass is flat."""
     sizes: dict[str, Any] = {"blocks": blocks, "dim": 4, "vocab": 6, "rows": 8, "length": 3}
     made = load_example("pipeline_gpt.py", schedule=schedule, **sizes)
     plan = capture(made, jobs=1)
