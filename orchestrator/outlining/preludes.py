@@ -70,11 +70,11 @@ def _following(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict
     for op in flow.core:
         of = {owner.get(leaf) for leaf in flow.leaves_of(op) if leaf in flow.producer}
         first = of.pop() if len(of) == 1 else None
-        hands_on = joins(plan, op) or (phase is not None and flow.phases.get(op.out) != phase)
-        if first is None or not (joins(plan, op) or free(flow, op, owner, None if hands_on else phase)):
+        joining = joins(plan, op)
+        if first is None or not (joining or free(flow, op, owner, None)):
             continue
         owner[op.out] = first
-        if not hands_on:
+        if not joining and (phase is None or flow.phases.get(op.out) == phase):
             found.setdefault(first, []).append(op.out)
     return found
 

@@ -96,8 +96,8 @@ def sliced(
         _extend(regions, sequels(plan, regions, alike, AFTER), without)
         _extend(regions, preludes(plan, regions, alike, (BEFORE, AFTER)), without)
     for k, region in enumerate(regions["s"]):
-        held = {n for n in region.instances if _in_one_slice(plan, regions, found, axis, k, n)}
-        held -= set(region.instances) if k in flat else set()
+        labels = () if k in flat else tuple(region.instances)
+        held = {n for n in labels if _in_one_slice(plan, regions, found, axis, k, n)}
         for of in regions.values():
             of[k].instances = {n: i for n, i in of[k].instances.items() if n in held}
     kept = [k for k, region in enumerate(regions["s"]) if region.instances]

@@ -90,8 +90,7 @@ class Stages:
 
     def _reaches(self, stage: LayoutStage, landmark: Ref) -> bool:
         """Whether a premise speaks of a landmark: else it has to be opened, whoever solves the stage."""
-        used = (n for premise in stage.premises if isinstance(premise, Hyp) for n in premise.facts)
-        return any(self.knowledge.facts[n].rhs == landmark for n in used)
+        return any(self.knowledge.facts[n].rhs == landmark for n in _instances(stage))
 
     def _divides(self, number: int, recipe: LayoutRecipe) -> bool:
         """Whether a stage has an instance of each part, without which they are no proof of the whole.
@@ -102,8 +101,7 @@ class Stages:
         if len(recipe.parts) < 2:
             return False
         stage = LayoutBuilder(self.knowledge, number, recipe).build("")
-        used = {n for premise in stage.premises if isinstance(premise, Hyp) for n in premise.facts}
-        return used.issuperset(recipe.parts)
+        return _instances(stage).issuperset(recipe.parts)
 
     def _parts(self, fact: Fact) -> tuple[int, ...]:
         """Facts about the parts of what is moved on each of which it comes from one place."""
@@ -145,6 +143,11 @@ class Stages:
     def _pointwise(self, ref: Ref) -> bool:
         op = self.model.op(ref)
         return op is not None and op.name in ELEMENTWISE
+
+
+def _instances(stage: LayoutStage) -> set[int]:
+    """The facts of which a stage has an instance."""
+    return {n for premise in stage.premises if isinstance(premise, Hyp) for n in premise.facts}
 
 
 def title(model: Model, fact: Fact) -> str:

@@ -153,10 +153,11 @@ def shares(known: Knowledge, refs: Sequence[str]) -> Iterator[Reduced]:
     summed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     # What is cast, or moved, behind the sum over some axes is a share as the sum itself is.
     for ref in dict.fromkeys(r for given in refs for r in (moved_from(known, given), given)):
-        op = known.model.op(moved_from(known, ref))
+        inner = moved_from(known, ref)
+        op = known.model.op(inner)
         if op is not None and op.name == "all_reduce" and op.text("kind") == "add":
             axes = known.model.plan.groups[op.text("group")].axes
-            operand = moved_from(known, known.model.operands(moved_from(known, ref))[0])
+            operand = moved_from(known, known.model.operands(inner)[0])
             summed.setdefault((operand, axes), []).append(ref)
     for operand, axes in summed:
         for wide in known.partials.get(operand, ()):

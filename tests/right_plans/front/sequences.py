@@ -193,20 +193,23 @@ def _averaged(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> d
 
 def ring_attention(right: bool = True) -> Definition:
     """Three ranks. Wrong: values go round the other way than keys."""
+    return _around("ring-attention", Ring, 3, (2, 6, 8), right)
 
+
+def _around(name: str, build: type[Ring], ranks: int, shape: tuple[int, ...], right: bool) -> Definition:
     def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
         model.group, model.scaled = mesh["cp"].get_group(), right
         return model
 
     return Definition(
-        name="ring-attention",
-        mesh={"cp": 3},
-        build=Ring,
+        name=name,
+        mesh={"cp": ranks},
+        build=build,
         parallelize=parallelize,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
         step=regress,
         parallel_step=_averaged,
-        batch=pair((2, 6, 8), cp=1),
+        batch=pair(shape, cp=1),
         mean_over={"loss": ("cp",)},
     )
 
@@ -245,22 +248,7 @@ class CausalRing(Ring):
 
 def causal_ring(right: bool = True) -> Definition:
     """Two ranks. Wrong: the running sum is not scaled to the new maximum."""
-
-    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
-        model.group, model.scaled = mesh["cp"].get_group(), right
-        return model
-
-    return Definition(
-        name="causal-ring",
-        mesh={"cp": 2},
-        build=CausalRing,
-        parallelize=parallelize,
-        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
-        step=regress,
-        parallel_step=_averaged,
-        batch=pair((2, 4, 8), cp=1),
-        mean_over={"loss": ("cp",)},
-    )
+    return _around("causal-ring", CausalRing, 2, (2, 4, 8), right)
 
 
 # --- all heads at once -------------------------------------------------------------------------------------
