@@ -56,11 +56,23 @@ def split(
 def incomplete(
     plan: Plan, regions: Mapping[str, Sequence[Region]], alike: Alike, each: int, number: int
 ) -> bool:
-    """Do most repetitions of a region leave something for later that is no function? Their calls would be
-    paired with calls of the specification that do more."""
+    """Do most repetitions of a region leave for later what those of the specification do at once, though no
+    function does it? Their calls would be paired with calls that do more."""
+    done = regions["s"][number]
+    places = chain(done)
+    at_once = {
+        done.flow.producer[m].name
+        for i in done.instances.values()
+        for p, m in enumerate(i.members)
+        if p not in places
+    }
     for of in alike:
-        found = [] if of == ("s",) else [_left(plan, regions[o], number, each, {}) for o in of]
-        some = [bool(left) for by_label in found for left in by_label.values()]
+        some = [
+            any(regions[o][number].flow.producer[v].name in at_once for _, v in left)
+            for o in of
+            if o != "s"
+            for left in _left(plan, regions[o], number, each, {}).values()
+        ]
         if 2 * sum(some) > len(some):
             return True
     return False
