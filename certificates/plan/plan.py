@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from certificates.plan.affine import Affine, Range
 from certificates.plan.calls import calls
@@ -80,14 +80,20 @@ class Mesh:
 
     def fibres(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The same partition of all points."""
-        rest = [a for a in self.axes if a not in axes]
-        return tuple(
-            tuple(
-                self.point(dict(zip(rest, fixed, strict=True)) | dict(zip(axes, moving, strict=True)))
-                for moving in itertools.product(*(range(self.axes[a]) for a in axes))
-            )
-            for fixed in itertools.product(*(range(self.axes[a]) for a in rest))
+        return _fibres(tuple(self.axes.items()), axes)
+
+
+@lru_cache(maxsize=32)  # asked for each collective of a plan
+def _fibres(sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    mesh = Mesh(dict(sizes))
+    rest = [a for a in mesh.axes if a not in axes]
+    return tuple(
+        tuple(
+            mesh.point(dict(zip(rest, fixed, strict=True)) | dict(zip(axes, moving, strict=True)))
+            for moving in itertools.product(*(range(mesh.axes[a]) for a in axes))
         )
+        for fixed in itertools.product(*(range(mesh.axes[a]) for a in rest))
+    )
 
 
 @dataclass(frozen=True)
