@@ -26,7 +26,8 @@ from .builder import MEETING, Draft, Meeting
 from .checks import check, check_names
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
-from .fitting import MOST, FittedClass, Grid, Sample, with_scalars
+from .fitting import FittedClass, Sample, with_scalars
+from .grid import MOST, Grid
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .meetings import other_numbers, other_roots, unmet
@@ -102,7 +103,7 @@ def capture(
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
-    renamed = Renamed(single.inputs, definition.buckets, list(grid.traces.values()))
+    renamed = Renamed(single.inputs, definition.buckets, grid.samples())
     own = {*definition.buckets, *renamed.complete(single.outputs)}
     problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], own)
     if problems:
@@ -119,7 +120,7 @@ def capture(
     unlike = renamed.unlike(mesh, [c.box for c in classes])
     seen = tuple(split_classes(classes, mesh, definition.buckets, unlike))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
-    related = Relations(definition, mesh, spec, classes, list(grid.traces.values()), grid.boxes())
+    related = Relations(definition, mesh, spec, classes, grid.samples(), grid.boxes())
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
