@@ -10,6 +10,7 @@ import cvc5
 import z3
 
 from ..room import for_solver
+from .chains import chain
 from .journal import Journal, key
 from .premises import premises
 
@@ -33,6 +34,9 @@ class Cores:
 
     def core(self, text: str) -> tuple[int, ...] | None:
         """Positions of the premises that refute the goal (minimised), or ``None`` if that was not shown."""
+        known = chain(text)
+        if known is not None:
+            return known
         name = key("core", z3.get_version_string(), text)
         if name not in self.journal:
             self.journal.put(name, minimal_core(text))

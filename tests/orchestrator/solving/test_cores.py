@@ -20,7 +20,7 @@ TEXT = """\
 (declare-fun e1 () Real)
 (assert (! (= e1 2.0) :named def.1))
 (assert (! (= e0 1.0) :named def.2))
-(assert (! (not (= e0 1.0)) :named goal))
+(assert (! (not (<= e0 1.0)) :named goal))
 (check-sat)
 """
 
