@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,36 +49,57 @@ def run_checker(bundle: Path, *options: str) -> Checked:
 
 
 def _run(words: list[str]) -> tuple[int, bytes, bytes]:
-    """Exit code and output of a child. Ctrl-C is for this process, which ends its child: it has solvers and
-    folders of its own to clean up.
+    """Exit code and output of a child."""
+    with _child(words) as child:
+        out, err = child.communicate()
+    return child.returncode, out, err
+
+
+@contextmanager
+def _child(words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A child. Ctrl-C is for this process, which ends its child: it has solvers and folders of its own to
+    clean up.
     """
     with subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     ) as child:  # fmt: skip
         try:
-            out, err = child.communicate()
-        except BaseException:
-            child.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_PATIENCE)
-            child.kill()
-            raise
-    return child.returncode, out, err
+            yield child
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_PATIENCE)
+                child.kill()
 
 
-def write_reports(bundle: Path) -> dict[str, bytes]:
-    """The reports of a bundle without any, written by the checker, as a child process.
+@contextmanager
+def reporting(bundle: Path) -> Iterator[Callable[[], dict[str, bytes]]]:
+    """The checker, at work on the reports of a bundle without any; it is ended where nobody waits for it.
 
     Of a bundle that does not hold, the reports say so; a checker that wrote none is an ``OSError``.
     """
     with tempfile.TemporaryDirectory(prefix="tv-reports-") as out:
-        code, _, err = _run(command("checker.reporting", "main", str(bundle), "--out", out))
-        missing = [name for name in REPORTS if not Path(out, name).is_file()]
-        if missing:
-            last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise OSError(f"the checker wrote no {missing[0]}: {last[0] if last else f'exit code {code}'}")
-        return {name: Path(out, name).read_bytes() for name in REPORTS}
+        words = command("checker.reporting", "main", str(bundle), "--out", out)
+        with _child(words) as child:
+
+            def end() -> dict[str, bytes]:
+                _, err = child.communicate()
+                missing = [name for name in REPORTS if not Path(out, name).is_file()]
+                if missing:
+                    last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+                    why = last[0] if last else f"exit code {child.returncode}"
+                    raise OSError(f"the checker wrote no {missing[0]}: {why}")
+                return {name: Path(out, name).read_bytes() for name in REPORTS}
+
+            yield end
+
+
+def write_reports(bundle: Path) -> dict[str, bytes]:
+    """The reports of a bundle without any, written by the checker, as a child process."""
+    with reporting(bundle) as end:
+        return end()
 
 
 def schedule_said(report: bytes) -> str:

@@ -39,7 +39,8 @@ from certificates.plan.writing import dumps
 from certificates.proof.when import with_when
 from certificates.words import clean
 
-from .children import schedule_said, write_reports
+from .children import schedule_said
+from .early import early
 from .emission import Emission
 from .errors import NoAnswer, SolverMissing, Unproved
 from .progress import Progress
@@ -115,36 +116,41 @@ def emit(
     judge = anything if solve else _on_samples
     store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
     run = _Run(plan, solving, judge, progress or Progress(), store)
-    proof = run.again() or run.anew()
-    refutation = run.refute(witness_seconds)
-    missing = run.missing(refutation, witness_seconds)
-    verdicts = tuple(run.verdict(i, refutation) for i in range(len(plan.outputs)))
-    happens = when(plan)
-    bundle = Bundle(
-        plan,
-        proof.document if happens is None else with_when(proof.document, happens),
-        {o.file: o.text for o in proof.obligations},
-        verdicts,
-        solving.status,
-        refutation.witness if refutation else None,
-        checked_about(about) if about else None,
-        solvers=solving.solvers,
-        companions={CHECKER: standalone(), "LICENSE": licence()},
-    )
-    with run.progress.phase("write"):
-        _check_out(out, canonical, force)  # another emission may have been here
-        said = dict[str, bytes]()
 
-        def reports(folder: Path) -> dict[str, bytes]:
-            said.update(write_reports(folder))
-            return said
+    def bundled(proof: Assembled, refutation: Refutation | None) -> Bundle:
+        happens = when(plan)
+        return Bundle(
+            plan,
+            proof.document if happens is None else with_when(proof.document, happens),
+            {o.file: o.text for o in proof.obligations},
+            tuple(run.verdict(i, refutation) for i in range(len(plan.outputs))),
+            solving.status,
+            refutation.witness if refutation else None,
+            checked_about(about) if about else None,
+            solvers=solving.solvers,
+            companions={CHECKER: standalone(), "LICENSE": licence()},
+        )
 
-        write(bundle, out, reports)
+    with early() as ahead:
+        begin = (lambda proof: ahead.begin(bundled(proof, None))) if solving.jobs > 1 else None
+        proof = run.again() or run.anew(begin)
+        refutation = run.refute(witness_seconds)
+        missing = run.missing(refutation, witness_seconds)
+        bundle = bundled(proof, refutation)
+        with run.progress.phase("write"):
+            _check_out(out, canonical, force)  # another emission may have been here
+            said = dict[str, bytes]()
+
+            def reports(folder: Path) -> dict[str, bytes]:
+                said.update(ahead.reports(bundle, folder))
+                return said
+
+            write(bundle, out, reports)
     asked = len(journal) - resumed
     if kept is None:
         journal.delete()
     return Emission(
-        out, verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
+        out, bundle.verdicts, solve, len(plan.outputs) - len(run.why), *proof.size, len(proof.obligations),
         canonical, resumed, asked, run.progress.seconds, _peak_mib(),
         refutation.cause.to_json(plan) if refutation and refutation.cause else None, missing,
         schedule_said(said["report.txt"]) if plan.schedule else "",
@@ -265,8 +271,9 @@ class _Run:
         self.kept.keep(found[0].main, found[1])
         return found[0]
 
-    def anew(self) -> Assembled:
-        """The proof of all outputs that stand; outputs with a file that one solver does not refute fall."""
+    def anew(self, begin: Callable[[Assembled], None] | None = None) -> Assembled:
+        """The proof of all outputs that stand; outputs with a file that one solver does not refute fall.
+        ``begin`` is told of a proof of all outputs before solvers are asked."""
         known = self.kept.lemma if self.kept else lambda _function, _assumed: None
         self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known)
         self._relate_and_prove()
@@ -274,6 +281,8 @@ class _Run:
             wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
             with self.progress.phase("assemble"):
                 proof = self.engine.proof(wanted, self.solving.status)
+            if begin is not None and not self.why:
+                begin(proof)
             bad = self.solving.refused(proof.obligations, self.progress)
             if not bad:
                 break

@@ -132,8 +132,12 @@ def reports_without_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ``tests/orchestrator/test_children.py`` compares them with the child's.
     """
-    if "orchestrator.emit" in sys.modules:
-        monkeypatch.setattr("orchestrator.emit.write_reports", reports_here)
+    from contextlib import nullcontext
+    from functools import partial
+
+    if "orchestrator.early" in sys.modules:
+        monkeypatch.setattr("orchestrator.early.write_reports", reports_here)
+        monkeypatch.setattr("orchestrator.early.reporting", lambda of: nullcontext(partial(reports_here, of)))
 
 
 def reports_here(bundle: Path) -> dict[str, bytes]:

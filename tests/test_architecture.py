@@ -54,6 +54,7 @@ ROWS = {
         "progress": "",
         "room": "",
         "children": "certificates",
+        "early": "certificates children",
         "cells": "certificates",
         "outlining": "certificates",
         "evaluating": "certificates errors",
@@ -66,8 +67,8 @@ ROWS = {
         "standalone": "",
         "scheduling": "certificates",
         "emission": "certificates",
-        "emit": "certificates children emission errors progress proving refuting relating room scheduling "
-        "solving standalone",
+        "emit": "certificates children early emission errors progress proving refuting relating room "
+        "scheduling solving standalone",
         "cli": "certificates children emit errors progress",
         "starting": "certificates",
         "attesting": "certificates children",

@@ -179,12 +179,12 @@ def write(bundle: Bundle, out: Path, report: Reporter | None = None) -> None:
         members, info = bundle.members(), bundle.info()
         files = sealed(members, info)
         if report is None:
-            _put(files, folder)
+            put(files, folder)
         else:
             without = beside / "without"
-            _put(files, without)
+            put(files, without)
             before, files = files, sealed(members | dict(report(without)), info)
-            _put(files, folder, {name: without / name for name in files if files[name] == before.get(name)})
+            put(files, folder, {name: without / name for name in files if files[name] == before.get(name)})
         if is_archive(out):
             archive = beside / out.name
             archive.write_bytes(tar_bytes(f"trainverify-{digest(members['plan.json'])[:16]}", files))
@@ -206,7 +206,7 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
         raise
 
 
-def _put(files: Mapping[str, bytes], folder: Path, there: Mapping[str, Path] | None = None) -> None:
+def put(files: Mapping[str, bytes], folder: Path, there: Mapping[str, Path] | None = None) -> None:
     """Write files into a folder; those that are ``there`` elsewhere already are moved."""
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,8 @@ from certificates.plan.functions import body_plan
 from certificates.plan.plan import Plan, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.writing import dump
-from orchestrator import emit as emission
 from orchestrator.children import run_checker
+from orchestrator.early import Early
 from orchestrator.emission import Emission
 from orchestrator.emit import emit
 from orchestrator.outlining.outline import outline
@@ -235,7 +235,8 @@ def test_a_chain_of_edits_gives_the_bundles_that_are_made_from_scratch(
 ) -> None:
     """Each edit is emitted with what the one before left. What the checker's reports say follows from the
     other files, which are compared here; a child that writes them would take a third of the time."""
-    monkeypatch.setattr(emission, "write_reports", lambda _bundle: dict.fromkeys(REPORTS, b""))
+    monkeypatch.setattr(Early, "begin", lambda _early, _bundle: None)
+    monkeypatch.setattr(Early, "reports", lambda *_: dict.fromkeys(REPORTS, b""))
     chosen = list(edits(plan, change))[::-step]
     assert len(chosen) >= 2
     for where, edited in chosen:

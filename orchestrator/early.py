@@ -1,0 +1,43 @@
+"""Reports that are written while the obligations of their bundle are confirmed.
+
+The checker that writes them asks no solver, and no solver reads a report, so both can be done at a time. What
+was begun early counts only if the bundle came out as expected.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from certificates.bundle.bundle import Bundle, put
+
+from .children import reporting, write_reports
+
+
+class Early:
+    """The reports of one bundle, begun before it is known that its obligations hold."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._expected: Bundle | None = None
+        self._end: Callable[[], dict[str, bytes]] = dict
+
+    def begin(self, bundle: Bundle) -> None:
+        """Let the checker report on ``bundle``, as it will be if solvers refute all of its obligations."""
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tv-early-")))
+        put(bundle.files(), folder)
+        self._end = self._stack.enter_context(reporting(folder))
+        self._expected = bundle
+
+    def reports(self, bundle: Bundle, folder: Path) -> dict[str, bytes]:
+        """The reports of ``bundle``, which lies in ``folder`` without any."""
+        return self._end() if bundle == self._expected else write_reports(folder)
+
+
+@contextmanager
+def early() -> Iterator[Early]:
+    """A checker that was begun for nothing is ended."""
+    with ExitStack() as stack:
+        yield Early(stack)
