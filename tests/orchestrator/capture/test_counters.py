@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import mmap
 import os
 import sys
 import threading
@@ -458,3 +459,36 @@ def test_the_defaults_of_an_optimizer_count_and_so_does_one_in_another() -> None
     optimizer.inner.state[made.weight]["calls"] = 1
     error = counted(before, numbers(step, made, optimizer))
     assert error is not None and "optimizer.inner.state" in error.message
+
+
+def test_hits_of_a_cache_count_where_the_code_asks_for_them() -> None:
+    """`if table.cache_info().hits % 100 == 99` counts steps; who only uses the cache is left alone."""
+
+    @functools.lru_cache
+    def table(n: int) -> int:
+        return n
+
+    def uses() -> int:
+        return table(3)
+
+    def counts() -> bool:
+        return table(3) == 3 and table.cache_info().hits > 1000
+
+    table(3)
+    for function, expected in ((uses, None), (counts, "the hits of table")):
+        before = numbers(function, *model())
+        function()
+        error = counted(before, numbers(function, *model()))
+        assert (error and expected in error.message) if expected else error is None
+
+
+def test_bytes_of_mapped_memory_count() -> None:
+    memory = mmap.mmap(-1, 8)
+
+    def step() -> None:
+        memory[0] += 1
+
+    before = numbers(step, *model())
+    step()
+    error = counted(before, numbers(step, *model()))
+    assert error is not None and "the position of memory" in error.message
