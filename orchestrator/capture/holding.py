@@ -86,6 +86,10 @@ _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_OPTIMIZERS = frozenset(
     (*(k for k in vars(torch.optim.SGD([torch.zeros(())])) if "hook" not in k), "_opt_called")
 ) - {"defaults"}
+#: What FSDP notes for the backward pass that empties it; in a model that has none (a frozen teacher)
+#: it grows. It says in which order weights are gathered ahead. Who names it may count with it.
+UNASKED = ("_post_forward_indices", "post_forward_order")
+_FSDP = "torch.distributed.fsdp."
 #: Names that Python itself gives to a module and to a class; all others the user's code has chosen.
 _OF_PYTHON = frozenset(
     (
@@ -338,7 +342,9 @@ def followed(value: object) -> bool:
 
 def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Attributes and slots of an object, and the class of one of the user's, which may be local."""
-    yield from ((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+    left = UNASKED if type(value).__module__.startswith(_FSDP) else ()
+    held = getattr(value, "__dict__", {}).items()
+    yield from ((f"{path}.{key}", item) for key, item in held if key not in left)
     if users(type(value).__module__):
         yield type(value).__name__, type(value)
     for kind in type(value).__mro__:
