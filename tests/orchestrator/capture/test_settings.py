@@ -54,6 +54,10 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         limit,
         lambda: setattr(torch.backends.cudnn, "benchmark_limit", 10),
     ),
+    "the number of filters of warnings": (
+        lambda: warnings.filterwarnings("ignore", message="never said"),
+        lambda: warnings.filters.pop(0),  # type: ignore[attr-defined]
+    ),
     "the limits of the process": (files, lambda: None),
 }
 

@@ -84,7 +84,7 @@ def barlow_twins(right: bool = True) -> Definition:
         for p in model.parameters() if group else ():
             assert p.grad is not None
             dist.all_reduce(p.grad, group=group)
-            p.grad /= group.size()
+            p.grad /= dist.get_world_size(group)
         optimizer.step()
         optimizer.zero_grad()
         return {"loss": loss.detach()}
@@ -169,7 +169,7 @@ def grouped_advantages(right: bool = True) -> Definition:
         for p in model.policy.parameters() if group else ():
             dist.all_reduce(p.grad, group=group)
             if not right:
-                p.grad /= group.size()
+                p.grad /= dist.get_world_size(group)
         optimizer.step()
         optimizer.zero_grad()
         loss = loss.detach().clone()
