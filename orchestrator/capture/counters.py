@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import (
+    CodeType,
     FrameType,
     FunctionType,
     ModuleType,
@@ -34,8 +35,22 @@ from . import grafted
 from .entropy import drawn
 from .errors import Frame, StateError
 from .frames import is_installed, is_users, user_frame
-from .holding import CODE, PLAIN, chosen, followed, imported, kind, part, parts, position_of, users
+from .holding import (
+    CACHES,
+    CODE,
+    PLAIN,
+    UNASKED,
+    chosen,
+    followed,
+    imported,
+    kind,
+    part,
+    parts,
+    position_of,
+    users,
+)
 from .names import parameters
+from .settings import SETTINGS
 
 #: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
 _DEPTH, _FOREIGN = 40, 1
@@ -95,6 +110,8 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     walk.into("optimizer", optimizer)
     for path, read in _RANDOM.items():
         walk.note(path, read(), random, read)
+    for path, read in SETTINGS.items():
+        walk.note(path, read(), None, read)
     for key, text in os.environ.items():
         walk.note(f"the environment variable {key}", text, os.environ, functools.partial(os.environ.get, key))
     for scope in (vars(of_modules), vars(of_optimizers)):
@@ -124,6 +141,7 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         code |= dict.fromkeys(own)
         scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
+    walk.note_asked({name for function in code for name in _names(function.__code__)})
     for path, value, holder in grafted.attributes(code):
         name = path.rpartition(".")[2]
         walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
@@ -152,6 +170,16 @@ class _Walk:
         self.found[path] = value
         if path == self._wanted:
             self.place = Place(holder, read)
+
+    def note_asked(self, names: set[str]) -> None:
+        """What changes in right steps too, and decides nothing unless the code has its name: how often a
+        cache was asked for what it had, and what FSDP notes for a backward pass."""
+        for value, path, _ in list(self._seen.values()):
+            if isinstance(value, CACHES) and "cache_info" in names:
+                self.note(f"the hits of {path}", _hits(value), value, functools.partial(_hits, value))
+            for name in names.intersection(UNASKED):
+                if hasattr(value, name):
+                    self.into(f"{path}.{name}", getattr(value, name))
 
     def into(self, path: str, value: object, depth: int = _DEPTH, held: Held | None = None) -> None:
         """``held`` is what holds the value, and how to read it anew."""
@@ -189,6 +217,18 @@ class _Walk:
         below = depth - 1 if followed(value) else min(depth - 1, _FOREIGN)
         for inner, item in parts(path, value):
             self.into(inner, item, below, (value, functools.partial(part, path, value, inner)))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """What code names, in functions that it makes too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _hits(cache: Any) -> int:
+    return int(cache.cache_info().hits)
 
 
 def counted(

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import date, timedelta
 from enum import Enum
+from mmap import mmap
 from multiprocessing import sharedctypes
 from numbers import Number
 from pathlib import PurePath
@@ -75,7 +76,7 @@ _FOLLOWED = (
 )
 #: What classes of these modules hold is the user's.
 _CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
-_CACHES = type(functools.lru_cache(len))
+CACHES = type(functools.lru_cache(len))
 #: What PyTorch itself keeps on a module and on an optimizer; hooks and others are the user's.
 _OF_MODULES = frozenset(k for k in vars(nn.Module()) if "hook" not in k) - {
     *("training", "_non_persistent_buffers_set")
@@ -85,6 +86,10 @@ _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_OPTIMIZERS = frozenset(
     (*(k for k in vars(torch.optim.SGD([torch.zeros(())])) if "hook" not in k), "_opt_called")
 ) - {"defaults"}
+#: What FSDP notes for the backward pass that empties it; in a model that has none (a frozen teacher)
+#: it grows. It says in which order weights are gathered ahead. Who names it may count with it.
+UNASKED = ("_post_forward_indices", "post_forward_order")
+_FSDP = "torch.distributed.fsdp."
 #: Names that Python itself gives to a module and to a class; all others the user's code has chosen.
 _OF_PYTHON = frozenset(
     (
@@ -178,12 +183,12 @@ def position_of(value: object) -> object:
         return _size(value, len(value))
     if isinstance(value, _OF_C):
         return bytes(value)
-    if isinstance(value, np.ndarray | bytearray | array | memoryview):
-        held = np.asarray(value)
+    if isinstance(value, np.ndarray | bytearray | array | memoryview | mmap):
+        held = np.frombuffer(value, np.uint8) if isinstance(value, mmap) else np.asarray(value)
         if held.dtype.hasobject or held.nbytes > _BYTES:
             return held.shape
         return held.tolist() if held.size <= _SHOWN else zlib.crc32(held.reshape(-1).view(np.uint8).data)
-    if isinstance(value, _CACHES):
+    if isinstance(value, CACHES):
         return value.cache_info()[1:]  # what it was asked for again is no news
     if type(value) in _RUNNING:
         frame = getattr(value, _RUNNING[type(value)][0])
@@ -283,7 +288,7 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, MethodType):
         yield path, value.__self__
         yield path, value.__func__
-    elif isinstance(value, staticmethod | classmethod | _CACHES):
+    elif isinstance(value, staticmethod | classmethod | CACHES):
         yield path, value.__wrapped__
     elif isinstance(value, property):
         yield path, (value.fget, value.fset)
@@ -337,7 +342,9 @@ def followed(value: object) -> bool:
 
 def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Attributes and slots of an object, and the class of one of the user's, which may be local."""
-    yield from ((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+    left = UNASKED if type(value).__module__.startswith(_FSDP) else ()
+    held = getattr(value, "__dict__", {}).items()
+    yield from ((f"{path}.{key}", item) for key, item in held if key not in left)
     if users(type(value).__module__):
         yield type(value).__name__, type(value)
     for kind in type(value).__mro__:

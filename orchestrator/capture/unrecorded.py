@@ -16,6 +16,7 @@ import torch
 import torch.utils.dlpack
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from .asking import asked
 from .errors import CaptureError, StateError
 from .frames import is_users, user_frame
 from .group import Traced
@@ -50,6 +51,7 @@ def watching(files: bool = True) -> Iterator[None]:
         patches.enter_context(told())
         if files:
             patches.enter_context(no_files(refuse))
+            patches.enter_context(asked(refuse))
         for kinds, message in (
             (_RAW_WRITES, "writes to a storage behind the tensors that lie in it"),
             (_ADDRESSES, "asks for the memory of a tensor, of which a trace has none"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import mmap
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from orchestrator import cells
 from orchestrator.capture.counters import Numbers, counted, line_of, numbers, place_of
@@ -458,3 +460,49 @@ def test_the_defaults_of_an_optimizer_count_and_so_does_one_in_another() -> None
     optimizer.inner.state[made.weight]["calls"] = 1
     error = counted(before, numbers(step, made, optimizer))
     assert error is not None and "optimizer.inner.state" in error.message
+
+
+def _steps(lines: str, **scope: object) -> Callable[[], object]:
+    """A step of a file that names nothing else; a function inside of it says ``lines``."""
+    text = f"def step():\n    def inner():\n        {lines}\n    inner()\n"
+    exec(compile(text, "/users/own.py", "exec"), scope)
+    return scope["step"]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("hits", [False, True])
+def test_hits_of_a_cache_count_where_the_code_asks_for_them(hits: bool) -> None:
+    """`if table.cache_info().hits % 100 == 99` counts steps; who only uses the cache is left alone."""
+    table = functools.lru_cache(len)
+    step = _steps("table('a')" + "; table.cache_info().hits > 1000" * hits, table=table)
+    step()
+    before = numbers(step, *model())
+    step()
+    error = counted(before, numbers(step, *model()))
+    assert (error is not None) == hits and (error is None or "the hits of table" in error.message)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_fsdp_notes_for_a_backward_pass_counts_where_the_code_names_it(asks: bool) -> None:
+    """A frozen teacher under FSDP2 has forward passes alone, and notes each: that was refused."""
+    noted = object.__new__(FSDPParamGroup)
+    vars(noted)["_post_forward_indices"] = []
+    made, optimizer = model()
+    made.register_forward_hook(noted.post_forward)
+    looks = "; len(noted._post_forward_indices) > 1000" * asks
+    step = _steps("vars(noted)['_post_forward_' + 'indices'].append(1)" + looks, noted=noted)
+    before = numbers(step, made, optimizer)
+    step()
+    error = counted(before, numbers(step, made, optimizer))
+    assert (error is not None) == asks
+
+
+def test_bytes_of_mapped_memory_count() -> None:
+    memory = mmap.mmap(-1, 8)
+
+    def step() -> None:
+        memory[0] += 1
+
+    before = numbers(step, *model())
+    step()
+    error = counted(before, numbers(step, *model()))
+    assert error is not None and "the position of memory" in error.message

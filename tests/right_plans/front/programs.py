@@ -20,6 +20,7 @@ from . import (
     sequences,
     shards,
     tokens,
+    whole_batches,
 )
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
@@ -81,6 +82,10 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         habits_of_megatron.main_gradients,
         habits_of_megatron.trust_ratios,
         habits_of_megatron.chunked_loss,
+        whole_batches.barlow_twins,
+        whole_batches.sharpness_aware,
+        whole_batches.grouped_advantages,
+        whole_batches.lengths_of_rows,
     )
 }
 #: Those that are right and not proved, and why.

@@ -1,0 +1,111 @@
+"""A step that decides by the time or by a file is refused; one that measures, shows or writes is not."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from os.path import exists
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from orchestrator.capture.asking import Seconds, Ticks, asked
+from orchestrator.capture.errors import StateError
+
+START = time.time()
+
+
+def refused(does: Callable[[], object]) -> list[str]:
+    """What is said against it; a refusal here does not end what it is about."""
+    found: list[StateError] = []
+    with asked(found.append):
+        does()
+    return [error.message for error in found]
+
+
+@pytest.mark.parametrize(
+    "decides",
+    [
+        lambda: time.time() - START > 36000,
+        lambda: perf_counter() > 1,
+        lambda: abs(-perf_counter()) > 1,
+        lambda: 2 * time.monotonic() > 1,
+        lambda: int(time.time()) % 100 == 7,
+        lambda: float(time.process_time()),
+        lambda: time.time_ns() // 10**9 % 100 == 7,
+        lambda: math.floor(time.time()) == 3,
+        lambda: min(time.thread_time(), 5.0),
+        lambda: "late" if round(time.time()) % 2 else "soon",
+    ],
+)
+def test_who_decides_by_the_time_is_refused(decides: Callable[[], object]) -> None:
+    """After ten hours it left out the all-reduce; no trace lasts so long."""
+    assert refused(decides)[0] == "the step decides by the time"
+
+
+def test_a_time_may_be_measured_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def step() -> None:
+        start = time.perf_counter()
+        elapsed = (time.perf_counter() - start) * 1000
+        logging.getLogger("step").warning(
+            "%.2f ms, %d ns, %s tokens/s", elapsed, time.time_ns(), 8 / (elapsed + 1)
+        )
+        assert (
+            f"{round(elapsed, 2):.1f}" and isinstance(elapsed, Seconds) and isinstance(time.time_ns(), Ticks)
+        )
+        time.sleep(0)
+
+    assert refused(step) == [] and "tokens/s" in caplog.text
+    assert type(time.time()) is float
+
+
+def test_a_library_is_given_plain_numbers() -> None:
+    """A queue with a timeout, a record of a log: what they do with the time is theirs."""
+    scope: dict[str, object] = {"time": time, "given": []}
+    text = "def wait():\n    given.append(time.monotonic())\n    return given[0] > 1"
+    exec(compile(text, os.__file__, "exec"), scope)
+    wait, given = scope["wait"], scope["given"]
+    assert callable(wait) and isinstance(given, list)
+    assert refused(wait) == [] and list(map(type, given)) == [float]
+
+
+def is_there(path: Path) -> None:
+    exists(path)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        is_there,
+        Path.exists,
+        Path.is_file,
+        os.path.getsize,
+        lambda path: os.stat(path).st_size,
+        lambda path: os.access(path, os.R_OK),
+        lambda path: os.listdir(path.parent),
+        lambda path: list(path.parent.glob("*")),
+        lambda path: list(os.walk(path.parent)),
+    ],
+)
+def test_who_asks_for_a_file_is_refused_by_its_name(asks: Callable[[Path], object], tmp_path: Path) -> None:
+    """`if os.path.exists("stop")` decides in a later step what no trace of this one shows."""
+    path = tmp_path / "flag"
+    path.write_text("1")
+    (message, *_) = refused(lambda: asks(path))
+    assert message.startswith(f"the step asks for the file {tmp_path}")
+
+
+def test_a_step_may_write_a_log_and_make_its_folder(tmp_path: Path) -> None:
+    def step() -> None:
+        for _ in range(2):
+            os.makedirs(tmp_path / "logs" / "a", exist_ok=True)
+            (tmp_path / "logs" / "b").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "logs" / "loss.txt").write_text("1")
+        with open(tmp_path / "loss.txt", "a") as log:
+            log.write("1")
+
+    assert refused(step) == []
