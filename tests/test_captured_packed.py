@@ -22,6 +22,7 @@ from tests.captured_packed import (
     SENT_RIGHT,
     definition,
 )
+from tests.captured_stack import definition as stack
 from tests.test_experts import as_it_runs
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,11 @@ def test_more_ranks_experts_and_choices() -> None:
     plan = capture(definition(**sizes), jobs=1)
     assert as_it_runs(plan, 0) == set()
     proved(plan)
+
+
+def test_more_layers_than_one_are_captured_and_proved() -> None:
+    """Each has as many slots as the others and not as many rows: the positions of its rows are its own."""
+    proved(capture(stack(layers=2), jobs=1))
 
 
 @pytest.mark.parametrize("way", RIGHT)

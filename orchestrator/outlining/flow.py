@@ -5,6 +5,7 @@ they are needed: data movement, literals, casts, work on masks and positions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 import networkx as nx
@@ -24,12 +25,18 @@ class Flow:
     """Core ops over *leaves*: inputs and results of core ops.
 
     ``phases`` are numbers of values: what has a smaller one stands first, and what one phase has made of its
-    core results for another is core.
+    core results for another is core. What stands ``apart`` is core, and no part of a function.
     """
 
-    def __init__(self, program: Program, phases: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        phases: Mapping[str, int] | None = None,
+        apart: AbstractSet[str] = frozenset(),
+    ) -> None:
         self.program = program
         self.phases = phases or {}
+        self.apart = apart
         self.producer = {op.out: op for op in program.ops}
         self._type = program.types()
         self._closed: dict[str, bool] = {}
@@ -37,8 +44,10 @@ class Flow:
         self._numbers: dict[object, int] = {}
         self._leaves: dict[str, tuple[str, ...]] = {}
         for op in program.ops:
-            self._closed[op.out] = op.name not in COLLECTIVES | MESSAGES and all(
-                self._closed.get(v, False) for v in op.ins
+            self._closed[op.out] = (
+                op.name not in COLLECTIVES | MESSAGES
+                and op.out not in apart
+                and all(self._closed.get(v, False) for v in op.ins)
             )
         self._moved = set(program.inputs)
         for op in program.ops:
@@ -54,10 +63,12 @@ class Flow:
             if not (op.out in made and op.out in crossing) and self._is_cheap(op, op.out in joined):
                 self.cheap.add(op.out)
         self.core = self._in_order([op for op in program.ops if op.out not in self.cheap])
+        #: Of core results.
+        self.position = {op.out: i for i, op in enumerate(self.core)}
 
     def _is_cheap(self, op: Op, joined: bool) -> bool:
         """``joined``: whether it is a part of a concatenation, which is handed over if it is one itself."""
-        if op.name == CALL:
+        if op.name == CALL or op.out in self.apart:
             return False
         if self._closed[op.out] or op.name in CHEAP:
             return True

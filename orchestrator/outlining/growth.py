@@ -16,7 +16,7 @@ class Growth:
     def __init__(self, regions: Sequence[Region]) -> None:
         self.regions = regions
         self.flow = regions[0].flow
-        self.position = {op.out: i for i, op in enumerate(self.flow.core)}
+        self.position = self.flow.position
         #: Region, label and place of every core op that has an owner.
         self.owner: dict[str, tuple[int, int, int]] = {}
         for k, region in enumerate(regions):
@@ -37,7 +37,7 @@ class Growth:
         region = self.regions[number]
         found: dict[tuple[bool, Hashable], dict[int, list[str]]] = {}
         for op in self.flow.core:
-            if op.out in self.owner or op.name in COLLECTIVES or op.name == CALL:
+            if op.out in self.owner or op.out in self.flow.apart or op.name in COLLECTIVES or op.name == CALL:
                 continue
             for before, place in ((False, self._behind(op)), (True, self._before(op))):
                 if place is not None and place[0] == number:

@@ -58,7 +58,7 @@ def layers(flow: Flow, handed: bool) -> list[Region]:
     ``handed``: an operand of a call may be a cheap value. In the specification it may not, as facts about the
     plan's operands are in terms of the leaves there.
     """
-    position = {op.out: i for i, op in enumerate(flow.core)}
+    position = flow.position
     labels = Labels(flow)
     found = []
     everywhere = runs([flow.token(op) for op in flow.core])

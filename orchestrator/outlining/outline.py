@@ -24,6 +24,7 @@ from .calling import body, called
 from .flow import Flow, executed, head
 from .growth import Growth
 from .layers import layers
+from .packing import apart, parts, read_again, written
 from .regions import Region, Signature
 from .repeats import LEAST_REPEATS
 from .sections import sections
@@ -54,16 +55,20 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
 
     What stands between the repetitions is in functions too, called once each, if the plan is accepted so. In
     a pipeline the functions are at slices, its schedule speaks of calls, and it must be accepted as a whole.
+    With packed rows there are functions of what stands around these, and it must be accepted as well.
     """
     if plan.functions:
         return plan
     if has_messages(plan):
         return next((made for made in _pipelines(plan) if accept is None or accept(made)), plan)
-    owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
+    owners = {"s": written(plan.specification)} | {c.name: written(c.program) for c in plan.classes}
     programs, regions = _near(owners, lambda these: _common_regions(plan, these))
     if not any(regions.values()):
         return plan
     each = one_each(plan)
+    if any(p.rows for p in (plan.specification, *(c.program for c in plan.classes))):
+        outlined = _outlined(plan, programs, regions, each)
+        return outlined if accept is None or accept(outlined) else plan
     if accept is not None:
         between = [section for section in sections(regions) if _meet(plan, section, each)]
         both = {owner: [*of, *(section[owner] for section in between)] for owner, of in regions.items()}
@@ -164,6 +169,7 @@ def _outlined(
         classes=tuple(replace(c, program=made[c.name]) for c in plan.classes),
         functions=functions,
     )
+    outlined = read_again(outlined)
     outlined = replace(outlined, version=needed_version(outlined))
     check_plan(outlined)
     known: dict[object, int] = {}
@@ -180,7 +186,10 @@ def _normal(plan: Plan) -> Plan:
 
 def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, list[Region]]:
     """The repetitions that all programs have, grown; none where the programs do not repeat alike."""
-    regions = {owner: layers(Flow(program), owner != "s") for owner, program in programs.items()}
+    regions = {
+        owner: layers(Flow(program, apart=apart(program)), owner != "s")
+        for owner, program in programs.items()
+    }
     chosen: dict[str, list[Region]] = {owner: [] for owner in programs}
     each = one_each(plan)
     if len({len(r) for r in regions.values()}) != 1:
@@ -191,9 +200,10 @@ def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, li
             owner: Region(r[k].flow, {n: i for n, i in r[k].instances.items() if n in labels})
             for owner, r in regions.items()
         }
-        if len(labels) >= LEAST_REPEATS and _meet(plan, common, each):
-            for owner, region in common.items():
-                chosen[owner].append(region)
+        for part in parts(common) if len(labels) >= LEAST_REPEATS else ():
+            if _meet(plan, part, each):
+                for owner, region in part.items():
+                    chosen[owner].append(region)
     for found in chosen.values():
         if found:
             Growth(found).grow()

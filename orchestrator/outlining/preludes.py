@@ -134,7 +134,7 @@ def _calls(
     made in another way."""
     made: dict[str, dict[int, Instance]] = {}
     for owner, flow in flows.items():
-        position = {op.out: i for i, op in enumerate(flow.core)}
+        position = flow.position
         made[owner] = {n: Instance.of(flow, position[of[-1]], of) for n, of in members[owner].items()}
     every = [i for of in made.values() for i in of.values()]
     seen = Counter((tuple(i.ops), tuple(i.types)) for i in every)

@@ -29,7 +29,7 @@ def sections(regions: Mapping[str, Sequence[Region]]) -> Iterator[dict[str, Regi
 def _sections(regions: Sequence[Region]) -> dict[int, Instance]:
     """The sections of one program, by the number of repetitions before them."""
     flow = regions[0].flow
-    position = {op.out: i for i, op in enumerate(flow.core)}
+    position = flow.position
     members: dict[int, list[str]] = {}
     for value, place in _places(regions).items():
         members.setdefault(place, []).append(value)
@@ -58,7 +58,7 @@ def _places(regions: Sequence[Region]) -> dict[str, int]:
         by = flow.users.get(op.out, ())
         latest[op.out] = min((owner[u] if u in owner else latest.get(u, last) for u in by), default=last)
     begin = sorted(min(i.first for i in region.instances.values()) for region in regions)
-    position = {op.out: i for i, op in enumerate(flow.core)}
+    position = flow.position
     places = dict[str, int]()
     for op in outside:
         if first[op.out] <= latest[op.out]:

@@ -173,11 +173,17 @@ class Lowering:
     def _note_drawn(self, node: Node, drawn: Mapping[TensorRef, Numbers]) -> None:
         """What results are on drawn routings, unless the same value is another number there.
 
-        An op may say that it has none.
+        An op may say that it has none. Positions of as many rows as a routing decides are a value of their
+        own: those of another layer's rows are as many slots, and not as many rows.
         """
         for ref, numbers in drawn.items() if self.context.drawn else ():
             try:
-                self.context.routing.note(self.read(ref), numbers)
+                value = self.read(ref)
+                positions = self.builder.made_by(value, "iota") if ref in self.sizes.varying else None
+                if positions is not None:
+                    value = self.builder.emit("iota", (), value.type, shared=False, **dict(positions.attrs))
+                    self.write(ref, value)
+                self.context.routing.note(value, numbers)
             except CaptureError as error:
                 self._poison(node, error)
 

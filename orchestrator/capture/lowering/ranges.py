@@ -46,7 +46,8 @@ def _at_least_zero(b: Builder, name: str, facts: tuple[Fact, ...]) -> bool:
     match draft.name:
         case "constant":
             value = draft.attr("value")
-            return isinstance(value, Affine) and not value.terms and value.const >= 0
+            never = any(left == right and d in ("NE", "LT", "GT") for left, d, right in facts)
+            return never or (isinstance(value, Affine) and not value.terms and value.const >= 0)
         case "iota":
             return True
         case "convert":
@@ -61,13 +62,32 @@ def _at_least_zero(b: Builder, name: str, facts: tuple[Fact, ...]) -> bool:
             left, right = _term(b, draft.ins[0]), _term(b, draft.ins[1])
             return any((left, d, right) in facts for d in ("GE", "GT", "EQ"))
         case "select":
-            p, x, y = draft.ins
-            return _at_least_zero(b, x, (*facts, *_facts(b, p, True))) and _at_least_zero(
-                b, y, (*facts, *_facts(b, p, False))
+            p, *parts = draft.ins
+            return all(
+                _at_least_zero(b, i, (*facts, *_passed(b, facts, name, i), *_facts(b, p, holds)))
+                for i, holds in zip(parts, (True, False), strict=True)
             )
-        case move if move in _MOVES:
-            return _at_least_zero(b, draft.ins[0], ())
+        case move if (
+            move in _MOVES
+        ):  # an element is one of the operand's: what is known of it by itself stays
+            return _at_least_zero(b, draft.ins[0], _passed(b, _alone(facts), name, draft.ins[0]))
     return False
+
+
+def _alone(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Those that compare an element with a number, wherever it is moved from."""
+    return tuple(
+        f for f in facts if any(isinstance(side, Affine) and not side.terms for side in (f[0], f[2]))
+    )
+
+
+def _passed(b: Builder, facts: tuple[Fact, ...], name: str, part: str) -> tuple[Fact, ...]:
+    """What is known of ``part`` where ``name`` is equal to it: where a ``select`` takes it, or a move."""
+    known = _term(b, part)
+    mine = (f for f in facts if name in (f[0], f[2]))
+    return tuple(
+        (known if left == name else left, d, known if right == name else right) for left, d, right in mine
+    )
 
 
 def _facts(b: Builder, predicate: str, holds: bool) -> list[Fact]:

@@ -59,3 +59,30 @@ def test_what_may_be_negative_counts_from_the_end(b: Builder) -> None:
     assert draft is not None and draft.ins[2] == "bad"
     with pytest.raises(LoweringError, match="takes for a mask"):
         wrapped(c, b.input("bytes", TensorType("u8", (4,))), 5)
+
+
+def test_a_guard_against_a_number_takes_away_where_that_number_was_put(b: Builder) -> None:
+    """Labels of another kind are made -100 and then made 0: the loss looks them up as ranks do."""
+    labels, counts = number(b, "labels", 0), b.input("counts", TensorType("i1", (4,)))
+    ignored = b.like(-100, labels)
+    marked = b.reshape(b.select(counts, labels, ignored), (2, 2))
+    zero, number_of_ignored = b.like(0, marked), b.like(-100, marked)
+    guard = b.compare("NE", marked, number_of_ignored)
+    assert not non_negative(b, marked) and non_negative(b, b.select(guard, marked, zero))
+    assert not non_negative(b, b.select(b.unary("not", guard), marked, zero))
+    assert not non_negative(b, b.select(b.compare("NE", marked, b.like(-99, marked)), marked, zero))
+
+
+def test_a_guard_of_one_element_says_nothing_of_another(b: Builder) -> None:
+    """What is compared and what is taken are two slices of one tensor."""
+    labels, counts = number(b, "labels", 0), b.input("counts", TensorType("i1", (4,)))
+    marked = b.select(counts, labels, b.like(-100, labels))
+    left, right = b.slice(marked, [0], [2]), b.slice(marked, [2], [2])
+    guard = b.compare("NE", left, b.like(-100, left))
+    assert non_negative(b, b.select(guard, left, b.like(0, left)))
+    assert not non_negative(b, b.select(guard, right, b.like(0, left)))
+    other = number(b, "other")
+    facts = b.select(
+        b.compare("GE", left, b.slice(other, [0], [2])), b.slice(marked, [1], [2]), b.like(0, left)
+    )
+    assert not non_negative(b, facts)

@@ -1,0 +1,95 @@
+"""Layers with packed rows: a function has none, so a repetition is cut where rows are packed and put back.
+
+What names an order of rows, or acts on rows in it, stays where it is, and so does what shows in which range
+the keys of a sort lie: that has to be evident in the program that sorts. The rest of a layer becomes several
+functions, its *parts*: what is computed before its rows are packed, and each time that they were put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from certificates.plan.ops import PACKED
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
+from certificates.plan.rows import lowered
+
+from .preludes import LEAST_OPS
+from .regions import Instance, Region
+
+#: Of these ops the results are no rows, but a row for each slot, or for each key.
+_BACK = ("unpack", "ragged_outer")
+#: What keeps the range of integers, as the checks of keys see it (``certificates/plan/keys.py``).
+_MOVES = ("convert", "reshape", "broadcast_in_dim", "transpose", "slice", "select", "maximum", "minimum")
+#: Of these, what is not computed again wherever it is needed.
+_ONCE = ("reduce", "concatenate", "all_gather", "all_to_all")
+
+
+def written(program: Program) -> Program:
+    """The program with its packed ops as a file has them."""
+    return program if program.rows is None else Program(program.inputs, program.written, program.outputs)
+
+
+def read_again(plan: Plan) -> Plan:
+    """The plan whose programs are as they are written, lowered."""
+    classes = tuple(replace(c, program=lowered(c.program, plan.groups, plan.mesh)) for c in plan.classes)
+    return replace(plan, specification=lowered(plan.specification, plan.groups, None), classes=classes)
+
+
+def apart(program: Program) -> frozenset[str]:
+    """The values of a written program that no function computes."""
+    producer = {op.out: op for op in program.ops}
+    rows, found, keys = set[str](), set[str](), list[str]()
+    for op in program.ops:
+        if op.name in PACKED or not rows.isdisjoint(op.ins):
+            found.add(op.out)
+            keys += op.ins if op.name == "sort_rows" else ()
+            if op.name not in _BACK:
+                rows.add(op.out)
+    seen = set[str]()
+    while keys:
+        value = keys.pop()
+        if value in producer and value not in seen and producer[value].name in (*_MOVES, *_ONCE):
+            seen.add(value)
+            keys += producer[value].ins[producer[value].name == "select" :]
+    return frozenset(found | {value for value in seen if producer[value].name in _ONCE})
+
+
+def parts(regions: Mapping[str, Region]) -> Iterator[dict[str, Region]]:
+    """What one repetition of all programs becomes: itself, or its parts, but for those of a few ops; nothing
+    where some program packs rows and another does not, or not as often one after the other."""
+    cut = {owner: _cut(region) for owner, region in regions.items()}
+    levels = {len(of) for of in cut.values()}
+    for level in range(levels.pop()) if len(levels) == 1 else ():
+        part = {owner: of[level] for owner, of in cut.items()}
+        sizes = [max((len(i.ops) for i in of.instances.values()), default=0) for of in part.values()]
+        if len(cut["s"]) == 1 or (min(sizes) > 0 and max(sizes) >= LEAST_OPS):
+            yield part
+
+
+def _cut(region: Region) -> list[Region]:
+    """The parts of every instance, those first that need no other one."""
+    flow = region.flow
+    found: list[dict[int, Instance]] = []
+    for label, instance in region.instances.items():
+        levels = _levels(region, instance.members)
+        for level in range(1 + max(levels.values(), default=0)):
+            of = [m for m in instance.members if levels[m] == level and m not in flow.apart]
+            while len(found) <= level:
+                found.append({})
+            if of:
+                whole = len(of) == len(instance.members)
+                first = instance.first if whole else flow.position[of[0]]
+                found[level][label] = instance if whole else Instance.of(flow, first, of, instance.handed)
+    return [Region(flow, of, region.name) for of in found]
+
+
+def _levels(region: Region, members: Sequence[str]) -> dict[str, int]:
+    """How often rows have been packed and put back, one after the other, before each member is computed."""
+    flow, levels = region.flow, dict[str, int]()
+    for member in members:
+        here = member not in flow.apart
+        below = (v for v in flow.leaves_of(flow.producer[member]) if v in levels)
+        levels[member] = max((levels[v] + (here and v in flow.apart) for v in below), default=0)
+    return levels

@@ -1,0 +1,134 @@
+"""A layer with packed rows is cut: what stands before them and behind them is in functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import trainverify
+from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.authoring.packing import Rows
+from certificates.plan.functions import inline
+from certificates.plan.ops import CALL, PACKED
+from certificates.plan.placements import Replicate, Shard
+from certificates.plan.plan import Plan
+from certificates.plan.program import Program
+from orchestrator.outlining.outline import outline
+from orchestrator.outlining.packing import apart, written
+
+TOKENS, WIDTH, KEYS, RANKS = 4, 3, 4, 2
+#: Enough for a repetition to be one.
+BEFORE, AFTER = 20, 20
+
+
+def _long(b: ProgramBuilder, x: Value, count: int) -> Value:
+    for _ in range(count):
+        x = b.tanh(x * x)
+    return x
+
+
+def _layer(b: ProgramBuilder, x: Value, number: int, ranks: int) -> Value:
+    """Rows go to the weights of the key with the largest score, on the rank that has it."""
+    tokens = x.shape[0]
+    router = b.input(f"params.layers.{number}.router", f"f32[{WIDTH},{KEYS}]")
+    weights = b.input(f"params.layers.{number}.weights", f"f32[{KEYS // ranks},{WIDTH},{WIDTH}]")
+    x = _long(b, x, BEFORE)
+    scores = b.dot(x, router, ((1,), (0,)))
+    grid = (tokens, KEYS)
+    hit = b.compare(scores, b.broadcast(b.reduce(scores, (1,), "max"), grid, (0,)), "EQ")
+    numbers = b.iota(f"i64[{tokens},{KEYS}]", 1)
+    keys = b.reduce(b.select(hit, numbers, b.constant(0, numbers.type)), (1,), "max")
+    order = Rows.sorted(b, keys, KEYS)
+    rows = order.pack(x)
+    if ranks == 1:
+        rows = order.dot(rows, weights)
+    else:
+        arrived = order.shipped("ep")
+        grouped = arrived.regrouped()
+        rows = grouped.ungroup(grouped.dot(grouped.regroup(arrived.ship(rows)), weights))
+        rows = arrived.ship_back(rows)
+    return _long(b, x + order.unpack(rows), AFTER)
+
+
+def _program(b: ProgramBuilder, layers: int, ranks: int) -> ProgramBuilder:
+    x = b.input("x", f"f32[{TOKENS * (RANKS // ranks)},{WIDTH}]")
+    for number in range(layers):
+        x = _layer(b, x, number, ranks)
+    b.output("y", x)
+    return b
+
+
+def stack(layers: int) -> Plan:
+    params = {f"params.layers.{n}.router": {"ep": Replicate()} for n in range(layers)}
+    experts = {f"params.layers.{n}.weights": {"ep": Shard(0)} for n in range(layers)}
+    return build_plan(
+        name="stack",
+        mesh={"ep": RANKS},
+        specification=_program(ProgramBuilder(), layers, 1).build(),
+        classes=_program(ProgramBuilder({"ep": RANKS}), layers, RANKS).build(),
+        inputs={"x": {"ep": Shard(0)}} | params | experts,
+        outputs={"y": {"ep": Shard(0)}},
+    )
+
+
+def _all_ops(plan: Plan) -> list[str]:
+    programs = [plan.specification, *(c.program for c in plan.classes)]
+    return [op.name for program in programs for op in program.written]
+
+
+def test_what_stands_around_packed_rows_is_called_and_computes_the_same() -> None:
+    plan = stack(4)
+    outlined = outline(plan)
+    assert len(outlined.functions) == 2 and outlined.version == 3
+    bodies = [b for f in outlined.functions.values() for b in (f.specification, *f.classes.values())]
+    assert not any(op.name in PACKED for body in bodies for op in body.ops)
+    names = _all_ops(outlined)
+    assert [n for n in names if n in PACKED] == [n for n in _all_ops(plan) if n in PACKED]
+    assert names.count(CALL) > 0 and "tanh" not in names
+    assert len(inline(outlined).classes[0].program.ops) == len(plan.classes[0].program.ops)
+
+
+def test_depth_costs_no_obligations() -> None:
+    """Twice as many layers are proved by the same files, and by a few stages more for each layer."""
+    few, many = (trainverify.verify(outline(stack(n)), jobs=1) for n in (3, 6))
+    assert few.kind is many.kind is trainverify.Kind.PROVED, many.report
+    assert _obligations(few.report) == _obligations(many.report)
+
+
+def _obligations(report: str) -> str:
+    return next(line for line in report.splitlines() if line.endswith("obligations confirmed by z3"))
+
+
+def test_keys_stay_where_they_are_sorted() -> None:
+    """Their range has to be evident there: the largest number of a hit is apart, the hits are not."""
+    program = written(stack(3).specification)
+    kept = apart(program)
+    for kind, stays in {"i64": True, "f32": False}.items():
+        assert {op.out in kept for op in program.ops if (op.name, op.type.dtype) == ("reduce", kind)} == {
+            stays
+        }
+    assert not any(op.out in kept for op in program.ops if op.name in ("compare", "tanh", "select"))
+
+
+def test_ranks_that_pack_rows_where_the_single_device_does_not_stay_flat() -> None:
+    """Half of the ranks' layer would be paired with the whole layer of the single device."""
+    plan = stack(3)
+    plain = Program(plan.specification.inputs, plan.specification.ops, plan.specification.outputs)
+    flat = replace(plan, specification=plain)
+    assert outline(flat) == flat
+
+
+def test_an_outlined_plan_that_is_not_accepted_stays_flat() -> None:
+    plan = stack(3)
+    asked: list[Plan] = []
+    assert outline(plan, lambda made: bool(asked.append(made))) == plan
+    assert [len(made.functions) for made in asked] == [2]
+
+
+@pytest.mark.parametrize("long", [2, 20])
+def test_parts_of_a_few_ops_stay_flat(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call costs more than it saves."""
+    monkeypatch.setattr("tests.orchestrator.outlining.test_packing.AFTER", long)
+    functions = outline(stack(3)).functions
+    assert len(functions) == (1 if long == 2 else 2)
