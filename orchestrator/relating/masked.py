@@ -8,8 +8,8 @@ proved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
@@ -21,28 +21,14 @@ from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore, within
+from .cones import Cone, Loose, is_known, match, positions, stands
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
 from .solving_facts import fold, make_fact
 from .tries import IN_A_FILE
 
-#: An index with ``None`` where a coordinate is an integer element, so not affine.
-Loose = tuple[Affine | None, ...]
 MAX_CONE = 64
-#: Offsets of positions that are tried where only a constant in the cone can say what they are.
-MAX_OFFSETS = 4
 SIGNED = ("subtract", "negate")
-
-
-@dataclass
-class Cone:
-    """What an element is made of: tensors that are opened, and the related elements it reads."""
-
-    opened: set[Ref] = field(default_factory=set)
-    reads: list[tuple[Ref, Loose]] = field(default_factory=list)
-    offsets: set[Affine] = field(default_factory=set)
-    #: The product of the numbers that scale what is opened.
-    scale: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -293,7 +279,7 @@ class DeepMatcher:
             self._readers = {}
             for op in self.model.plan.specification.ops:
                 ref = f"s:{op.out}"
-                if op.name == CALL or not self.k.is_atom(ref) or ref in self.k.by_lhs:
+                if op.name == CALL or not self.k.is_atom(ref) or is_known(self.k, ref):
                     continue
                 for v in self.model.operands(ref):
                     atoms = [v] if self.k.is_atom(v) and v not in self.k.by_lhs else [
@@ -338,18 +324,15 @@ class DeepMatcher:
         for cell, mine in parts:
             known = None
             if {t for t, _ in mine.reads} <= atoms:
-                known = _match(mine, cone, ranges, splits)
+                known = match(mine, cone, ranges, splits)
             if known is None:
                 continue
+            known |= {s: Affine(lo) for s, (lo, hi) in cell.ranges.items() if hi == lo + 1 and s not in known}
             symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
-            for full in _positions(known, [s for s in symbols if s not in known], cone, index):
+            for full in positions(known, [s for s in symbols if s not in known], cone, index):
                 out = tuple(f.substitute(full) for f in cell.at.values())
-                if all(
-                    all(s in ranges for s in f.symbols)
-                    and f.interval(ranges)[0] >= 0
-                    and f.interval(ranges)[1] < hi
-                    for f, (_, hi) in zip(out, self.model.tensors.ranges(spec), strict=True)
-                ):
+                known_here = all(s in ranges for f in out for s in f.symbols)
+                if known_here and stands(self.k, spec, cell, full, ranges, splits):
                     guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
         return guesses
 
@@ -388,62 +371,3 @@ def _factor(op: Op, values: Sequence[object]) -> Fraction:
             if isinstance(value, Fraction) and value:
                 factor *= 1 / value if i and op.name == "divide" else value
     return factor
-
-
-def _positions(
-    known: dict[str, Affine], missing: Sequence[str], cone: Cone, index: Sequence[Affine]
-) -> list[dict[str, Affine]]:
-    """Index symbols; one that no read determines is a coordinate of the plan's, with an offset."""
-    if not missing:
-        return [known]
-    if len(missing) > 1:
-        return []
-    taken = set(known.values())
-    offsets = sorted(cone.offsets, key=str)[:MAX_OFFSETS]
-    moved = [f + offset for f in index if not f.is_const for offset in (Affine(), *offsets)]
-    return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
-
-
-def _match(
-    mine: Cone, theirs: Cone, ranges: Mapping[str, Range], splits: list[Cut]
-) -> dict[str, Affine] | None:
-    """Values of the specification's index symbols under which each of its reads is one of the cone's."""
-    known: dict[str, Affine] = {}
-    for target, loose in mine.reads:
-        for other, at in theirs.reads:
-            trial = dict(known)
-            if other == target and _unify(loose, at, trial):
-                known = trial
-                break
-        else:
-            splits += [c for other, at in theirs.reads if other == target for c in _apart(loose, at, ranges)]
-            return None
-    return known
-
-
-def _apart(mine: Loose, theirs: Loose, ranges: Mapping[str, Range]) -> Iterator[Cut]:
-    """Where a coordinate that is a number on one side becomes it on the other, as on the rank that has it."""
-    for form, target in zip(mine, theirs, strict=True):
-        if form is None or target is None or not form.is_const or target.is_const:
-            continue
-        try:
-            within(target - form, 0, 1, ranges)
-        except Cut as split:
-            yield split
-        except Unfollowable:
-            continue
-
-
-def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
-    for form, target in zip(mine, theirs, strict=True):
-        if form is None or target is None:
-            continue
-        if set(form.symbols) <= set(known):
-            if form.substitute(known) != target:
-                return False
-            continue
-        if len(form.terms) != 1 or form.terms[0][1] != 1:
-            continue
-        if known.setdefault(form.terms[0][0], target - form.const) != target - form.const:
-            return False
-    return True

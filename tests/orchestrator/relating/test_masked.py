@@ -171,6 +171,40 @@ def test_the_gradient_of_a_masked_look_up_is_found_with_its_share_and_its_offset
     assert (unproved(made) == []) is proved
 
 
+def shifted(b: ProgramBuilder, start: object, rows: int, extra: int = 0) -> None:
+    """Of all tokens a mask as numbers, among ``rows`` from ``start``; of the later ones a mask among all."""
+    tokens = b.input("tokens", f"i64[{TOKENS}]")
+    later = b.slice(tokens, [1], [TOKENS - 1])
+    wide = b.broadcast(later, (TOKENS - 1, VOCABULARY), (0,))
+    b.output("later", b.convert(b.compare(wide, b.iota(f"i64[{TOKENS - 1},{VOCABULARY}]", 1), "EQ"), "f32"))
+    at = tokens
+    if rows < VOCABULARY:
+        here = tokens - b.constant(start, f"i64[{TOKENS}]")  # type: ignore[arg-type]
+        mine = b.logical_and(b.compare(here, extra, "GE"), b.compare(here, rows, "LT"))
+        at = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+    hot = b.compare(b.broadcast(at, (TOKENS, rows), (0,)), b.iota(f"i64[{TOKENS},{rows}]", 1), "EQ")
+    found = b.convert(hot, "f32")
+    if rows < VOCABULARY:
+        found = found * b.broadcast(b.convert(mine, "f32"), (TOKENS, rows), (0,))
+    b.output("all", found)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_mask_whose_later_rows_are_another_mask_is_found_row_by_row(extra: int) -> None:
+    """The labels of a language model are its tokens, one later: of the model's two masks, one has most of the
+    other's rows, and its own first row. With `extra` ranks leave out their first token."""
+    rows = VOCABULARY // 2
+    made = pair(
+        {"tp": 2},
+        lambda b: shifted(b, 0, VOCABULARY),
+        lambda b: shifted(b, b.axis_index("tp").scale(rows), rows, extra),
+        {"tokens": {}},
+        {"all": {"tp": Shard(1)}, "later": {}},
+        {"tokens": (0, VOCABULARY)},
+    )
+    assert [w.partition(":")[0] for w in unproved(made)] == ["c0"] * extra
+
+
 def test_proposals_are_kept_all_or_none() -> None:
     """Half of a tensor is no relation of it."""
     made = plan(masked())

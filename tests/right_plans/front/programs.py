@@ -20,6 +20,7 @@ from . import (
     sequences,
     shards,
     tokens,
+    vocabularies,
     whole_batches,
 )
 
@@ -86,6 +87,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         whole_batches.sharpness_aware,
         whole_batches.grouped_advantages,
         whole_batches.lengths_of_rows,
+        vocabularies.own_labels,
     )
 }
 #: Those that are right and not proved, and why.

@@ -22,7 +22,7 @@ from .preferences import Pair
 WIDTH, WORDS, LENGTH = 8, 16, 6
 
 
-class _Total(torch.autograd.Function):
+class Total(torch.autograd.Function):
     """Added up over ranks; so is its gradient, if ``both``."""
 
     @staticmethod
@@ -40,7 +40,7 @@ class _Total(torch.autograd.Function):
         return gradient, None, None
 
 
-class _Copy(torch.autograd.Function):
+class Copied(torch.autograd.Function):
     """As it is; its gradient is added up over ranks."""
 
     @staticmethod
@@ -70,7 +70,7 @@ def barlow_twins(right: bool = True) -> Definition:
         rows = batch["a"].shape[0] * (group.size() if group else 1)
 
         def total(x: Tensor) -> Tensor:
-            return _Total.apply(x, group, True) if group else x
+            return Total.apply(x, group, True) if group else x
 
         def normalised(x: Tensor) -> Tensor:
             x = x - total(x.sum(0)) / rows
@@ -211,8 +211,8 @@ class _Magnitudes(nn.Module):
         weight = self.weight + 2.0 * (self.b @ self.a)
         squares, y = weight.square().sum(1), F.linear(x, weight)
         if self.group is not None:
-            y = _Total.apply(y, self.group, False)
-            squares = _Total.apply(squares, self.group, False) if self.whole else squares
+            y = Total.apply(y, self.group, False)
+            squares = Total.apply(squares, self.group, False) if self.whole else squares
         return y * (self.length / squares.sqrt())
 
 
@@ -223,7 +223,7 @@ class _Adapted(nn.Module):
         self.group: dist.ProcessGroup | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = x if self.group is None else _Copy.apply(x, self.group)
+        inner = x if self.group is None else Copied.apply(x, self.group)
         return x + self.down(F.silu(self.up(inner)))
 
 

@@ -1,0 +1,53 @@
+"""Where two cones read the same elements."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from certificates.plan.affine import Affine
+from orchestrator.cells import Cut
+from orchestrator.relating.cones import MAX_OFFSETS, Cone, Loose, match, positions
+
+ROW, COL, Y, TP = (Affine.symbol(name) for name in ("i", "j", "y", "tp"))
+RANGES = {"i": (0, 4), "j": (0, 3), "tp": (0, 2)}
+
+
+def cone(*reads: tuple[str, Loose], offsets: tuple[Affine, ...] = ()) -> Cone:
+    return Cone(reads=list(reads), offsets=set(offsets))
+
+
+def test_reads_of_one_tensor_give_the_index() -> None:
+    splits: list[Cut] = []
+    found = match(cone(("s:x", (Y + 1, Affine(0)))), cone(("s:x", (ROW, Affine(0)))), RANGES, splits)
+    assert found == {"y": ROW - 1} and not splits
+
+
+def test_what_the_other_cone_does_not_read_is_no_match() -> None:
+    assert match(cone(("s:x", (Y,))), cone(("s:z", (ROW,))), RANGES, []) is None
+    both = cone(("s:x", (Y, Y)))
+    assert match(both, cone(("s:x", (ROW, ROW))), RANGES, []) == {"y": ROW}
+    assert match(both, cone(("s:x", (ROW, COL))), RANGES, []) is None
+
+
+def test_a_number_that_a_coordinate_becomes_on_one_rank_says_where_to_split() -> None:
+    splits: list[Cut] = []
+    assert match(cone(("s:x", (Affine(1),))), cone(("s:x", (TP,))), RANGES, splits) is None
+    assert [(c.symbol, c.position) for c in splits] == [("tp", 1)]
+
+
+def test_an_element_at_an_integer_index_is_any_element() -> None:
+    assert match(cone(("s:x", (None, Y))), cone(("s:x", (ROW, COL))), RANGES, []) == {"y": COL}
+
+
+def test_a_symbol_that_no_read_says_is_a_coordinate_with_an_offset_of_the_cone() -> None:
+    """What is known already is not taken twice, and of two unknown symbols nothing is said."""
+    offsets = tuple(Affine(n) for n in range(1, MAX_OFFSETS + 3))
+    found = positions({"y": ROW}, ["z"], cone(offsets=offsets), [ROW, COL, Affine(0)])
+    assert found[0] == {"y": ROW, "z": ROW + 1} and {"y": ROW, "z": COL} in found
+    assert len(found) == 2 * (1 + MAX_OFFSETS) - 1
+    assert positions({"y": ROW}, [], cone(), [COL]) == [{"y": ROW}]
+    assert positions({}, ["y", "z"], cone(), [ROW]) == []
+
+
+def test_a_cone_scales_by_nothing_at_first() -> None:
+    assert Cone().scale == Fraction(1)
