@@ -12,6 +12,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, relation_facts
 from smtlib_emit.model import Model
 
 from ..relating.carried import sums_of_moved
+from ..relating.indicators import Indicators
 from ..relating.knowledge import Knowledge
 from ..relating.landmarks import Landmarks
 from ..relating.ledger import LayoutRecipe
@@ -62,6 +63,7 @@ class Relations:
         self.positions = Positions(self.knowledge, Windows(self.knowledge, proves))
         self.folder = Folder(self.knowledge, self.positions.bounds)
         self.roots = Roots(self.knowledge, shown.nonnegative)
+        self.indicators = Indicators(self.knowledge)
         self.landmarks = Landmarks(self.knowledge)
         self.spans = Spans(self.knowledge)
         self.patchworks = Patchworks(self.knowledge, self.spans)
@@ -77,7 +79,12 @@ class Relations:
         self.positions.declare()
         self.landmarks.declare()
         self.matcher.index_specification(
-            lambda ref: self.folder.fold(ref) or self.positions.relate(ref) or self.roots.relate(ref)
+            lambda ref: (
+                self.folder.fold(ref)
+                or self.positions.relate(ref)
+                or self.roots.relate(ref)
+                or self.indicators.relate(ref)
+            )
         )
         for segment in segments(self.plan):
             if isinstance(segment, tuple):
@@ -196,6 +203,7 @@ class Relations:
             or self.positions.relate(ref)
             or self.matcher.relate(ref)
             or self.roots.relate(ref)
+            or self.indicators.relate(ref)
             or self.landmarks.relate(ref)
         )
 

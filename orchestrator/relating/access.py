@@ -13,7 +13,12 @@ from fractions import Fraction
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
 
-COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or"))
+_COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or"))
+
+
+def commutes(op: Op) -> bool:
+    """May the operands of an op on elements change places?"""
+    return op.name in _COMMUTATIVE or (op.name == "compare" and op.text("direction") in ("EQ", "NE"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Unfollowable, divide
-from .access import COMMUTATIVE, Access, access, combine, same_attributes
+from .access import Access, access, combine, commutes, same_attributes
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import Instance, Pair, Use
@@ -182,7 +182,7 @@ class Candidates:
             if not same_attributes(op, other):
                 continue
             orders = [tuple(range(len(operands)))]
-            if op.name in COMMUTATIVE or op.name == "dot_general":
+            if commutes(op) or op.name == "dot_general":
                 orders.append(tuple(reversed(orders[0])))
             for order in orders:
                 found = self.match(spec, op, [operands[i] for i in order], cell)

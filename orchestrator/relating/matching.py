@@ -17,7 +17,7 @@ from certificates.proof.facts import Fact, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
-from .access import COMMUTATIVE, Access
+from .access import Access, commutes
 from .candidates import Candidate, Candidates, Operand, Read
 from .joining import join
 from .knowledge import Knowledge
@@ -212,7 +212,7 @@ class Matcher:
             ways = [self._tied(ref, i, found, places, literals) for literals in (False, True)]
             tied.append((v, names, min((join(self.model, facts) for facts in ways), key=len)))
         op = self.model.ops[ref]
-        either = op.name in COMMUTATIVE or op.name == "dot_general"
+        either = commutes(op) or op.name == "dot_general"
 
         def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
             operands = []

@@ -9,7 +9,7 @@ from certificates.proof.facts import Fact, Ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
-from .access import COMMUTATIVE, Access, same_attributes
+from .access import Access, commutes, same_attributes
 from .candidates import Candidates, Operand
 from .joining import join
 from .knowledge import Knowledge
@@ -108,7 +108,7 @@ class Siblings:
             if pattern is None or not same_attributes(op, self.model.ops[spec]):
                 continue
             orders = [tuple(range(len(operands)))]
-            if op.name in COMMUTATIVE or op.name == "dot_general":
+            if commutes(op) or op.name == "dot_general":
                 orders.append(tuple(reversed(orders[0])))
             for order in orders:
                 known: dict[str, Affine] = {}

@@ -18,7 +18,7 @@ from certificates.proof.facts import split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore, undivided
-from .access import COMMUTATIVE, Access
+from .access import Access, commutes
 from .candidates import Candidate, Candidates, Operand
 from .knowledge import Knowledge
 from .ledger import Unrelated
@@ -109,7 +109,7 @@ class Unbound:
         def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
             _, spec, shifts = min(leads, key=lambda lead: _distance(cell, lead[0]))
             operands, like = read(cell), displaced(owner, cell, shifts)
-            orders = [operands, operands[::-1]] if op.name in COMMUTATIVE else [operands]
+            orders = [operands, operands[::-1]] if commutes(op) else [operands]
             matches = (self.candidates.match(spec, op, order, cell, like) for order in orders)
             return operands, tuple(m for m in matches if m is not None)
 

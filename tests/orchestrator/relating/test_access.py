@@ -9,7 +9,7 @@ import pytest
 
 from certificates.authoring.build import ProgramBuilder
 from orchestrator.evaluating.interpreter import evaluate
-from orchestrator.relating.access import access, combine, same_attributes
+from orchestrator.relating.access import access, combine, commutes, same_attributes
 
 HALF, NONE = Fraction(1, 2), None
 
@@ -35,6 +35,26 @@ def test_access_patterns_say_what_a_contraction_sums(seed: int) -> None:
         sizes = {n: env[v].shape[d] for v, p in zip(op.ins, pattern.operands, strict=True)
                  for d, n in enumerate(p)}  # fmt: skip
         assert dict(pattern.summed) == {n: s for n, s in sizes.items() if n.startswith("k")}
+
+
+@pytest.mark.parametrize("direction", ["EQ", "NE", "LT", "LE", "GT", "GE"])
+def test_a_comparison_commutes_where_exchanged_operands_give_the_same(direction: str) -> None:
+    b = ProgramBuilder()
+    x, y = b.input("x", "i64[9]"), b.input("y", "i64[9]")
+    b.output("one", b.compare(x, y, direction))
+    b.output("other", b.compare(y, x, direction))
+    program = b.build()
+    env = evaluate(program, {"x": np.arange(9) // 3, "y": np.arange(9) % 3})
+    one, other = (env[program.outputs[name]] for name in ("one", "other"))
+    assert commutes(program.ops[0]) == np.array_equal(one, other)
+
+
+def test_differences_and_quotients_do_not_commute() -> None:
+    b = ProgramBuilder()
+    x, y = b.input("x", "f32[2]"), b.input("y", "f32[2]")
+    for i, value in enumerate((x - y, x / y, x + y, x * y)):
+        b.output(f"y{i}", value)
+    assert [commutes(op) for op in b.build().ops] == [False, False, True, True]
 
 
 def test_elementwise_ops_read_every_operand_where_they_write() -> None:
