@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import MESSAGES
@@ -62,12 +63,11 @@ class Likenesses:
         if not same or Counter(ours.numbers) != Counter(theirs.numbers):
             return None
         places: dict[int, list[int]] = defaultdict(list)
-        for number, place in zip(theirs.numbers, _places(other[1].drafts), strict=True):
+        for number, place in zip(theirs.numbers, accumulate(theirs.sizes, initial=0), strict=False):
             places[number].append(place)
         following = {number: iter(found) for number, found in places.items()}
-        counts = [len(split(draft)[1]) for draft in one[1].drafts]
         begins = [next(following[number]) for number in ours.numbers]
-        order = tuple(at + k for at, count in zip(begins, counts, strict=True) for k in range(count))
+        order = tuple(at + k for at, count in zip(begins, ours.sizes, strict=True) for k in range(count))
         names = dict(zip(one[1].inputs, other[1].inputs, strict=True))
         layouts = _renamed(one[0].layouts, names)
         if layouts is None or layouts != _renamed(other[0].layouts, {n: n for n in names.values()}):
@@ -84,15 +84,19 @@ class Likenesses:
         places = {name: i for i, name in enumerate(program.inputs)}
         values = {name: self._number(("input", i)) for name, i in places.items()}
         made: list[int] = []
+        sizes: list[int] = []
         for draft in program.drafts:
-            attrs = tuple((key, value) for key, value in split(draft)[0] if key not in _WHEN)
+            kept, scalars = split(draft)
+            attrs = tuple((key, value) for key, value in kept if key not in _WHEN)
             ins = tuple(values[v] for v in draft.ins)
             number = self._number((draft.name, str(draft.type), attrs, _away(draft, at), ins))
             values[draft.out] = number
             made.append(number)
+            sizes.append(len(scalars))
         outputs = {places.get(name, name): values[value] for name, value in program.outputs.items()}
         numbers = self._used(program, made, places)
-        return _Form(tuple(str(t) for t in program.inputs.values()), tuple(numbers), outputs)
+        types = tuple(str(t) for t in program.inputs.values())
+        return _Form(types, tuple(numbers), tuple(sizes), outputs)
 
     def _used(self, program: RankProgram, made: Sequence[int], places: Mapping[str, int]) -> list[int]:
         """Values are told apart by what is made of them, too: two slices that differ in where they begin are
@@ -113,11 +117,12 @@ class Likenesses:
 
 @dataclass(frozen=True)
 class _Form:
-    """Types of the inputs, a number for how each op's value is made and used, and one for how each output is
-    made: inputs have places in the place of names."""
+    """Types of the inputs, a number for how each op's value is made and used, how many scalars each op has,
+    and a number for how each output is made: inputs have places in the place of names."""
 
     inputs: tuple[str, ...]
     numbers: tuple[int, ...]
+    sizes: tuple[int, ...]
     outputs: Mapping[int | str, int]
 
 
@@ -127,15 +132,6 @@ def _away(draft: Draft, at: Point) -> tuple[int, ...]:
         return ()
     peers = (v for key, v in draft.attrs if key in ("to", "from") and isinstance(v, tuple))
     return tuple(f.const - x for v in peers for f, x in zip(v, at, strict=True) if isinstance(f, Affine))
-
-
-def _places(drafts: Sequence[Draft]) -> list[int]:
-    """Where the scalars of each op begin."""
-    places, at = [], 0
-    for draft in drafts:
-        places.append(at)
-        at += len(split(draft)[1])
-    return places
 
 
 def _renamed(layouts: Mapping[str, Layout], names: Mapping[str, str]) -> dict[str, Layout] | None:

@@ -80,7 +80,7 @@ def preferred(right: bool = True) -> Definition:
     )
 
 
-def _grouped(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def grouped(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """The model as it is, with the group of its ranks."""
     model.group = mesh["dp"].get_group()
     return model
@@ -123,7 +123,7 @@ def windows(right: bool = True) -> Definition:
         name="windows",
         mesh={"dp": 2},
         build=Windowed,
-        parallelize=_grouped,
+        parallelize=grouped,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
         step=train,
         batch={"x": rows, "y": rows},
@@ -151,7 +151,7 @@ def rewards_so_far(right: bool = True) -> Definition:
         name="rewards-so-far",
         mesh={"dp": 2},
         build=lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)),
-        parallelize=_grouped,
+        parallelize=grouped,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
         step=train,
         batch={"x": Batch((4, 3, WIDTH), shard={"dp": 0}), "so_far": Batch((4, 3), shard={"dp": 0})},

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from orchestrator.capture import Batch, Definition
 
 from .by_hand import Batches, own
-from .whole_batches import Copied, Total
+from .many_habits import Enter
+from .whole_batches import Total
 
 WIDTH, WORDS, LENGTH = 8, 16, 6
 
@@ -36,7 +37,7 @@ class _Tied(nn.Module):
             h = F.embedding(here, self.table).masked_fill(outside.unsqueeze(-1), 0.0)
             h = Total.apply(h, self.group, False)
         h = h + torch.tanh(self.mix(h))
-        return (h if self.group is None else Copied.apply(h, self.group)) @ self.table.T
+        return (h if self.group is None else Enter.apply(h, self.group)) @ self.table.T
 
     def here(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of this rank's part, and which tokens have none."""

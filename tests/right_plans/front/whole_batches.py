@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from orchestrator.capture import Batch, Definition
 
 from .by_hand import Batches, own
-from .preferences import Pair
+from .many_habits import Enter
+from .preferences import Pair, grouped
 
 WIDTH, WORDS, LENGTH = 8, 16, 6
 
@@ -38,26 +39,6 @@ class Total(torch.autograd.Function):
             gradient = gradient.contiguous().clone()
             dist.all_reduce(gradient, group=ctx.group)
         return gradient, None, None
-
-
-class Copied(torch.autograd.Function):
-    """As it is; its gradient is added up over ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        gradient = gradient.contiguous().clone()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient, None
-
-
-def _grouped(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    model.group = mesh["dp"].get_group()
-    return model
 
 
 def barlow_twins(right: bool = True) -> Definition:
@@ -94,7 +75,7 @@ def barlow_twins(right: bool = True) -> Definition:
         name="barlow-twins",
         mesh={"dp": 2},
         build=lambda: nn.Sequential(nn.Linear(WIDTH, 12), nn.ReLU(), nn.Linear(12, 6)),
-        parallelize=_grouped,
+        parallelize=grouped,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4),
         step=lambda model, optimizer, batch: train(model, optimizer, batch, True),
         parallel_step=lambda model, optimizer, batch: train(model, optimizer, batch, right),
@@ -182,7 +163,7 @@ def grouped_advantages(right: bool = True) -> Definition:
         name="grouped-advantages",
         mesh={"dp": 2},
         build=Pair,
-        parallelize=_grouped,
+        parallelize=grouped,
         optimizer=lambda params: torch.optim.AdamW([p for p in params if p.requires_grad], lr=1e-5),
         step=lambda model, optimizer, batch: train(model, optimizer, batch, True),
         parallel_step=lambda model, optimizer, batch: train(model, optimizer, batch, right),
@@ -223,7 +204,7 @@ class _Adapted(nn.Module):
         self.group: dist.ProcessGroup | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = x if self.group is None else Copied.apply(x, self.group)
+        inner = x if self.group is None else Enter.apply(x, self.group)
         return x + self.down(F.silu(self.up(inner)))
 
 
