@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import (
-    CodeType,
     FrameType,
     FunctionType,
     ModuleType,
@@ -31,7 +30,7 @@ from torch.nn.modules import module as of_modules
 from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
-from . import grafted
+from . import bytecode, grafted
 from .entropy import drawn
 from .errors import Frame, StateError
 from .frames import is_installed, is_users, user_frame
@@ -141,7 +140,7 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         code |= dict.fromkeys(own)
         scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
-    walk.note_asked({name for function in code for name in _names(function.__code__)})
+    walk.note_asked({name for function in code for name in bytecode.names(function.__code__)})
     for path, value, holder in grafted.attributes(code):
         name = path.rpartition(".")[2]
         walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
@@ -217,14 +216,6 @@ class _Walk:
         below = depth - 1 if followed(value) else min(depth - 1, _FOREIGN)
         for inner, item in parts(path, value):
             self.into(inner, item, below, (value, functools.partial(part, path, value, inner)))
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """What code names, in functions that it makes too."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
 
 
 def _hits(cache: Any) -> int:

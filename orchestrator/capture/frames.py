@@ -23,7 +23,12 @@ def installed() -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(Path(p).resolve()) + "/" for p in found))
 
 
-_PACKAGES = installed()
+#: This project is installed, wherever its folders lie.
+_PROJECT = tuple(
+    str(Path(__file__).resolve().parents[2] / name) + "/"
+    for name in ("certificates", "orchestrator", "smtlib_emit")
+)
+_PACKAGES = (*installed(), *_PROJECT)
 #: Frames of these are not the user's; those of models that are installed as packages are.
 _LIBRARIES = (
     "<",

@@ -6,19 +6,14 @@ its calls in a closure. Nor is ``torch.calls = 0`` a variable of it. Both are lo
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from .bytecode import chains, stored
 from .frames import is_installed, is_users
-
-#: Ways to set an attribute whose name is a text.
-_BY_TEXT = frozenset(("setattr", "__dict__", "vars", "__setattr__"))
-_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
-_READS = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 
 
 @functools.cache
@@ -76,11 +71,11 @@ def attributes(code: Iterable[FunctionType]) -> Iterator[tuple[str, object, obje
     """Attributes of modules and classes of libraries that this code names, at names that it sets: the name,
     what is there, and on what."""
     made = list(code)
-    stored = frozenset[str]().union(*(_stored(f.__code__) for f in made))
+    names = frozenset[str]().union(*(stored(f.__code__) for f in made))
     seen: set[tuple[int, str]] = set()
     for function in made:
         for path, holder in _named(function):
-            for name in sorted(stored & vars(holder).keys()):
+            for name in sorted(names & vars(holder).keys()):
                 if (id(holder), name) not in seen:
                     seen.add((id(holder), name))
                     yield f"{path}.{name}", vars(holder)[name], holder
@@ -90,7 +85,7 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Modules and classes of libraries that a function names, as ``torch.nn.Module``."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     known = function.__globals__ | {name: c.cell_contents for name, c in cells if _bound(c)}
-    for chain in _chains(function.__code__):
+    for chain in chains(function.__code__):
         value: Any = known.get(chain[0])
         for i in range(len(chain)):
             if i:
@@ -110,32 +105,3 @@ def _bound(cell: Any) -> bool:
         return cell.cell_contents is not None
     except ValueError:
         return False
-
-
-@functools.cache
-def _stored(code: CodeType) -> frozenset[str]:
-    """Names at which code sets attributes."""
-    names = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
-    if _BY_TEXT & {*code.co_names}:
-        names |= {text for text in code.co_consts if isinstance(text, str)}
-    return frozenset(names).union(*(_stored(c) for c in code.co_consts if isinstance(c, CodeType)))
-
-
-@functools.cache
-def _chains(code: CodeType) -> tuple[tuple[str, ...], ...]:
-    """The names ``a.b.c`` that code reads, each as its parts."""
-    found: dict[tuple[str, ...], None] = {}
-    chain: tuple[str, ...] = ()
-    for step in dis.get_instructions(code):
-        if step.opname in _LOADS:
-            chain = (str(step.argval),)
-        elif step.opname in _READS and chain:
-            chain = (*chain, str(step.argval))
-        elif step.opname not in ("COPY", "CACHE", "PUSH_NULL"):
-            chain = ()
-        if chain:
-            found[chain] = None
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            found |= dict.fromkeys(_chains(inner))
-    return tuple(found)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dis
 import functools
 import io
 import itertools
@@ -50,6 +49,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from .bytecode import imports, sets
 from .frames import is_users
 
 #: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
@@ -122,34 +122,12 @@ def part(path: str, value: object, inner: str) -> object:
 
 
 def imported(function: FunctionType) -> Iterator[types.ModuleType]:
-    """Modules that the code of a function imports itself, as far as they are loaded by now.
-
-    `import a` and `from . import b` say so; of `import_module` the texts of the code that name modules.
-    """
+    """Modules that the code of a function imports itself, as far as they are loaded by now."""
     package = function.__globals__.get("__package__") or ""
-    for name in _imports(function.__code__):
+    for name in imports(function.__code__):
         found = sys.modules.get(name.replace("$", package, 1) if name.startswith("$") else name)
         if isinstance(found, types.ModuleType):
             yield found
-
-
-@functools.cache
-def _imports(code: types.CodeType) -> tuple[str, ...]:
-    """Names of modules that code imports; one in its own package begins with ``$``."""
-    steps = list(dis.get_instructions(code))
-    names: list[str] = []
-    for i, step in enumerate(steps):
-        if step.opname == "IMPORT_NAME":
-            level, listed = steps[i - 2].argval, steps[i - 1].argval
-            start = "$" + ("." if step.argval else "") if level else ""
-            outer = start + step.argval
-            names += [outer, *(f"{outer}.{inner}" for inner in listed or ())]
-    if {"import_module", "__import__", "modules"} & {*code.co_names}:
-        names += [text for text in code.co_consts if isinstance(text, str)]
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            names += _imports(inner)
-    return tuple(dict.fromkeys(names))
 
 
 def kind(value: Any) -> str:
@@ -236,7 +214,7 @@ def chosen(name: str) -> bool:
 def _stored(kind: Any) -> frozenset[str]:
     """Attributes that methods of a class set, as the code of the class says."""
     functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
-    return frozenset(i.argval for f in functions for i in dis.get_instructions(f) if i.opname == "STORE_ATTR")
+    return frozenset[str]().union(*(sets(f.__code__) for f in functions))
 
 
 def _looked_at(entries: Iterable[tuple[Any, object]], length: int) -> Iterator[tuple[Any, object]]:

@@ -16,6 +16,7 @@ import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
 from .builder import Meeting
+from .bytecode import read_ahead
 from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, gathered
@@ -63,6 +64,7 @@ def _results(
 ) -> Iterator[Sample | CaptureError]:
     """One result per rank; once ``stop`` has items, no further trace begins."""
     context = multiprocessing.get_context("fork")
+    read_ahead()
     waiting = list(ranks)
     running: dict[Connection, tuple[ForkProcess, int | None]] = {}
     try:
