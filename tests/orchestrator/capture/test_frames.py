@@ -9,12 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 
+import certificates
+import smtlib_emit
 from orchestrator.capture.frames import frames, inside_engine, installed, is_installed, is_users, user_frame
+from orchestrator.evaluating import interpreter
 
 
 def test_a_file_is_the_users_unless_it_is_pythons_or_pytorchs() -> None:
     assert is_users(__file__) and not is_installed(__file__)
     assert not is_users(os.__file__) and not is_users(torch.__file__)
+
+
+def test_this_project_is_installed_wherever_its_folders_lie() -> None:
+    """Its own counts are no counters of the user's, from a checkout as from an installed package."""
+    for module in (certificates, interpreter, smtlib_emit):
+        assert is_installed(module.__file__ or "") and is_users(module.__file__ or "")
 
 
 def test_packages_of_an_environment_that_this_one_sees_are_installed(
