@@ -42,6 +42,8 @@ class Opened(Expansion):
         """The op of an opened tensor; ``None`` for a given one."""
         ref = f"{self.class_of(rank)}:{name}"
         op = self._knowledge.model.ops.get(ref)
+        if op is not None and op.name == CALL:
+            return None
         if op is None or op.type.sort != "Real" or op.name in ("constant", "iota") or ref in self._expand:
             return op
         moved = self._knowledge.moves(ref)

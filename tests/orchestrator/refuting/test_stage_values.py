@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from certificates.authoring.build import ProgramBuilder
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.plan.placements import Partial, Placement, Shard
+from certificates.plan.plan import Function
 from orchestrator.errors import EvaluationError
 from orchestrator.proving.engine import Engine
 from orchestrator.refuting.scenarios import Blocks, Scenario
@@ -122,3 +123,26 @@ def test_integers_that_the_scenario_does_not_give_are_not_free() -> None:
     opened = Opened(knowledge, rows, frozenset(["s:%0"]), 0)
     node = opened.value(-1, "%0")
     assert element(opened, node, 0) == element(opened, opened.value(-1, "x"), 7)
+
+
+def test_integers_that_a_function_gives_are_no_op_on_its_operands() -> None:
+    """A router in a function: its indices are what is known of them, not a pointwise op on weights."""
+    mesh, spec, rank = {"dp": 2}, ProgramBuilder(), ProgramBuilder({"dp": 2})
+    bodies = []
+    for b, rows in ((spec, 8), (rank, 4)):
+        body = ProgramBuilder({} if b is spec else mesh)
+        x = body.input("x", f"f32[{rows},2]")
+        body.output("y", body.convert(body.compare(x.sum(1), 0, "GT"), "i64"))
+        bodies.append(body.build())
+        (y,) = b.call("router", bodies[-1], 0, b.input("x", f"f32[{rows},2]"))
+        b.output("y", y)
+    place = {"dp": Shard(0)}
+    plan = build_plan(
+        name="router", mesh=mesh, specification=spec.build(), classes=rank.build(), inputs={"x": place},
+        outputs={"y": place}, functions={"router": Function(bodies[0], {"c0": bodies[1]})},
+    )  # fmt: skip
+    opened = Opened(Engine(plan, AllPremises()).knowledge, scenario(), frozenset(), 0)
+    with pytest.raises(EvaluationError, match="%0 has no values"):
+        opened.value(-1, "%0")
+    with pytest.raises(EvaluationError, match="c0:%0 has no relation"):
+        opened.value(0, "%0")
