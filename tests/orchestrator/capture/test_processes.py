@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from orchestrator.capture import Batch, Definition
+from orchestrator.capture import Batch, Definition, bytecode
 from orchestrator.capture.processes import survey
 
 
@@ -42,6 +42,24 @@ def built(build: Callable[[], Any]) -> Definition:
 def test_a_process_that_dies_is_told_by_how_it_ended(end: Callable[[], Any], how: str) -> None:
     (problem,) = survey(built(end), [None], 1)
     assert str(problem) == f"capture: the process that traced it {how}"
+
+
+def of_the_users(optimizer: Any) -> None:
+    """Code of a module that is loaded."""
+    optimizer.step()
+
+
+def test_code_is_read_before_ranks_are_forked() -> None:
+    """Each traced rank asks what the user's code names: what its parent has read it need not read."""
+    bytecode.chains.cache_clear()
+
+    def build() -> NoReturn:
+        before = bytecode.chains.cache_info().misses
+        bytecode.chains(of_the_users.__code__)
+        raise ValueError(f"read {bytecode.chains.cache_info().misses - before} times")
+
+    (problem,) = survey(built(build), [None], 1)
+    assert problem.message == "ValueError: read 0 times"
 
 
 def test_an_interrupt_is_for_the_parent_alone() -> None:
