@@ -15,6 +15,8 @@ from .frames import is_installed, is_users
 
 #: Ways to set an attribute whose name is a text.
 _BY_TEXT = frozenset(("setattr", "__dict__", "vars", "__setattr__"))
+#: And to read one.
+_ASKED_BY_TEXT = frozenset(("getattr", "attrgetter", "__getattribute__", "__dict__", "vars"))
 _LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 _READS = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 
@@ -34,7 +36,7 @@ def imports(code: CodeType) -> tuple[str, ...]:
             outer = start + step.argval
             names += [outer, *(f"{outer}.{inner}" for inner in listed or ())]
     if {"import_module", "__import__", "modules"} & {*code.co_names}:
-        names += [text for text in code.co_consts if isinstance(text, str)]
+        names += _texts(code)
     for inner in _inside(code):
         names += imports(inner)
     return tuple(dict.fromkeys(names))
@@ -51,8 +53,19 @@ def sets(code: CodeType) -> frozenset[str]:
 @functools.cache
 def stored(code: CodeType) -> frozenset[str]:
     """Names at which code may set attributes, in functions that it makes and by texts too."""
-    texts = code.co_consts if _BY_TEXT & {*code.co_names} else ()
-    return sets(code).union((t for t in texts if isinstance(t, str)), *map(stored, _inside(code)))
+    named = _texts(code) if _BY_TEXT & {*code.co_names} else ()
+    return sets(code).union(named, *map(stored, _inside(code)))
+
+
+@functools.cache
+def texts(code: CodeType) -> frozenset[str]:
+    """Names of attributes that code may read by texts, in functions that it makes too."""
+    named = _texts(code) if _ASKED_BY_TEXT & {*code.co_names} else ()
+    return frozenset[str]().union(named, *map(texts, _inside(code)))
+
+
+def _texts(code: CodeType) -> list[str]:
+    return [text for text in code.co_consts if isinstance(text, str)]
 
 
 @functools.cache
@@ -86,7 +99,7 @@ def read_ahead() -> None:
         file = getattr(module, "__file__", None) or "<"
         if isinstance(module, ModuleType) and is_users(file) and not is_installed(file):
             for function in _functions(module):
-                for reader in (imports, stored, chains, names):
+                for reader in (imports, stored, texts, chains, names):
                     reader(function.__code__)
 
 

@@ -9,11 +9,26 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Iterator
-from types import FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
-from .bytecode import chains, stored
+from .bytecode import chains, names, stored, texts
 from .frames import is_installed, is_users
+from .holding import CACHES, PLAIN, followed, imported
+
+#: What a library has of its own in its modules and classes.
+_CODE = (
+    *(ModuleType, type, FunctionType, MethodType, staticmethod, classmethod, property, CACHES),
+    *(BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType),
+)
 
 
 @functools.cache
@@ -68,21 +83,33 @@ def _is_users_module(name: str) -> bool:
 
 
 def attributes(code: Iterable[FunctionType]) -> Iterator[tuple[str, object, object]]:
-    """Attributes of modules and classes of libraries that this code names, at names that it sets: the name,
-    what is there, and on what."""
+    """Attributes of modules and classes of libraries that this code names: the name, what is there, on what.
+
+    At names that the code sets, whatever is there; at names that it reads, what can count: a container, a
+    number, an object of the user's. A file may put them there when it is loaded.
+    """
     made = list(code)
-    names = frozenset[str]().union(*(stored(f.__code__) for f in made))
-    seen: set[tuple[int, str]] = set()
+    put = frozenset[str]().union(*(stored(f.__code__) for f in made))
+    asked = frozenset[str]().union(*(names(f.__code__) | texts(f.__code__) for f in made))
+    seen: set[int] = set()
     for function in made:
         for path, holder in _named(function):
-            for name in sorted(names & vars(holder).keys()):
-                if (id(holder), name) not in seen:
-                    seen.add((id(holder), name))
-                    yield f"{path}.{name}", vars(holder)[name], holder
+            if id(holder) not in seen:
+                seen.add(id(holder))
+                held = vars(holder)
+                counts = {name for name in asked & held.keys() if _may_count(held[name])}
+                for name in sorted(counts | (put & held.keys())):
+                    yield f"{path}.{name}", held[name], holder
+
+
+def _may_count(value: object) -> bool:
+    """Is it no module, class or function of a library, and nothing of which only the library knows?"""
+    kind = type(value)
+    return not issubclass(kind, _CODE) and (isinstance(value, PLAIN) or followed(value))
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Modules and classes of libraries that a function names, as ``torch.nn.Module``."""
+    """Modules and classes of libraries that a function names, as ``torch.nn.Module``, or imports itself."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     known = function.__globals__ | {name: c.cell_contents for name, c in cells if _bound(c)}
     for chain in chains(function.__code__):
@@ -98,6 +125,7 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
                 break
             if library:
                 yield ".".join(chain[: i + 1]), value
+    yield from ((module.__name__, module) for module in imported(function) if _of_library(module.__name__))
 
 
 def _bound(cell: Any) -> bool:

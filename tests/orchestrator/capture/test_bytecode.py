@@ -80,6 +80,12 @@ def test_every_way_to_set_an_attribute_by_a_text(way: str) -> None:
     assert "steps" in bytecode.stored(compile(way, "mine.py", "exec"))
 
 
+@pytest.mark.parametrize("way", ['getattr(x, "steps")', 'vars(x)["steps"]', 'x.__dict__["steps"]'])
+def test_every_way_to_read_an_attribute_by_a_text(way: str) -> None:
+    assert "steps" in bytecode.texts(compile(way, "mine.py", "exec"))
+    assert "steps" not in bytecode.texts(compile('print("steps")', "mine.py", "exec"))
+
+
 def test_what_code_names(module: Any) -> None:
     assert ("dist", "nn", "all_reduce") in bytecode.chains(of(module.Model.forward))
     assert {"helpers", "count"} <= bytecode.names(of(module.Model.made))
@@ -90,7 +96,7 @@ def test_what_is_read_ahead_is_not_read_again(module: Any, monkeypatch: pytest.M
     bytecode.read_ahead()
     monkeypatch.setattr(dis, "get_instructions", None)
     for function in (module.Model.forward, module.Model.made, module.texts, module.nothing):
-        for reader in (bytecode.imports, bytecode.stored, bytecode.chains, bytecode.names):
+        for reader in (bytecode.imports, bytecode.stored, bytecode.texts, bytecode.chains, bytecode.names):
             reader(of(function))
 
 

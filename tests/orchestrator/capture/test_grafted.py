@@ -102,15 +102,55 @@ def test_an_attribute_of_a_library_is_a_number(
 
 
 def test_what_is_a_librarys_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their caches and counters are theirs: a name that no code of the user's sets is not looked at."""
+    """Their caches and counters are theirs: what no code of the user's names is not looked at."""
     names = [name for name, _ in grafted.functions()]
     assert not [n for n in names if n.startswith(("torch.", "logging.", "collections."))]
     monkeypatch.setattr(logging, "lies", 0, raising=False)
 
-    def reads() -> int:
-        return logging.lies  # type: ignore[attr-defined, no-any-return]
+    def names_another() -> object:
+        return logging.INFO, logging.getLogger, logging.Handler
 
-    assert [name for name, *_ in grafted.attributes([reads])] == []
+    assert [name for name, *_ in grafted.attributes([names_another])] == ["logging.INFO"]
+
+
+def in_place() -> None:
+    dist.lies["n"] += 1  # type: ignore[attr-defined]
+
+
+def in_place_of_a_class() -> None:
+    torch.nn.Module.lies["n"] += 1  # type: ignore[operator, index]
+
+
+def asked_by_text() -> None:
+    getattr(math, "lies")["n"] += 1  # noqa: B009
+
+
+def asked_by_dictionary() -> None:
+    vars(math)["lies"]["n"] += 1
+
+
+def imported_here() -> None:
+    import torch.distributed as there
+
+    there.lies["n"] += 1  # type: ignore[attr-defined]
+
+
+def under_another_name() -> None:
+    there = torch.distributed
+    there.lies["n"] += 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [in_place, in_place_of_a_class, asked_by_text, asked_by_dictionary, imported_here, under_another_name],
+)
+def test_what_a_file_puts_on_a_library_when_it_is_loaded_counts_where_it_lies(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]
+) -> None:
+    """No function of the file sets the attribute: the step changes what is in it."""
+    for holder in (dist, nn.Module, math):
+        monkeypatch.setattr(holder, "lies", {"n": 0}, raising=False)
+    assert "lies['n']" in str(changed(step))
 
 
 def test_modules_and_classes_are_known_by_the_names_that_lead_to_them() -> None:
