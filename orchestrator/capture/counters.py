@@ -41,6 +41,7 @@ from .holding import (
     UNASKED,
     chosen,
     followed,
+    handed_out,
     imported,
     kind,
     part,
@@ -118,7 +119,8 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     walk.into("step", step)
     for path, function in grafted.functions():
         walk.into(path, function)
-    files = {kind.__module__ for item in (*model.modules(), optimizer) for kind in type(item).__mro__}
+    kinds = dict.fromkeys(kind for item in (*model.modules(), optimizer) for kind in type(item).__mro__)
+    files = {kind.__module__ for kind in kinds}
     scopes = [vars(sys.modules[name]) for name in sorted(files) if users(name)]
     # A Definition wraps the user's step, so a closure leads to it: its variables are those of its own file.
     scopes += [function.__globals__ for function in walk.functions]
@@ -141,7 +143,7 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
     walk.note_asked({name for function in code for name in bytecode.names(function.__code__)})
-    for path, value, holder in grafted.attributes(code):
+    for path, value, holder in grafted.attributes(code, kinds):
         name = path.rpartition(".")[2]
         walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
     return walk
@@ -173,6 +175,8 @@ class _Walk:
     def note_asked(self, names: set[str]) -> None:
         """What changes in right steps too, and decides nothing unless the code has its name: how often a
         cache was asked for what it had, and what FSDP notes for a backward pass."""
+        for path, held in handed_out(names):
+            self.into(path, held)
         for value, path, _ in list(self._seen.values()):
             if isinstance(value, CACHES) and "cache_info" in names:
                 self.note(f"the hits of {path}", _hits(value), value, functools.partial(_hits, value))

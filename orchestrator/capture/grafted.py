@@ -82,8 +82,11 @@ def _is_users_module(name: str) -> bool:
     return is_users(file) and not is_installed(file)
 
 
-def attributes(code: Iterable[FunctionType]) -> Iterator[tuple[str, object, object]]:
-    """Attributes of modules and classes of libraries that this code names: the name, what is there, on what.
+def attributes(
+    code: Iterable[FunctionType], kinds: Iterable[type] = ()
+) -> Iterator[tuple[str, object, object]]:
+    """Attributes of modules and classes of libraries that this code names, and of ``kinds``, the classes of
+    what it is given: the name, what is there, on what.
 
     At names that the code sets, whatever is there; at names that it reads, what can count: a container, a
     number, an object of the user's. A file may put them there when it is loaded.
@@ -91,15 +94,13 @@ def attributes(code: Iterable[FunctionType]) -> Iterator[tuple[str, object, obje
     made = list(code)
     put = frozenset[str]().union(*(stored(f.__code__) for f in made))
     asked = frozenset[str]().union(*(names(f.__code__) | texts(f.__code__) for f in made))
-    seen: set[int] = set()
-    for function in made:
-        for path, holder in _named(function):
-            if id(holder) not in seen:
-                seen.add(id(holder))
-                held = vars(holder)
-                counts = {name for name in asked & held.keys() if _may_count(held[name])}
-                for name in sorted(counts | (put & held.keys())):
-                    yield f"{path}.{name}", held[name], holder
+    holders = [(kind.__qualname__, kind) for kind in kinds if _of_library(kind.__module__)]
+    holders += [holder for function in made for holder in _named(function)]
+    for path, holder in {id(holder): (path, holder) for path, holder in reversed(holders)}.values():
+        held = vars(holder)
+        counts = {name for name in asked & held.keys() if _may_count(held[name])}
+        for name in sorted(counts | (put & held.keys())):
+            yield f"{path}.{name}", held[name], holder
 
 
 def _may_count(value: object) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import io
 import itertools
+import logging
 import operator
 import os
 import queue
@@ -24,7 +26,7 @@ import zlib
 from argparse import Namespace
 from array import array
 from collections import UserDict, UserList, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextvars import ContextVar
 from datetime import date, timedelta
 from enum import Enum
@@ -50,7 +52,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from .bytecode import imports, sets
-from .frames import is_users
+from .frames import is_installed, is_users
 
 #: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
 _LARGE, _BYTES = 1000, 1 << 28
@@ -77,6 +79,8 @@ _FOLLOWED = (
 #: What classes of these modules hold is the user's.
 _CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
 CACHES = type(functools.lru_cache(len))
+#: What the table of a cache of some size consists of.
+_LINK = "_lru_list_elem"
 #: What PyTorch itself keeps on a module and on an optimizer; hooks and others are the user's.
 _OF_MODULES = frozenset(k for k in vars(nn.Module()) if "hook" not in k) - {
     *("training", "_non_persistent_buffers_set")
@@ -94,7 +98,7 @@ _FSDP = "torch.distributed.fsdp."
 _OF_PYTHON = frozenset(
     (
         *vars(types.ModuleType("")),
-        *("__builtins__", "__file__", "__cached__", "__path__", "__annotations__", "__warningregistry__"),
+        *("__builtins__", "__file__", "__cached__", "__path__", "__warningregistry__"),
         *("__module__", "__dict__", "__weakref__", "__qualname__", "__abstractmethods__", "__mro__"),
         *("__parameters__", "__orig_bases__", "__slots__", "__match_args__", "__firstlineno__"),
         *("__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__type_params__"),
@@ -114,6 +118,19 @@ CODE = (FunctionType, BuiltinFunctionType, type)
 def users(module: str) -> bool:
     """Is this the name of a module outside Python's library, PyTorch and this package?"""
     return is_users(getattr(sys.modules.get(module), "__file__", None) or "<")
+
+
+def handed_out(names: Set[str]) -> Iterator[tuple[str, object]]:
+    """What code has put on the loggers and threads that Python's library hands out, if it asks for these."""
+    if "getLogger" in names:
+        own = vars(logging.Logger("")).keys()
+        for logger in (logging.root, *logging.Logger.manager.loggerDict.values()):
+            if isinstance(logger, logging.Logger):
+                yield f"the logger {logger.name}", {k: v for k, v in vars(logger).items() if k not in own}
+    if not {"current_thread", "main_thread", "currentThread"}.isdisjoint(names):
+        own = vars(threading.Thread()).keys()
+        for thread in threading.enumerate():
+            yield f"the thread {thread.name}", {k: v for k, v in vars(thread).items() if k not in own}
 
 
 def part(path: str, value: object, inner: str) -> object:
@@ -234,6 +251,12 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, Mapping):
         if len(value) <= _LARGE:
             yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, set | frozenset):
+        held = ((i, x) for i, x in enumerate(value) if not isinstance(x, PLAIN))
+        yield from ((f"{path}, member {i}", item) for i, item in _looked_at(held, len(value)))
+    elif isinstance(value, ctypes._Pointer):
+        if value:
+            yield f"{path}.contents", value.contents
     elif isinstance(value, list | tuple | deque | UserList):
         yield from ((f"{path}[{i}]", item) for i, item in _looked_at(enumerate(value), len(value)))
     elif isinstance(value, nn.Module):
@@ -266,8 +289,11 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, MethodType):
         yield path, value.__self__
         yield path, value.__func__
-    elif isinstance(value, staticmethod | classmethod | CACHES):
+    elif isinstance(value, staticmethod | classmethod):
         yield path, value.__wrapped__
+    elif isinstance(value, CACHES):
+        yield path, value.__wrapped__
+        yield from ((f"what {path} gave ({i})", item) for i, item in enumerate(_given(value)))
     elif isinstance(value, property):
         yield path, (value.fget, value.fset)
     elif isinstance(value, functools.cached_property | functools.partialmethod):
@@ -282,6 +308,8 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
                 yield key, cell.cell_contents
         yield f"the defaults of {path}", value.__defaults__
         yield f"the defaults of {path}", value.__kwdefaults__
+        yield f"the annotations of {path}", value.__annotations__
+        yield f"the texts of {path}", (value.__name__, value.__doc__)
         yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
     elif isinstance(value, type):
         if users(value.__module__):
@@ -291,6 +319,17 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
             yield from ((kind.__name__, kind) for kind in value.__mro__[1:])
         return
     yield from _attributes(path, value)
+
+
+def _given(cache: Any) -> list[object]:
+    """What a cache of a function of the user's has given, and for what: code may change it where it lies."""
+    code = getattr(cache.__wrapped__, "__code__", None)
+    if code is None or not is_users(code.co_filename) or is_installed(code.co_filename):
+        return []
+    held = [x for x in gc.get_referents(cache) if x is not cache.__wrapped__ and x is not vars(cache)]
+    if cache.cache_parameters()["maxsize"] is None:  # else its entries are linked
+        return [item for x in held if type(x) is dict for item in x.values()]
+    return [x for x in held if not (type(x) is dict and _LINK in (type(v).__name__ for v in x.values()))]
 
 
 def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]]:

@@ -153,6 +153,19 @@ def test_what_a_file_puts_on_a_library_when_it_is_loaded_counts_where_it_lies(
     assert "lies['n']" in str(changed(step))
 
 
+def test_so_does_what_lies_on_the_class_of_a_module_that_the_code_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``type(model)`` names no class."""
+    monkeypatch.setattr(nn.Linear, "lies", {"n": 0}, raising=False)
+    model = nn.Linear(2, 2)
+
+    def step() -> None:
+        type(model).lies["n"] += 1  # type: ignore[attr-defined]
+
+    assert "Linear.lies['n']" in str(changed(step))
+
+
 def test_modules_and_classes_are_known_by_the_names_that_lead_to_them() -> None:
     there = nn.Module
 

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import io
 import itertools
+import logging
 import multiprocessing
 import numbers as numbers_of_python
 import queue
@@ -276,7 +277,78 @@ def object_of_a_local_class() -> Tick:
     return Ticking()
 
 
+def of_a_cache(size: int | None) -> Tick:
+    """Who asks a cache again gets the same object."""
+
+    @functools.lru_cache(maxsize=size)
+    def state(name: str) -> dict[str, int]:
+        return {"calls": 0}
+
+    def tick() -> None:
+        state("one")["calls"] += 1
+
+    return tick
+
+
+class Held:
+    calls = 0
+
+
+def of_a_member_of_a_set() -> Tick:
+    held = {Held()}
+
+    def tick() -> None:
+        for member in held:
+            member.calls += 1
+
+    return tick
+
+
+def behind_a_pointer() -> Tick:
+    pointer = ctypes.pointer(ctypes.c_int(0))
+
+    def tick() -> None:
+        pointer.contents.value += 1
+
+    return tick
+
+
+def of_annotations() -> Tick:
+    def tick() -> None:
+        tick.__annotations__["calls"] = tick.__annotations__.get("calls", 0) + 1
+
+    tick()
+    return tick
+
+
+def of_a_name() -> Tick:
+    def tick() -> None:
+        tick.__name__ += "."
+
+    return tick
+
+
+def of_a_logger() -> Tick:
+    logging.getLogger("of mine").calls = 0  # type: ignore[attr-defined]
+
+    def tick() -> None:
+        logging.getLogger("of mine").calls += 1  # type: ignore[attr-defined]
+
+    return tick
+
+
+def of_a_thread() -> Tick:
+    threading.current_thread().calls = 0  # type: ignore[attr-defined]
+
+    def tick() -> None:
+        threading.current_thread().calls += 1  # type: ignore[attr-defined]
+
+    return tick
+
+
 TICKS = (
+    functools.partial(of_a_cache, None), functools.partial(of_a_cache, 8), of_a_member_of_a_set,
+    behind_a_pointer, of_annotations, of_a_name, of_a_logger, of_a_thread,
     shared, of_c, queued, of_a_set, of_a_frozen_set, of_a_range, averager, turning, of_modules,
     method_of_an_iterator, of_an_iterator_in_an_iterator, text, of_a_tensor, of_a_large_list,
     object_of_a_local_class,
