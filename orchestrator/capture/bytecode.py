@@ -108,7 +108,9 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
         held = list(vars(value).values()) if issubclass(type(value), type) else (value,)
         for item in held:
             item = getattr(item, "__func__", item) if isinstance(item, staticmethod | classmethod) else item
-            if type(item) is FunctionType and item.__module__ == module.__name__:
+            while type(item) is FunctionType and "__wrapped__" in vars(item):  # as torch.no_grad() wraps it
+                item = vars(item)["__wrapped__"]
+            if type(item) is FunctionType and item.__code__.co_filename == module.__file__:
                 yield item
 
 

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.capture import bytecode
 
 TEXT = """
+import torch
 import torch.distributed as dist
 
 class Model:
@@ -21,6 +22,7 @@ class Model:
         return dist.nn.all_reduce(x)
 
     @staticmethod
+    @torch.no_grad()
     def made():
         def inner():
             from . import helpers
@@ -49,6 +51,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def of(function: Any) -> CodeType:
+    function = getattr(function, "__wrapped__", function)
     assert isinstance(function, FunctionType)
     return function.__code__
 
