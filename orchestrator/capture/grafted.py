@@ -88,17 +88,24 @@ def attributes(
     """Attributes of modules and classes of libraries that this code names, and of ``kinds``, the classes of
     what it is given: the name, what is there, on what.
 
-    At names that the code sets, whatever is there; at names that it reads, what can count: a container, a
-    number, an object of the user's. A file may put them there when it is loaded.
+    At names that the code sets, whatever is there; at names that a function reads beside the module or
+    class, what can count: a container, a number, an object of the user's. A file may put them there when
+    it is loaded.
     """
     made = list(code)
     put = frozenset[str]().union(*(stored(f.__code__) for f in made))
-    asked = frozenset[str]().union(*(names(f.__code__) | texts(f.__code__) for f in made))
-    holders = [(kind.__qualname__, kind) for kind in kinds if _of_library(kind.__module__)]
-    holders += [holder for function in made for holder in _named(function)]
-    for path, holder in {id(holder): (path, holder) for path, holder in reversed(holders)}.values():
+    own = (f for f in made if not is_installed(f.__code__.co_filename))  # packages have caches
+    asked = {f: names(f.__code__) | texts(f.__code__) for f in own}
+    found: dict[int, tuple[str, Any, set[str]]] = {}
+    for kind in kinds:
+        if _of_library(kind.__module__):
+            found[id(kind)] = kind.__qualname__, kind, set[str]().union(*asked.values())
+    for function in made:
+        for path, holder in _named(function):
+            found.setdefault(id(holder), (path, holder, set()))[2].update(asked.get(function, ()))
+    for path, holder, read in found.values():
         held = vars(holder)
-        counts = {name for name in asked & held.keys() if _may_count(held[name])}
+        counts = {name for name in read & held.keys() if _may_count(held[name])}
         for name in sorted(counts | (put & held.keys())):
             yield f"{path}.{name}", held[name], holder
 
