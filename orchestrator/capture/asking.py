@@ -3,22 +3,27 @@
 A step that decides by one of these does in an hour what no trace of it does now. A time may be measured and
 shown: what a clock says is a number that knows where it comes from, and so is what is computed of it. Whoever
 compares it, or makes a plain number of it, is refused. Whoever asks for a file (whether it is there, how long
-it is) wants to decide; so that is refused at once. Installed packages may do both: a progress bar does.
+it is) wants to decide; so that is refused at once, and so are questions for other processes: what a store
+counts, what comes through a pipe. Installed packages may do all of it: a progress bar does.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
+import torch.distributed as dist
+
 from .errors import StateError
 from .frames import is_installed, is_users, user_frame
-from .substituting import Place, substituted
+from .substituting import Place, replaced, substituted
 
 Refuse = Callable[[StateError], None]
 _MEASURES = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
@@ -26,11 +31,28 @@ _CLOCKS = tuple(
     (time, name + unit) for name in _MEASURES for unit in ("", "_ns") if hasattr(time, name + unit)
 )
 _FILES = tuple((os, name) for name in ("stat", "lstat", "fstat", "access", "listdir", "scandir"))
+_SYSTEM = tuple(
+    (module, name)
+    for module, names in {
+        os: ("read", "pread", "lseek", "system", "times", "getloadavg"),
+        gc: ("get_stats", "get_count"),
+        time: ("clock_gettime", "clock_gettime_ns"),
+    }.items()
+    for name in names
+    if hasattr(module, name)
+)
+#: Methods of a store that say what other processes, or earlier steps, have put there.
+_STORED = (
+    *("add", "get", "check", "wait", "compare_set", "multi_get", "num_keys", "list_keys"),
+    *("queue_len", "queue_pop"),
+)
 #: Modules of Python's through which code asks for a file of its choice.
 _FOLDER = os.path.dirname(os.__file__) + "/"
-_THROUGH = ("genericpath", "posixpath", "pathlib", "glob", "fnmatch")
+_THROUGH = ("genericpath", "posixpath", "pathlib", "glob", "fnmatch", "subprocess")
 _TIMES = "a decision outside of the step, in the loop that calls it; here the time can be measured and shown"
 _THERE = "a question for files outside of the step, in the loop that calls it"
+
+_ELSEWHERE = "an entry of the batch for the answer, or the question outside of the step, in the loop"
 
 #: What stays a time, and what no longer is one.
 _STAYS = (
@@ -89,7 +111,7 @@ for _kind, _plain in ((Seconds, float), (Ticks, int)):
 
 @contextmanager
 def asked(refuse: Refuse) -> Iterator[None]:
-    """While a step is recorded, its code decides by no clock and asks for no file."""
+    """While a step is recorded, its code decides by no clock, and asks for no file and no other process."""
 
     def clock(original: Any) -> Any:
         def read() -> Any:
@@ -107,12 +129,29 @@ def asked(refuse: Refuse) -> Iterator[None]:
 
         return ask
 
-    changes: Mapping[Place, Callable[[Any], Any]] = dict.fromkeys(_CLOCKS, clock) | dict.fromkeys(
-        _FILES, file
-    )
+    def question(what: str) -> Callable[[Any], Any]:
+        def change(original: Any) -> Any:
+            def ask(*args: Any, **kwargs: Any) -> Any:
+                if _users_own(_beyond(sys._getframe(1))):
+                    said = f"the step asks {what}"
+                    refuse(StateError(said, frame=user_frame(), instead=_ELSEWHERE))
+                return original(*args, **kwargs)
+
+            return ask
+
+        return change
+
+    changes: Mapping[Place, Callable[[Any], Any]] = {
+        **dict.fromkeys(_CLOCKS, clock),
+        **dict.fromkeys(_FILES, file),
+        **{(m, name): question(f"the system ({m.__name__}.{name})") for m, name in _SYSTEM},
+    }
     _listening.append(refuse)
     try:
-        with substituted(changes):
+        with substituted(changes), ExitStack() as patches:
+            for name in _STORED:
+                patches.enter_context(replaced(dist.Store, name, question(f"a store ({name})")))
+            patches.enter_context(replaced(subprocess.Popen, "_execute_child", question("another program")))
             yield
     finally:
         _listening.remove(refuse)

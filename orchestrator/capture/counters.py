@@ -48,6 +48,7 @@ from .holding import (
     parts,
     position_of,
     users,
+    written,
 )
 from .names import parameters
 from .settings import SETTINGS
@@ -174,12 +175,14 @@ class _Walk:
 
     def note_asked(self, names: set[str]) -> None:
         """What changes in right steps too, and decides nothing unless the code has its name: how often a
-        cache was asked for what it had, and what FSDP notes for a backward pass."""
+        cache was asked for what it had, how much a file was written, what FSDP notes for a backward pass."""
         for path, held in handed_out(names):
             self.into(path, held)
         for value, path, _ in list(self._seen.values()):
             if isinstance(value, CACHES) and "cache_info" in names:
                 self.note(f"the hits of {path}", _hits(value), value, functools.partial(_hits, value))
+            if type(value).__module__ == "_io" and "tell" in names:
+                self.note(f"the end of {path}", written(value), value, functools.partial(written, value))
             for name in names.intersection(UNASKED):
                 if hasattr(value, name):
                     self.into(f"{path}.{name}", getattr(value, name))

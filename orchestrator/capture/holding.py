@@ -222,6 +222,13 @@ def _place_in(file: Any) -> object:
         return None
 
 
+def written(file: Any) -> object:
+    """How far a file is read or written."""
+    with contextlib.suppress(OSError, ValueError):  # a pipe, a terminal, one that is closed
+        return file.tell()
+    return None
+
+
 def chosen(name: str) -> bool:
     """Is it no name that Python itself gives to a module or a class?"""
     return name not in _OF_PYTHON

@@ -35,6 +35,20 @@ def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]
             scope[name] = item
 
 
+@contextmanager
+def replaced(kind: Any, name: str, patch: Callable[[Any], Any]) -> Iterator[None]:
+    """``kind.name`` patched; what was inherited is inherited again afterwards."""
+    own = vars(kind).get(name)
+    setattr(kind, name, patch(getattr(kind, name)))
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, own)
+
+
 def by_user(frame: FrameType | None) -> bool:
     """Is it the user's own code that calls, itself or through Python's library?"""
     while frame is not None and _of_python(frame.f_code.co_filename):

@@ -22,6 +22,7 @@ from .frames import is_users, user_frame
 from .group import Traced
 from .reading import no_files
 from .recorder import Node, Recorder
+from .substituting import replaced
 from .swallowed import told
 
 #: Methods that write to a storage, or hand out its address, without an op.
@@ -59,10 +60,10 @@ def watching(files: bool = True) -> Iterator[None]:
             for kind, names in kinds.items():
                 for name in names:
                     says = f"{kind.__name__}.{name} {message}"
-                    patches.enter_context(_replaced(kind, name, _refusing(says, refuse)))
+                    patches.enter_context(replaced(kind, name, _refusing(says, refuse)))
         for kind, name in ((FakeTensorMode, "dispatch"), (Traced, "_event"), (Recorder, "waited")):
-            patches.enter_context(_replaced(kind, name, _one_thread(refuse)))
-        patches.enter_context(_replaced(threading, "excepthook", _without_refusals))
+            patches.enter_context(replaced(kind, name, _one_thread(refuse)))
+        patches.enter_context(replaced(threading, "excepthook", _without_refusals))
         yield
     if problems:
         raise problems[0]
@@ -118,20 +119,6 @@ def _without_refusals(original: Any) -> Any:
             original(arguments)
 
     return excepthook
-
-
-@contextmanager
-def _replaced(kind: Any, name: str, patch: Callable[[Any], Any]) -> Iterator[None]:
-    """``kind.name`` patched; what was inherited is inherited again afterwards."""
-    own = vars(kind).get(name)
-    setattr(kind, name, patch(getattr(kind, name)))
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(kind, name)
-        else:
-            setattr(kind, name, own)
 
 
 def real_writes(nodes: list[Node]) -> Iterator[StateError]:

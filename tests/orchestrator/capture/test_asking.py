@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from os.path import exists
@@ -12,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
+import torch.distributed as dist
 
 from orchestrator.capture.asking import Seconds, Ticks, asked
 from orchestrator.capture.errors import StateError
@@ -97,6 +100,23 @@ def test_who_asks_for_a_file_is_refused_by_its_name(asks: Callable[[Path], objec
     path.write_text("1")
     (message, *_) = refused(lambda: asks(path))
     assert message.startswith(f"the step asks for the file {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("asks", "what"),
+    [
+        (lambda: dist.HashStore().add("steps", 1), "a store (add)"),
+        (lambda: os.read(os.open(os.devnull, os.O_RDONLY), 1), "the system (os.read)"),
+        (lambda: os.times().user, "the system (os.times)"),
+        (lambda: gc.get_stats(), "the system (gc.get_stats)"),
+        (lambda: subprocess.run(["true"], check=True), "another program"),
+    ],
+)
+def test_who_asks_another_process_or_the_system_is_refused(asks: Callable[[], object], what: str) -> None:
+    """`if store.add("steps", 1) % 100` leaves out a reduction that two steps of a trace have."""
+    (message, *_) = refused(asks)
+    assert message == f"the step asks {what}"
+    assert subprocess.run(["true"], check=True).returncode == 0 and dist.HashStore().add("steps", 1) == 1
 
 
 def test_a_step_may_write_a_log_and_make_its_folder(tmp_path: Path) -> None:

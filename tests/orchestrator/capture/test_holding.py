@@ -464,6 +464,18 @@ def test_how_far_a_file_is_read_counts_and_what_is_written_does_not(tmp_path: An
             seen(plain(), lambda: log.write("a line"))
 
 
+def test_how_far_a_file_is_written_counts_for_code_that_asks_for_it(tmp_path: Any) -> None:
+    """`if log.tell() > 10_000: return` ends a step's work one day; who only writes a log decides nothing."""
+    log, space = (tmp_path / "log.txt").open("w"), dict[str, Any]()
+    for last in ("", "; log.tell()"):  # nothing of this module may have the name
+        exec(compile(f"def write(log): log.write('line'){last}", __file__, "exec"), space)
+        step, made = functools.partial(space["write"], log), plain()
+        before = dict(numbers(step, *made))
+        step()
+        error = counted(before, numbers(step, *made))
+        assert (error is not None and "the end of step.args[0]" in error.message) == bool(last), error
+
+
 def test_coroutines_and_asynchronous_generators_count() -> None:
     class Step:
         def __await__(self) -> Any:
