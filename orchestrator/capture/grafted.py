@@ -106,8 +106,14 @@ def attributes(
     for path, holder, read in found.values():
         held = vars(holder)
         counts = {name for name in read & held.keys() if _may_count(held[name])}
-        for name in sorted(counts | (put & held.keys())):
+        counts |= {name for name in put & held.keys() if not _is_librarys_cache(held[name])}
+        for name in sorted(counts):
             yield f"{path}.{name}", held[name], holder
+
+
+def _is_librarys_cache(value: object) -> bool:
+    """It has the name of something that the user's code sets somewhere, and fills by itself."""
+    return isinstance(value, CACHES) and not _users_own(value.__wrapped__)
 
 
 def _may_count(value: object) -> bool:

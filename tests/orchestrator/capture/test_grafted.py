@@ -113,6 +113,15 @@ def test_what_is_a_librarys_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
     assert [name for name, *_ in grafted.attributes([names_another])] == ["logging.INFO"]
 
 
+def test_a_librarys_cache_with_the_name_of_something_that_is_set_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dist, "lies", functools.lru_cache(functools.wraps), raising=False)
+    assert [name for name, *_ in grafted.attributes([on_a_module])] == []
+    monkeypatch.setattr(dist, "lies", functools.lru_cache(in_place), raising=False)
+    assert [name for name, *_ in grafted.attributes([on_a_module])] == ["dist.lies"]
+
+
 def in_place() -> None:
     dist.lies["n"] += 1  # type: ignore[attr-defined]
 
