@@ -464,6 +464,19 @@ def test_how_far_a_file_is_read_counts_and_what_is_written_does_not(tmp_path: An
             seen(plain(), lambda: log.write("a line"))
 
 
+def test_a_logger_that_is_made_in_a_step_counts_nothing() -> None:
+    """Whatever is imported late makes some."""
+    logging.getLogger("first of mine")
+
+    def step() -> None:
+        logging.getLogger("another of mine").info("done")
+
+    made = plain()
+    before = dict(numbers(step, *made))
+    step()
+    assert counted(before, numbers(step, *made)) is None
+
+
 def test_how_far_a_file_is_written_counts_for_code_that_asks_for_it(tmp_path: Any) -> None:
     """`if log.tell() > 10_000: return` ends a step's work one day; who only writes a log decides nothing."""
     log, space = (tmp_path / "log.txt").open("w"), dict[str, Any]()
