@@ -123,7 +123,7 @@ def users(module: str) -> bool:
 def handed_out(names: Set[str]) -> Iterator[tuple[str, object]]:
     """What code has put on the loggers and threads that Python's library hands out, if it asks for these."""
     if "getLogger" in names:
-        own = vars(logging.Logger("")).keys() | {"manager"}  # who made it, and so knows all others
+        own: Set[str] = vars(logging.Logger("")).keys() | {"manager"}  # who made it, and so knows all others
         for logger in (logging.root, *logging.Logger.manager.loggerDict.values()):
             if isinstance(logger, logging.Logger):
                 yield f"the logger {logger.name}", {k: v for k, v in vars(logger).items() if k not in own}
