@@ -108,7 +108,11 @@ def attributes(
         counts = {name for name in read & held.keys() if _may_count(held[name])}
         counts |= {name for name in put & held.keys() if not _is_librarys_cache(held[name])}
         for name in sorted(counts):
-            yield f"{path}.{name}", held[name], holder
+            if held[name] is sys.modules:  # it grows with every module that a library imports late
+                kept = ((key, item) for key, item in list(sys.modules.items()) if _may_count(item))
+                yield from ((f"{path}.{name}[{key!r}]", item, holder) for key, item in kept)
+            else:
+                yield f"{path}.{name}", held[name], holder
 
 
 def _is_librarys_cache(value: object) -> bool:

@@ -7,8 +7,10 @@ step names holds the count.
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -120,6 +122,24 @@ def test_a_librarys_cache_with_the_name_of_something_that_is_set_is_left_alone(
     assert [name for name, *_ in grafted.attributes([on_a_module])] == []
     monkeypatch.setattr(dist, "lies", functools.lru_cache(in_place), raising=False)
     assert [name for name, *_ in grafted.attributes([on_a_module])] == ["dist.lies"]
+
+
+def test_modules_that_are_imported_late_count_nothing_and_what_is_kept_among_them_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Libraries import on demand; `"apex" in sys.modules` is a question of right code."""
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.setitem(sys.modules, "of mine", {"n": 0})  # type: ignore[arg-type]
+
+    def imports() -> None:
+        if "apex" not in sys.modules:
+            importlib.import_module("colorsys")
+
+    def keeps() -> None:
+        sys.modules["of mine"]["n"] += 1  # type: ignore[index]
+
+    assert changed(imports) is None
+    assert "sys.modules['of mine']['n']" in str(changed(keeps))
 
 
 def in_place() -> None:
