@@ -51,7 +51,6 @@ _FOLDER = os.path.dirname(os.__file__) + "/"
 _THROUGH = ("genericpath", "posixpath", "pathlib", "glob", "fnmatch", "subprocess")
 _TIMES = "a decision outside of the step, in the loop that calls it; here the time can be measured and shown"
 _THERE = "a question for files outside of the step, in the loop that calls it"
-
 _ELSEWHERE = "an entry of the batch for the answer, or the question outside of the step, in the loop"
 
 #: What stays a time, and what no longer is one.
@@ -120,21 +119,14 @@ def asked(refuse: Refuse) -> Iterator[None]:
 
         return read
 
-    def file(original: Any) -> Any:
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            if _users_own(_beyond(sys._getframe(1))):
-                what = args[0] if args else "."
-                refuse(StateError(f"the step asks for the file {what}", frame=user_frame(), instead=_THERE))
-            return original(*args, **kwargs)
+    def question(what: str, instead: str = _ELSEWHERE) -> Callable[[Any], Any]:
+        """``{}`` stands for the first argument, a file."""
 
-        return ask
-
-    def question(what: str) -> Callable[[Any], Any]:
         def change(original: Any) -> Any:
             def ask(*args: Any, **kwargs: Any) -> Any:
                 if _users_own(_beyond(sys._getframe(1))):
-                    said = f"the step asks {what}"
-                    refuse(StateError(said, frame=user_frame(), instead=_ELSEWHERE))
+                    said = f"the step asks {what}".replace("{}", str(args[0] if args else "."))
+                    refuse(StateError(said, frame=user_frame(), instead=instead))
                 return original(*args, **kwargs)
 
             return ask
@@ -143,7 +135,7 @@ def asked(refuse: Refuse) -> Iterator[None]:
 
     changes: Mapping[Place, Callable[[Any], Any]] = {
         **dict.fromkeys(_CLOCKS, clock),
-        **dict.fromkeys(_FILES, file),
+        **dict.fromkeys(_FILES, question("for the file {}", _THERE)),
         **{(m, name): question(f"the system ({m.__name__}.{name})") for m, name in _SYSTEM},
     }
     _listening.append(refuse)
