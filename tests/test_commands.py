@@ -216,7 +216,7 @@ def test_without_memory_nothing_is_judged_and_nothing_lost(
     shutil.copytree(bundle, tmp_path / "b")
     code, out, err = ended(here(command.format(bundle=bundle) + " --quiet" * ("show" not in command),
                                 preexec_fn=within(mib)))  # fmt: skip
-    # CPython itself can crash while it compiles a module without memory; a process that a signal ended says nothing.
+    # CPython itself can crash while it compiles a module without memory: it has said nothing.
     assert code in (0, 3, 4, 6) or (code, out) == (-signal.SIGSEGV, ""), out + err
     assert "Traceback" not in err
     assert not re.search("REFUTED|INVALID", out)

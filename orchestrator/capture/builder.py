@@ -6,6 +6,7 @@ arithmetic is ever simplified, so the emitted ops mirror the recorded ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -176,6 +177,12 @@ class Builder:
             bool(value) if type_.sort == "Bool" else value if isinstance(value, float) else value + 0
         )
         return self._splat(text, type_)
+
+    def elements(self, values: Sequence[Literal], type_: TensorType) -> Value:
+        """A tensor by its elements, row-major: runs of equal ones are a splat each."""
+        runs = [(value, len(list(run))) for value, run in itertools.groupby(values)]
+        parts = [self.constant(value, TensorType(type_.dtype, (n,))) for value, n in runs]
+        return self.reshape(self.concatenate(parts, 0), type_.shape)
 
     def _splat(self, value: Attr, type_: TensorType) -> Value:
         # Integers are not shared: those equal on this rank may differ on another, and programs must align.

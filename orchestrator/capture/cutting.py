@@ -98,6 +98,8 @@ def _tied(model: nn.Module) -> set[tuple[str, str]]:
 class _Cutter(Recorder):
     """Also records real tensors with several values, which index the model's tensors: as ``tables``."""
 
+    written_out = 0
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.tables: list[tuple[TensorRef, np.ndarray]] = []

@@ -40,14 +40,18 @@ DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "u8",
     torch.bool: "i1",
 }
-#: What to write instead of a real tensor with several values.
+#: Elements of a real tensor with several values that is written out; what to write instead of a larger one.
+_WRITTEN_OUT = 1024
 _REAL = (
-    "a buffer of the model (register_buffer) or an entry of the batch; "
-    "only tensors with a single value may be made outside"
+    "a buffer of the model (register_buffer), an entry of the batch, or ops that make it in the step; "
+    f"only tensors with a single value, or of {_WRITTEN_OUT} elements at most, may be made outside"
 )
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 #: What stands among arguments and is no tensor, group or container.
 _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layout, torch.memory_format))
+
+#: What stands for a real tensor.
+Literal = bool | int | float | tuple[bool | int | float, ...]
 
 #: Numbers of works and of batches; a step may wait for one that an earlier step began.
 _WORKS = itertools.count()
@@ -55,7 +59,8 @@ _WORKS = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A local tensor as an op saw it. ``literal`` is the value of a real (not fake) uniform tensor.
+    """A local tensor as an op saw it. ``literal`` is the value of a real (not fake) uniform tensor, or those
+    of the few elements of another, row-major.
 
     A complex tensor is its real and imaginary parts along a last dimension of size 2; ``conjugate`` is the
     lazy conjugation that PyTorch keeps as a flag.
@@ -64,7 +69,7 @@ class TensorRef:
     storage: int
     dtype: str
     geometry: Geometry
-    literal: bool | int | float | None = None
+    literal: Literal | None = None
     conjugate: bool = False
     complex: bool = False
 
@@ -117,21 +122,25 @@ def reference(tensor: torch.Tensor) -> TensorRef:
     return _reference(tensor, tensor.untyped_storage())
 
 
-def _reference(tensor: torch.Tensor, storage: torch.UntypedStorage) -> TensorRef:
+def _reference(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, written_out: int = _WRITTEN_OUT
+) -> TensorRef:
     dtype = _PARTS.get(tensor.dtype, tensor.dtype)
     if dtype not in DTYPES or tensor.is_neg():
         raise LoweringError(f"tensors of {tensor.dtype} have no place in a plan")
-    literal: bool | int | float | None = None
+    literal: Literal | None = None
     if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
         with _disable_current_modes():
             values = [] if tensor.is_complex() else torch.unique(tensor.detach()).tolist()
-        if len(values) != 1:
+            if len(values) > 1 and tensor.numel() <= written_out:
+                literal = tuple(tensor.detach().flatten().tolist())
+        if len(values) != 1 and literal is None:
             raise LoweringError(
                 f"a real tensor of shape {list(tensor.shape)} is read by the step; "
                 "make it a buffer or an input",
                 instead=_REAL,
             )
-        literal = values[0]
+        literal = values[0] if literal is None else literal
     size, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
     if isinstance(tensor, FakeTensor) and tensor._has_symbolic_sizes_strides:
         size, stride, (offset,) = (tuple(map(_number, of)) for of in (size, stride, (offset,)))
@@ -151,6 +160,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Context manager that appends a :class:`Node` per op to ``nodes``."""
 
     nodes: list[Node] = field(default_factory=list)
+    #: Elements of a real tensor at most, if they are to be written out.
+    written_out = _WRITTEN_OUT
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -285,7 +296,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(item, torch.Tensor):
             storage = item.untyped_storage()
             self._alive[storage._cdata] = storage
-            return _reference(item, storage)
+            return _reference(item, storage, self.written_out)
         if isinstance(item, torch.dtype):
             return DTYPES.get(item, str(item))
         if isinstance(item, torch.ScriptObject):

@@ -81,6 +81,16 @@ def states_of(
     return states
 
 
+def held(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[torch.Tensor]:
+    """The local tensors of all states that there are by now, whatever they are called."""
+    found: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
+    found += [p.grad for p in model.parameters() if p.grad is not None]
+    for inner in [] if optimizer is None else _with_held(optimizer):
+        found += [tensor for entries in inner.state.values() for _, tensor in _tensors("", entries)]
+        found += [tensor for group in inner.param_groups for _, tensor in _tensors("", group)]
+    yield from (t for t in map(local_tensor, found) if isinstance(t, FakeTensor))
+
+
 def kind(name: str) -> str:
     """``params``, ``opt``, ``buffers``, ``grads`` or ``hyper``."""
     return name.partition(".")[0]

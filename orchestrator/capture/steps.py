@@ -7,8 +7,8 @@ reads. A counter in Python, a cache that is filled or a schedule makes two progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from .amounts import Unrecorded
 from .bookkeeping import BOOK
 from .builder import Draft, Frame, renamed
+from .constants import Constants
 from .counters import Place, counted
 from .errors import CaptureError, DefinitionError, StateError, gathered
 from .layouts import local_tensor
@@ -36,13 +37,17 @@ _ABOUT_WORKS = ("dist.wait", "dist.then", "dist.then_end")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One step: ops, states before and after, batch and results. The recorder keeps storages alive."""
+    """One step: ops, states before and after, batch and results. The recorder keeps storages alive.
+
+    Constants that it reads were made before its ``stage``.
+    """
 
     recorder: Recorder
     before: Snapshot
     after: Snapshot
     batch: Mapping[str, TensorRef]
     results: Mapping[str, TensorRef]
+    stage: int = 0
 
     @property
     def nodes(self) -> list[Node]:
@@ -51,19 +56,22 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Job:
-    """How to make a batch, run a step on it and look at the states."""
+    """How to make a batch, run a step on it and look at the states; ``constants`` follow all of it."""
 
     batch: Callable[[], Mapping[str, torch.Tensor]]
     step: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
     look: Callable[[], Snapshot]
+    constants: Constants = field(default_factory=Constants)
 
     def drop(self) -> None:
         """A step that is not recorded."""
+        batch = self._begun()
         with watching(files=False), BOOK, Unrecorded():  # a recorder asks the book itself
-            self.step(self.batch())
+            self.step(batch)
 
     def record(self, before: Snapshot) -> Recorded:
-        batch = self.batch()  # anew: a loader gives each step its own tensors
+        batch = self._begun()
+        stage = self.constants.stage
         recorder = Recorder()
         given = recorder.given(batch)
         with watching(), recording(recorder):
@@ -75,7 +83,14 @@ class Job:
             raise DefinitionError("a step returns its outputs as a mapping from names to tensors")
         # Detached, a result is a tensor of its own: a later step cannot rebind it.
         found = {name: reference(local_tensor(tensor.detach())) for name, tensor in results.items()}
-        return Recorded(recorder, before, self.look(), given, found)
+        return Recorded(recorder, before, self.look(), given, found, stage)
+
+    def _begun(self) -> Mapping[str, torch.Tensor]:
+        """A batch anew: a loader gives each step its own tensors."""
+        batch = self.batch()
+        self.constants.foreign(batch.values())
+        self.constants.stage += 1
+        return batch
 
 
 def record(job: Job, rebuilds: bool) -> tuple[Recorded, Recorded, int]:
@@ -175,14 +190,16 @@ def one_program(
     lower: Callable[[Recorded], RankProgram],
     place: Callable[[str], Place | None],
     run: Callable[[], object],
+    found: Callable[[Recorded], Sequence[Node]],
 ) -> RankProgram:
     """The program of both steps; what two steps show that later ones do otherwise is an error.
 
-    A number that changes is looked for at its ``place``, and the line that changes it in a further ``run``.
+    Steps that find constants made (which ``found`` says) may find others, in the same ops. A number that
+    changes is looked for at its ``place``, and the line that changes it in a further ``run``.
     """
     program = lower(first)
     problems: list[CaptureError] = []
-    if not same(first, second):
+    if found(first) or found(second) or not same(first, second):
         problems += _differences(program, lower(second))
     count = counted(first.before.numbers, first.after.numbers, place, run)
     count = count or counted(second.before.numbers, second.after.numbers, place, run)

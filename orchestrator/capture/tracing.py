@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from certificates.plan.plan import Mesh
 
 from .builder import Meeting
+from .constants import Constants
 from .counters import numbers, place_of
 from .cutting import Cut, parallelized
 from .ddp import built
@@ -29,8 +30,9 @@ from .lowering import Lowering, RankProgram
 from .making import optimizer_of
 from .modes import alone_on_the_stack, modes_stay
 from .pipelining import static_stages
+from .recorder import Node
 from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
-from .states import GRADIENTS, HYPER, Snapshot, kind, states_of
+from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
 from .swallowed import told
 
@@ -67,30 +69,46 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
 def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting]) -> RankTrace:
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    known = Known()
-    with fake, told(), known:
+    known, constants = Known(), Constants()
+    with fake, told(), known, constants.following():
         model = definition.build()
+    constants.foreign(held(model))
     step = definition.step
     cuts: Mapping[str, Cut] = {}
     watching = known if known.built(model) else contextlib.nullcontext()
     if rank is not None:
-        model, cuts = _parallel(definition, mesh, model)
+        with constants.following():
+            model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
-    with fake, watching:  # some optimizers make their states at once
+    constants.foreign(held(model))
+    with fake, watching, constants.following():  # some optimizers make their states at once
         optimizer = optimizer_of(definition.optimizer, model)
+    constants.foreign(held(model, optimizer))
     with fake:
         rates = symbolic_hyperparameters(optimizer)
+
+    def look() -> Snapshot:
+        states = states_of(definition, model, optimizer, rank is not None)
+        constants.foreign(state.held for state in states.values())
+        return Snapshot(states, numbers(step, model, optimizer))
+
     job = Job(
         batch=lambda: {
             name: torch.zeros(local_shape(definition, name, rank is not None), dtype=item.dtype)
             for name, item in definition.batch.items()
         },
         step=lambda batch: step(model, optimizer, batch),
-        look=lambda: Snapshot(
-            states_of(definition, model, optimizer, rank is not None), numbers(step, model, optimizer)
-        ),
+        look=look,
+        constants=constants,
     )
-    with capturable_on_cpu() as used, static_stages() as agreed, exact_norm_shares(), fake, watching:
+    with (
+        capturable_on_cpu() as used,
+        static_stages() as agreed,
+        exact_norm_shares(),
+        fake,
+        watching,
+        constants.following(),
+    ):
         first, second, _ = record(job, rebuilds=built())
     ranges = known.ranges(model if rank is None else None)
 
@@ -98,12 +116,16 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         with capturable_on_cpu(), static_stages(), exact_norm_shares(), fake:
             job.drop()
 
+    def found(recorded: Recorded) -> Sequence[Node]:
+        return constants.needed(recorded.nodes, recorded.results.values(), recorded.stage)
+
     program = one_program(
         first,
         second,
-        lambda recorded: _lower(definition, rank, recorded, needed, ranges),
+        lambda recorded: _lower(definition, rank, recorded, found(recorded), needed, ranges),
         lambda path: place_of(path, step, model, optimizer),
         again,
+        found,
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
@@ -133,10 +155,14 @@ def _lower(
     definition: Definition,
     rank: int | None,
     step: Recorded,
+    found: Sequence[Node],
     needed: frozenset[Meeting],
     ranges: Mapping[str, Bounds],
 ) -> RankProgram:
-    """The program of a recorded step: inputs read as bound before it, outputs as bound after it."""
+    """The program of a recorded step: inputs read as bound before it, outputs as bound after it.
+
+    ``found`` made the constants that it finds made.
+    """
     mesh = Mesh(definition.mesh)
     lowering = Lowering(
         lambda group: axes_of(mesh, rank, group.ranks),
@@ -144,6 +170,7 @@ def _lower(
         specification=rank is None,
         coordinates=lambda other: tuple(mesh.coordinates(other).values()),
     )
+    lowering.run(found)  # before there are any inputs: no constant reads one
     states = step.before.states
     for name in (n for n in states if kind(n) not in (GRADIENTS, HYPER)):
         lowering.add_input(name, states[name].ref, ranges.get(name))

@@ -53,3 +53,16 @@ def _add(c: Context, x: Value, y: Value, *, alpha: float = 1) -> Value:
     dtype = c.out[0].dtype
     name = "add" if c.op.startswith("complex.aten.add") else "subtract"
     return c.b.binary(name, c.value(x, dtype), c.value(y, dtype))
+
+
+@lowers("complex.aten.complex", "complex.aten.polar")
+def _made(c: Context, first: Value, second: Value) -> Value:
+    """Of real and imaginary parts, or of absolute values and angles."""
+    *shape, _ = c.out[0].shape
+    if first.shape != tuple(shape) or second.shape != tuple(shape):
+        raise c.refuse("a complex tensor of parts of different shapes")
+    x, y = (c.b.reshape(c.value(z, c.out[0].dtype), (*shape, 1)) for z in (first, second))
+    if c.op.startswith("complex.aten.polar"):
+        cosine, sine = c.b.unary("cosine", y), c.b.unary("sine", y)
+        x, y = c.b.binary("multiply", x, cosine), c.b.binary("multiply", x, sine)
+    return _complex(c, x, y)

@@ -122,7 +122,10 @@ class Lowering:
 
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):
-            return self.builder.constant(ref.literal, TensorType(ref.dtype, ref.geometry.size))
+            type_ = TensorType(ref.dtype, ref.geometry.size)
+            if isinstance(ref.literal, tuple):
+                return self.builder.elements(ref.literal, type_)
+            return self.builder.constant(ref.literal, type_)
         self.sizes.check(ref)
         self._reading = ref
         value = self.memory.read(ref.storage, ref.dtype, ref.geometry)

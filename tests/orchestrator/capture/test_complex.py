@@ -64,3 +64,14 @@ def test_a_part_of_a_complex_tensor_is_that_part(agrees) -> None:
 def test_a_product_with_a_number_is_refused_as_such(lowered) -> None:
     with pytest.raises(CaptureError, match="a product of a complex tensor and a number"):
         lowered(lambda x: torch.view_as_real(torch.view_as_complex(x[..., :2].contiguous()) * 2.0), x)
+
+
+def test_complex_numbers_of_angles_and_of_parts(agrees) -> None:
+    """Tables of rotations as Llama makes them."""
+
+    def step(x, angles):
+        pairs = torch.complex(x[..., :3], x[..., 3:])
+        turns = torch.polar(torch.ones_like(angles) * 2, angles).view(1, 3, 1, 3)
+        return torch.view_as_real(pairs * turns)
+
+    agrees(step, x, table[..., 0].contiguous())

@@ -26,7 +26,7 @@ from orchestrator.capture.missing import OPS, instead_of
 from orchestrator.capture.processes import survey
 from orchestrator.capture.refusals import REFUSALS, documented, guarded, refused
 
-SEVERAL = torch.arange(16.0).reshape(4, 4)
+SEVERAL = torch.arange(4096.0).reshape(64, 64)
 COMPILED = torch.compile(lambda y: y.square().mean())
 SCALER = torch.amp.GradScaler("cpu")
 BUILT = nn.Linear(4, 4, bias=False)
@@ -527,10 +527,10 @@ def leaves(model, optimizer, batch):
         ({"step": fails}, None, "ValueError: the batch is empty", "raise ValueError(", ""),
         ({"step": leaves}, None, "sys.exit(3)", "raise SystemExit(3)", ""),
         (
-            {"step": lambda m, o, b: finish(m, o, m(b["x"] * SEVERAL).mean())},
+            {"step": lambda m, o, b: finish(m, o, m(b["x"] * SEVERAL[0, 1]).mean())},
             None,
-            "a real tensor of shape [4, 4]",
-            "* SEVERAL",
+            "a real tensor of shape [64, 64]",
+            "* SEVERAL[",
             "register_buffer",
         ),
     ],

@@ -115,7 +115,8 @@ def test_tensors_that_no_plan_can_hold_are_refused() -> None:
     with pytest.raises(LoweringError, match="have no place in a plan"):
         reference(torch.zeros(2, dtype=torch.float8_e5m2))
     with pytest.raises(LoweringError, match="a real tensor of shape"):
-        reference(torch.tensor([1.0, 2.0]))
+        reference(torch.arange(1025.0))
     with pytest.raises(LoweringError, match="a real tensor of shape"):
         reference(torch.ones(2, dtype=torch.complex64))
     assert reference(torch.ones(2)).literal == 1
+    assert reference(torch.tensor([[1.0, 2.0], [0.5, 1.0]]).t()).literal == (1.0, 0.5, 2.0, 1.0)
