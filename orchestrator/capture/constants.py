@@ -21,7 +21,7 @@ from .amounts import unwraps_itself
 from .errors import CaptureError
 from .frames import frames
 from .group import Traced
-from .recorder import DTYPES, Node, TensorRef, reference
+from .recorder import DTYPES, WRITTEN_OUT, Node, TensorRef, reference
 from .signatures import Signature, signature
 from .substituting import replaced
 
@@ -112,8 +112,8 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
         # Operands are described before the op runs, which may change what they are.
         described = _described((args, dict(kwargs)))
         result = func(*args, **kwargs)
-        made = _described(result)
-        if described is None or made is None or not all(map(_is_fake, tree_leaves(result))):
+        made = _described(result) if all(map(_is_fake, tree_leaves(result))) else None
+        if described is None or made is None:
             self._spoil(written)
             return result
         if not said.view or _storages(made) - _storages(described):  # what a view names is known
@@ -160,7 +160,7 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
 
     def _known(self, tensor: torch.Tensor) -> bool:
         if not _is_fake(tensor):
-            return True  # its few elements are written out, or it cannot be described
+            return bool(tensor.numel() <= WRITTEN_OUT)
         storage = tensor.untyped_storage()._cdata
         return storage in self._made and storage not in self._spoiled
 

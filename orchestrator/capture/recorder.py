@@ -41,10 +41,10 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "i1",
 }
 #: Elements of a real tensor with several values that is written out; what to write instead of a larger one.
-_WRITTEN_OUT = 1024
+WRITTEN_OUT = 1024
 _REAL = (
     "a buffer of the model (register_buffer), an entry of the batch, or ops that make it in the step; "
-    f"only tensors with a single value, or of {_WRITTEN_OUT} elements at most, may be made outside"
+    f"only tensors with a single value, or of {WRITTEN_OUT} elements at most, may be made outside"
 )
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 #: What stands among arguments and is no tensor, group or container.
@@ -123,7 +123,7 @@ def reference(tensor: torch.Tensor) -> TensorRef:
 
 
 def _reference(
-    tensor: torch.Tensor, storage: torch.UntypedStorage, written_out: int = _WRITTEN_OUT
+    tensor: torch.Tensor, storage: torch.UntypedStorage, written_out: int = WRITTEN_OUT
 ) -> TensorRef:
     dtype = _PARTS.get(tensor.dtype, tensor.dtype)
     if dtype not in DTYPES or tensor.is_neg():
@@ -161,7 +161,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     nodes: list[Node] = field(default_factory=list)
     #: Elements of a real tensor at most, if they are to be written out.
-    written_out = _WRITTEN_OUT
+    written_out = WRITTEN_OUT
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Unfollowable, divide
+from ..cells import Cell, Cut, Digits, Unfollowable, divide
 from .access import Access, access, combine, commutes, same_attributes
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -165,7 +165,10 @@ class Candidates:
         )
 
     def find(self, ref: str, pattern: Access, operands: Sequence[Operand], cell: Cell) -> list[Candidate]:
-        """Ops of the specification, of the same name and attributes, that read what these operands are."""
+        """Ops of the specification, of the same name and attributes, that read what these operands are.
+
+        One that does so in a part of the cell only, or by digits, is looked at where none does in all of it.
+        """
         op = self.model.ops[ref]
         targets = {o.reading.target for o in operands if self.model.literal(o.reading.target) is None}
         if not targets:
@@ -174,7 +177,7 @@ class Candidates:
         owner = split_ref(ref)[0]
         places = [cell.at[f"{owner}.{name}"] for name, _ in pattern.summed]
         summed = frozenset(s for place in places for s in place.symbols)
-        out = []
+        out, cut = [], None
         for spec in dict.fromkeys(pools[0]):
             if spec == ref or not all(spec in pool for pool in pools[1:]):
                 continue
@@ -185,11 +188,17 @@ class Candidates:
             if commutes(op) or op.name == "dot_general":
                 orders.append(tuple(reversed(orders[0])))
             for order in orders:
-                found = self.match(spec, op, [operands[i] for i in order], cell)
+                try:
+                    found = self.match(spec, op, [operands[i] for i in order], cell)
+                except (Cut, Digits) as part:
+                    cut = cut or part
+                    continue
                 # A sum of elements of which each is of another result is none of these results.
                 if found is not None and not any(summed.intersection(f.symbols) for f in found.out):
                     out.append(found)
                     break
+        if cut is not None and not out:
+            raise cut
         if op.name in ("maximum", "minimum") or (op.name == "reduce" and op.text("kind") != "add"):
             # Of the specification's own, one that is a multiple of another is better read as itself.
             out = [c for c in out if c.coef == 1 or not ref.startswith("s:")]
