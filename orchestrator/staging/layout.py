@@ -33,7 +33,10 @@ MAX_PREMISES = 3000
 MAX_DIGITS = 32
 #: Ops on integers and booleans that layout stages define.
 POSITIONS = frozenset(
-    ("add", "subtract", "negate", "compare", "select", "and", "or", "not", "maximum", "minimum")
+    (
+        *("add", "subtract", "negate", "compare", "select", "and", "or", "not", "maximum", "minimum"),
+        *("convert", "multiply"),
+    )
 )
 
 
@@ -150,7 +153,10 @@ class LayoutBuilder:
         op = self.model.op(ref)
         if not self.recipe.expand or op is None or not isinstance(ref, str) or not ref.startswith("s:"):
             return False
-        sorts = {op.type.sort, *(self.model.tensors.type(v).sort for v in self.model.operands(ref))}
+        operands = self.model.operands(ref)
+        sorts = {op.type.sort, *(self.model.tensors.type(v).sort for v in operands)}
+        if op.name == "multiply" and not any(self.model.literal(v) is not None for v in operands):
+            return False  # no linear term
         return op.name in POSITIONS and "Real" not in sorts
 
     def possible(self, ref: Ref, at: Index) -> bool:

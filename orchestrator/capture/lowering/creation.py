@@ -8,6 +8,9 @@ from ..builder import Literal, Value
 from ..recorder import Node
 from .table import Context, Lower, effects, lowers
 
+#: Places that a list of them may have.
+MOST = 1 << 10
+
 
 @effects(
     "aten.empty.memory_format",
@@ -41,3 +44,15 @@ def _arange(c: Context, start: float = 0, step: float = 1) -> Value:
     if step != 1:
         out = c.b.scale(out, step)
     return out if start == 0 else c.b.binary("add", out, c.b.like(start, out))
+
+
+@lowers("aten.tril_indices", "aten.triu_indices")
+def _triangle(c: Context, row: int, col: int, offset: int = 0) -> Value:
+    """Rows and columns of the elements on and below, or above, a diagonal, row by row."""
+    lower = c.op.startswith("aten.tril")
+    places = [
+        (i, j) for i in range(row) for j in range(col) if (j - i <= offset if lower else j - i >= offset)
+    ]
+    if not 0 < len(places) <= MOST:
+        raise c.refuse(f"a list of {len(places)} places: it is written out, if it has 1 to {MOST}")
+    return c.b.elements([i for i, _ in places] + [j for _, j in places], c.out[0])

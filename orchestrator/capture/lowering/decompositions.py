@@ -28,6 +28,7 @@ DECOMPOSED = frozenset(
     (
         # activations and their gradients
         *(
+            "celu",
             "elu",
             "elu_backward",
             "glu",
@@ -55,7 +56,7 @@ DECOMPOSED = frozenset(
         "_weight_norm_interface",
         # elements in other places
         *("diag_embed", "diagonal_backward", "diagonal_scatter"),
-        *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "linspace", "eye", "index_copy"),
+        *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "linspace", "eye", "index_copy", "rot90"),
         *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
         *("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
         *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),

@@ -92,9 +92,17 @@ for _aten, _ir in {
     "tanh": "tanh",
     "sigmoid": "logistic",
     "erf": "erf",
-    "abs": "abs",
 }.items():
     lowers(f"aten.{_aten}")(_unary(_ir))
+
+
+@lowers("aten.abs")
+def _abs(c: Context, x: Value) -> Value:
+    """Of integers, which may be positions in a table, the larger one of both signs: linear to solvers."""
+    x = c.value(x, c.out[0].dtype)
+    if x.type.sort != "Int":
+        return c.b.unary("abs", x)
+    return c.b.binary("maximum", x, c.b.unary("negate", x))
 
 
 @lowers("aten.log1p")

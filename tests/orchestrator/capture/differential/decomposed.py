@@ -16,6 +16,7 @@ REDUCTIONS = ("none", "mean", "sum")
 
 #: Functions of one tensor, made with options by the draw.
 POINTWISE: dict[str, Callable[[Draw], Callable[..., Any]]] = {
+    "celu": lambda d: functools.partial(F.celu, alpha=d.one(1.0, 0.5)),
     "elu": lambda d: functools.partial(F.elu, alpha=d.one(1.0, 0.5)),
     "hardshrink": lambda d: functools.partial(F.hardshrink, lambd=d.one(0.5, 0.25)),
     "softshrink": lambda d: functools.partial(F.softshrink, lambd=d.one(0.5, 0.25)),
@@ -307,6 +308,21 @@ def _shuffled(d: Draw, name: str) -> Case:
     if name == "pixel_unshuffle":
         return Case(F.pixel_unshuffle, (d.tensor((*lead, d.size(), d.size() * r, d.size() * r)), r))
     return Case(F.channel_shuffle, (d.tensor((d.size(), d.size() * r, d.size(), d.size())), r))
+
+
+@cases("aten.rot90")
+def _turned(d: Draw) -> Case:
+    return Case(torch.rot90, (d.tensor(d.shape(2, 3)), d.one(0, 1, 2, 3), (0, 1)))
+
+
+@cases("aten.tril_indices", "aten.triu_indices")
+def _triangle(d: Draw, name: str) -> Case:
+    """Pairs of different rows of a square, such as features that interact."""
+    n, offset = d.one(2, 3, 5), d.one(0, -1) if name == "tril_indices" else d.one(0, 1)
+    rows, columns = d.one((n, n), (n, 4))
+    places = getattr(torch, name)(rows, columns, offset)
+    assert places.shape[1] > 0
+    return Case(lambda x: x[tuple(getattr(torch, name)(rows, columns, offset))], (d.tensor((rows, columns)),))
 
 
 @cases("aten.linspace", "aten.eye")
