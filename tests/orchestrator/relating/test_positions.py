@@ -137,3 +137,48 @@ def test_look_ups_row_by_row_are_those_of_the_specification(shifted: bool) -> No
         {"y": {"dp": Shard(0)}},
     )
     assert bool(unproved(plan)) == shifted
+
+
+def rotated(b: ProgramBuilder, rows: int) -> None:
+    """Rotations: every second place by the size, to a power, times all places. Of four, two are both."""
+    x = b.input("x", f"f32[{rows},4,2]")
+    second = b.convert(b.iota("i64[2]", 0) * b.constant(2, "i64[2]"), "f32") / 4
+    places = b.convert(b.iota("i64[4]", 0), "f32")
+    rates = b.power(b.constant(10, "f32[2]"), second)
+    angles = b.broadcast(places, (4, 2), (0,)) * b.broadcast(rates, (4, 2), (1,))
+    b.output("y", x * b.broadcast(b.cosine(angles), (rows, 4, 2), (1, 2)))
+
+
+def test_places_are_read_as_a_whole_though_some_are_also_every_second_one() -> None:
+    plan = pair(
+        {"dp": 2},
+        lambda b: rotated(b, 4),
+        lambda b: rotated(b, 2),
+        {"x": {"dp": Shard(0)}},
+        {"y": {"dp": Shard(0)}},
+    )
+    assert unproved(plan) == []
+
+
+def biased(b: ProgramBuilder, rows: int, buckets: int) -> None:
+    """A bias by the bucket of a distance: its direction, and how far, up to 3. It is in a table of 8."""
+    x, table = b.input("x", f"f32[{rows},6,6]"), b.input("t", "f32[8]")
+    to, start = (b.broadcast(b.iota("i64[6]", 0), (6, 6), (d,)) for d in (1, 0))
+    apart = to - start
+    far = b.minimum(b.maximum(apart, -apart), b.constant(3, "i64[6,6]"))
+    ahead = b.convert(b.compare(apart, 0, "GT"), "i64")
+    index = ahead * b.constant(buckets, "i64[6,6]") + far
+    b.output("y", x + b.broadcast(b.gather(table, index), (rows, 6, 6), (1, 2)))
+
+
+@pytest.mark.parametrize(("buckets", "inside"), [(4, True), (5, False)])
+def test_a_table_is_read_at_sums_of_masks_and_distances_that_lie_in_it(buckets: int, inside: bool) -> None:
+    """Out of it, what is looked up is not known to be the same on both sides."""
+    plan = pair(
+        {"dp": 2},
+        lambda b: biased(b, 4, buckets),
+        lambda b: biased(b, 2, buckets),
+        {"x": {"dp": Shard(0)}, "t": {}},
+        {"y": {"dp": Shard(0)}},
+    )
+    assert (unproved(plan) == []) == inside

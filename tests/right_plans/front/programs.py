@@ -11,6 +11,7 @@ from . import (
     experts,
     fields,
     habits_of_megatron,
+    kept,
     many_habits,
     megatron,
     more_models,
@@ -88,6 +89,9 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         whole_batches.grouped_advantages,
         whole_batches.lengths_of_rows,
         vocabularies.own_labels,
+        kept.rotations_kept,
+        kept.relative_distances,
+        kept.owned_whole,
     )
 }
 #: Those that are right and not proved, and why.
