@@ -165,10 +165,7 @@ class Candidates:
         )
 
     def find(self, ref: str, pattern: Access, operands: Sequence[Operand], cell: Cell) -> list[Candidate]:
-        """Ops of the specification, of the same name and attributes, that read what these operands are.
-
-        One that does so in a part of the cell only, or by digits, is looked at where none does in all of it.
-        """
+        """Ops of the specification, of the same name and attributes, that read what these operands are."""
         op = self.model.ops[ref]
         targets = {o.reading.target for o in operands if self.model.literal(o.reading.target) is None}
         if not targets:
@@ -184,12 +181,9 @@ class Candidates:
             other = self.model.ops[spec]
             if not same_attributes(op, other):
                 continue
-            orders = [tuple(range(len(operands)))]
-            if commutes(op) or op.name == "dot_general":
-                orders.append(tuple(reversed(orders[0])))
-            for order in orders:
+            for order in _orders(op, operands):
                 try:
-                    found = self.match(spec, op, [operands[i] for i in order], cell)
+                    found = self.match(spec, op, order, cell)
                 except (Cut, Digits) as part:
                     cut = cut or part
                     continue
@@ -198,7 +192,7 @@ class Candidates:
                     out.append(found)
                     break
         if cut is not None and not out:
-            raise cut
+            raise cut  # one reads it in a part of the cell, or by digits, and none in all of it
         if op.name in ("maximum", "minimum") or (op.name == "reduce" and op.text("kind") != "add"):
             # Of the specification's own, one that is a multiple of another is better read as itself.
             out = [c for c in out if c.coef == 1 or not ref.startswith("s:")]
@@ -408,6 +402,12 @@ def _inside(
         if lo < 0 or hi >= size:
             return False
     return True
+
+
+def _orders(op: Op, operands: Sequence[Operand]) -> list[Sequence[Operand]]:
+    """The operands, and the other way round where that is as good."""
+    either = commutes(op) or op.name == "dot_general"
+    return [operands, operands[::-1]] if either else [operands]
 
 
 def _vanishes(model: Model, op: Op, operands: Sequence[Operand]) -> bool:
