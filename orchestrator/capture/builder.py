@@ -178,6 +178,9 @@ class Builder:
         )
         return self._splat(text, type_)
 
+    def literal(self, value: Literal | tuple[Literal, ...], type_: TensorType) -> Value:
+        return self.elements(value, type_) if isinstance(value, tuple) else self.constant(value, type_)
+
     def elements(self, values: Sequence[Literal], type_: TensorType) -> Value:
         """A tensor by its elements, row-major: runs of equal ones are a splat each."""
         runs = [(value, len(list(run))) for value, run in itertools.groupby(values)]

@@ -41,6 +41,11 @@ class State:
     held: torch.Tensor
     problem: CaptureError | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Does this rank own none of its elements, as the last of many shards of few rows?"""
+        return 0 in self.held.shape
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -104,14 +109,15 @@ def _state(definition: Definition, name: str, owner: str, tensor: torch.Tensor, 
             tensor=name,
             instead="build=lambda: Model(), a new model in each call; x.new_zeros(…) in parallelize",
         )
-    if 0 in local.shape:
-        raise LayoutError("this rank owns none of its rows; use fewer ranks or more rows", tensor=name)
+    if 0 in local.shape and not parallel:
+        raise LayoutError("has no elements", tensor=name)
     # What `torch.tensor(0)` wrote when the model was built is not what the hundredth step finds.
     forget_constant(local)
     held = local.detach()
     ref = reference(held)
     # Only FSDP pads; a gradient may be the first of many in one storage.
-    shape = padded_shape(held, ref) if isinstance(tensor, DTensor) and kind(name) != GRADIENTS else None
+    pads = isinstance(tensor, DTensor) and kind(name) != GRADIENTS and 0 not in held.shape
+    shape = padded_shape(held, ref) if pads else None
     layout, problem = None, None
     try:
         layout = layout_of(definition, name, owner, tensor) if parallel and kind(name) != HYPER else None

@@ -27,6 +27,7 @@ from .kernels import kernels_stay
 from .known import Bounds, Known
 from .layouts import Layout, axes_of
 from .lowering import Lowering, RankProgram
+from .lowering.empties import padded
 from .making import optimizer_of
 from .modes import alone_on_the_stack, modes_stay
 from .pipelining import static_stages
@@ -171,7 +172,9 @@ def _lower(
         coordinates=lambda other: tuple(mesh.coordinates(other).values()),
     )
     lowering.run(found)  # before there are any inputs: no constant reads one
-    states = step.before.states
+    states = {name: state for name, state in step.before.states.items() if not state.empty}
+    for state in (s for s in step.before.states.values() if s.empty):
+        padded(lowering, state.ref, state.held)
     for name in (n for n in states if kind(n) not in (GRADIENTS, HYPER)):
         lowering.add_input(name, states[name].ref, ranges.get(name))
     for name, ref in step.batch.items():
@@ -183,7 +186,7 @@ def _lower(
             lowering.add_input(name, states[name].ref)
     lowering.run(step.nodes)
     outputs, carried = dict(step.results), {}
-    for name, state in step.after.states.items():
+    for name, state in ((n, s) for n, s in step.after.states.items() if not s.empty):
         if kind(name) == GRADIENTS:
             carried[name] = state.ref
         elif kind(name) not in ("buffers", HYPER) or lowering.read(state.ref).name != name:

@@ -32,6 +32,7 @@ from ..waits import Waits
 from .arguments import bind
 from .complex import conjugate
 from .decompositions import Expansion, expand
+from .empties import without_empties
 from .foreach import single_ops
 from .picked import PLACES, PickedOp, refused
 from .routing import Numbers
@@ -122,10 +123,7 @@ class Lowering:
 
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):
-            type_ = TensorType(ref.dtype, ref.geometry.size)
-            if isinstance(ref.literal, tuple):
-                return self.builder.elements(ref.literal, type_)
-            return self.builder.constant(ref.literal, type_)
+            return self.builder.literal(ref.literal, TensorType(ref.dtype, ref.geometry.size))
         self.sizes.check(ref)
         self._reading = ref
         value = self.memory.read(ref.storage, ref.dtype, ref.geometry)
@@ -215,6 +213,9 @@ class Lowering:
             for part in single:
                 self.context.op = part.op
                 self._step(part)
+            return
+        node, of_nothing = without_empties(self, node)
+        if of_nothing:
             return
         outs = _tensors(node.outs)
         sources = {t.storage for t in _tensors(node.args)}
