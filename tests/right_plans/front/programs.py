@@ -76,6 +76,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         shards.adapters_sharded,
         shards.factored_moments,
         shards.three_axes,
+        shards.few_rows,
         pictures.pictures_sharded,
         pictures.statistics_over_ranks,
         pictures.neighbours_texts,

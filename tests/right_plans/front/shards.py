@@ -394,6 +394,49 @@ class Stack(nn.Module):
         return self.head(self.last(x))
 
 
+class Critic(nn.Module):
+    """A value head of one row: most ranks own nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.middle, self.value = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value(torch.tanh(self.middle(torch.tanh(self.body(x))))).squeeze(-1)
+
+
+def few_rows(right: bool = True) -> Definition:
+    """HSDP with more ranks than rows. Wrong: gradients are divided by the shards' number only."""
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        for layer in (model.body, model.middle, model):
+            fully_shard(layer, mesh=mesh)
+            if not right:
+                layer.set_gradient_divide_factor(float(mesh["dp"].size()))
+        return model
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+        loss = F.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return Definition(
+        name="few-rows",
+        mesh={"rep": 2, "dp": 4},
+        build=Critic,
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
+        step=train,
+        batch={
+            "x": Batch((8, 6), shard={"rep": 0, "dp": 0}),
+            "y": Batch((8,), shard={"rep": 0, "dp": 0}),
+        },
+        mean_over={"loss": ("rep", "dp")},
+    )
+
+
 def three_axes(right: bool = True) -> Definition:
     """HSDP x TP with a sequence in pieces; smoothed labels. Wrong: replicas are divided by twice."""
 
