@@ -31,6 +31,8 @@ class _Lanes:
     def __init__(self, plan: Plan, schedule: Schedule) -> None:
         self.plan, self.schedule = plan, schedule
         self.runs = [plan.mesh.axes[a] for a in plan.mesh.time]
+        #: Classes by lane and run, which are asked for at each event.
+        self._classes: dict[tuple[str, int], str] = {}
         self.inside = {
             (c.name, segment): tuple(self._collectives(c, spans))
             for c in plan.classes
@@ -132,6 +134,11 @@ class _Lanes:
         )
 
     def _class(self, lane: Lane, run: int) -> str:
+        if (lane.name, run) not in self._classes:
+            self._classes[lane.name, run] = self._class_at(lane, run)
+        return self._classes[lane.name, run]
+
+    def _class_at(self, lane: Lane, run: int) -> str:
         at = self._time(run) | {a: lo for a, (lo, _) in lane.box.items()}
         if any(t >= n for t, n in zip(at.values(), self.runs, strict=False)):
             return ""
