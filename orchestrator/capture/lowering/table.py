@@ -13,6 +13,7 @@ from certificates.plan.types import TensorType
 from ..builder import Builder, Literal, Meeting, Value, wraps
 from ..errors import Frame, GroupError, LoweringError
 from ..recorder import GroupRef, Node
+from .integral import as_integers
 from .routing import Numbers, Routing
 from .row_orders import RowOrders
 
@@ -145,7 +146,8 @@ class Context:
     def value(self, x: Operand, dtype: str) -> Value:
         """An operand in ``dtype``; a Python number becomes a scalar constant."""
         if isinstance(x, Value):
-            return self.b.convert(x, dtype)
+            counted = x.type.sort == "Real" and dtype == "i64"
+            return (as_integers(self.b, x, dtype) if counted else None) or self.b.convert(x, dtype)
         if isinstance(x, complex):
             raise self.refuse(f"the complex literal {x!r}")
         if isinstance(x, float) and TensorType(dtype, ()).sort == "Int":
