@@ -19,7 +19,7 @@ from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from ..errors import Unproved
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
-from ..relating.recipes import AlgebraRecipe, by_rank, direct
+from ..relating.recipes import AlgebraRecipe, by_rank, direct, upwards_only
 from ..relating.solving_facts import make_fact
 from ..solving.premises import CoreFinder, with_ranges
 from ..staging.algebra import AlgebraBuilder
@@ -56,7 +56,7 @@ class Stages:
                     if apart is None:
                         continue
                     try:
-                        builder = AlgebraBuilder(self.knowledge, number, apart)
+                        builder = AlgebraBuilder(self.knowledge, number, upwards_only(self.knowledge, apart))
                         return self._algebra(builder.build(shown))
                     except NoDefinition:
                         continue

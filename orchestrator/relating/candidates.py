@@ -172,8 +172,7 @@ class Candidates:
             return []
         pools = [self.readers(op.name, t) for t in targets]
         owner = split_ref(ref)[0]
-        places = [cell.at[f"{owner}.{name}"] for name, _ in pattern.summed]
-        summed = frozenset(s for place in places for s in place.symbols)
+        summed = frozenset(s for n, _ in pattern.summed for s in cell.at[f"{owner}.{n}"].symbols)
         out, cut = [], None
         for spec in dict.fromkeys(pools[0]):
             if spec == ref or not all(spec in pool for pool in pools[1:]):
@@ -191,6 +190,7 @@ class Candidates:
                 if found is not None and not any(summed.intersection(f.symbols) for f in found.out):
                     out.append(found)
                     break
+        upwards((f for c in out for f in c.out if pattern.summed or c.coef != 1), cell)
         if cut is not None and not out:
             raise cut  # one reads it in a part of the cell, or by digits, and none in all of it
         if op.name in ("maximum", "minimum") or (op.name == "reduce" and op.text("kind") != "add"):
@@ -402,6 +402,15 @@ def _inside(
         if lo < 0 or hi >= size:
             return False
     return True
+
+
+def upwards(places: Iterable[Affine], cell: Cell) -> None:
+    """Split a cell at each rank along which results stand downwards: trees of a sum only run upwards."""
+    for form in places:
+        for symbol, coef in form.terms:
+            low, high = cell.ranges[symbol]
+            if coef < 0 and high - low > 1:
+                raise Cut(symbol, low + 1)
 
 
 def _orders(op: Op, operands: Sequence[Operand]) -> list[Sequence[Operand]]:

@@ -20,11 +20,11 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable, explore, within
+from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from .cones import Cone, Loose, is_known, match, positions, stands
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
-from .solving_facts import fold, make_fact
+from .solving_facts import fold, make_fact, solve
 from .tries import IN_A_FILE
 
 MAX_CONE = 64
@@ -257,12 +257,8 @@ class DeepMatcher:
             return ref, at
         for number in self.k.facts_for(ref):
             fact = self.k.facts[number]
-            values = {
-                form.symbols[0]: target - form.const
-                for form, target in zip(fact.lhs_index, at, strict=True)
-                if target is not None and len(form.terms) == 1 and form.terms[0][1] == 1
-            }
-            if not all(within(at, *fact.ranges[s], ranges) for s, at in values.items()):
+            values = _coordinates(fact, at, ranges)
+            if values is None:
                 continue  # it is about another piece
             loose = tuple(
                 fold(form.substitute(values), ranges) if set(form.symbols) <= set(values) else None
@@ -335,6 +331,19 @@ class DeepMatcher:
                 if known_here and stands(self.k, spec, cell, full, ranges, splits):
                     guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
         return guesses
+
+
+def _coordinates(fact: Fact, at: Loose, ranges: Mapping[str, Range]) -> dict[str, Affine] | None:
+    """The symbols of a fact that the known coordinates of an element determine; ``None`` if it has none such.
+
+    Raises a split where it has elements of a part of the box.
+    """
+    known = [(form, target) for form, target in zip(fact.lhs_index, at, strict=True) if target is not None]
+    ranged = {s: fact.ranges[s] for form, _ in known for s in form.symbols}
+    try:
+        return solve([form for form, _ in known], ranged, [target for _, target in known], ranges)
+    except Unfollowable:
+        return {}
 
 
 def _are_numbers(model: Model, spec: str) -> bool:

@@ -18,7 +18,7 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
 from .access import Access, commutes
-from .candidates import Candidate, Candidates, Operand, Read
+from .candidates import Candidate, Candidates, Operand, Read, upwards
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import Reading, Unrelated
@@ -226,6 +226,7 @@ class Matcher:
             for order in [operands, operands[::-1]] if either else [operands]:
                 candidate = self.candidates.match(next(iter(specs)), op, order, cell)
                 if candidate is not None:
+                    upwards(candidate.out if pattern.summed or candidate.coef != 1 else (), cell)
                     return tuple(operands), (candidate,)
             raise Unrelated(ref)
 
@@ -281,6 +282,7 @@ class Matcher:
                     return None
                 raise Unrelated(ref)
             trail, spec, out, coef, theirs = found
+            upwards(() if trail.partial else out, cell)
             candidate = Candidate(
                 spec,
                 out,

@@ -105,6 +105,30 @@ def by_rank(recipe: AlgebraRecipe, axis: str) -> AlgebraRecipe | None:
     return replace(recipe, instances=instances, uses=uses, ranges=ranges, pairs=())
 
 
+def upwards_only(knowledge: Knowledge, recipe: AlgebraRecipe) -> AlgebraRecipe:
+    """The recipe with facts of one rank each in place of those that run downwards along the ranks.
+
+    From the specification's side, trees of a stage find an element of a fact by division, which needs steps
+    upwards. A zigzag of pieces of a sequence runs down in its second half.
+    """
+    instances = []
+    for instance in recipe.instances:
+        fact = knowledge.facts[instance.fact]
+        values = {s: form for (s, _, _), form in zip(fact.symbols, instance.values, strict=True)}
+        down = {s for form in (*fact.lhs_index, *fact.rhs_index) for s, coef in form.terms if coef < 0}
+        fixed = {s: values[s] for s in down if values[s].is_const}
+        if fixed:
+            ranges = {s: (v.const, v.const + 1) for s, v in fixed.items()}
+            here = Cell({**fact.ranges, **ranges}, {})
+            made = make_fact(
+                knowledge.model, here, fact.lhs, fact.lhs_index, fact.rhs, fact.rhs_index, fact.coef
+            )
+            place = tuple(form.substitute(values) for form in fact.lhs_index)
+            instance = replace(tied(knowledge, made, place, recipe.ranges), defines=instance.defines)
+        instances.append(instance)
+    return replace(recipe, instances=tuple(dict.fromkeys(instances)))
+
+
 def direct(knowledge: Knowledge, recipe: AlgebraRecipe) -> AlgebraRecipe:
     """The recipe with operands tied to operands by facts of their own, not through the tensors both
     come from.

@@ -35,7 +35,7 @@ def solve(
         rest = target - form.const
         terms = sorted(form.terms, key=lambda t: -t[1])
         if any(c < 0 for _, c in terms):
-            raise Unfollowable(f"index form {form} runs downwards")
+            return _turned(forms, symbols, index, ranges)
         for n, (symbol, coef) in enumerate(terms):
             if symbol in values:
                 rest = rest - values[symbol].scale(coef)
@@ -66,6 +66,28 @@ def solve(
     if not all([within(form, lo, hi, ranges) for form, lo, hi in wanted]):
         return None
     return {s: values.get(s, Affine(lo)) for s, (lo, _) in symbols.items()}
+
+
+def _turned(
+    forms: Sequence[Affine],
+    symbols: Mapping[str, Range],
+    index: Sequence[Affine],
+    ranges: Mapping[str, Range],
+) -> dict[str, Affine] | None:
+    """As :func:`solve`, where some symbols run downwards: each is counted from its end.
+
+    The ranks of a ring that have the sequence in a zigzag read their second piece so.
+    """
+    signs: dict[str, set[bool]] = {}
+    for form in forms:
+        for symbol, coef in form.terms:
+            signs.setdefault(symbol, set()).add(coef < 0)
+    down = {s for s, found in signs.items() if True in found}
+    if any(len(signs[s]) > 1 for s in down):
+        raise Unfollowable(f"index forms {', '.join(map(str, forms))} run upwards and downwards")
+    turned = {s: Affine(lo + hi - 1) - Affine.symbol(s) for s, (lo, hi) in symbols.items() if s in down}
+    values = solve([form.substitute(turned) for form in forms], symbols, index, ranges)
+    return values and {s: turned[s].substitute({s: v}) if s in down else v for s, v in values.items()}
 
 
 def as_there(

@@ -185,5 +185,15 @@ def test_positions_that_both_sides_count_from_the_end_are_solved_for() -> None:
     from_end, there = Affine(2) - z, Affine(2) - k
     assert solve([from_end], {"z": (0, 3)}, [there], {"k": (0, 3)}) == {"z": k}
     assert solve([from_end], {"z": (0, 3)}, [k], {"k": (0, 3)}) == {"z": there}
-    with pytest.raises(Unfollowable, match="runs downwards"):
-        solve([z - k], {"z": (0, 3), "k": (0, 2)}, [Affine()], {})
+
+
+def test_a_zigzag_runs_down_in_its_second_half() -> None:
+    """The second pieces of four ranks, from the last to the first: two elements each."""
+    r, z, a, b = (Affine.symbol(s) for s in "rzab")
+    symbols, here = {"r": (0, 4), "z": (0, 2)}, {"a": (0, 4), "b": (0, 2)}
+    down = r.scale(-2) + z + 6
+    assert solve([down], symbols, [a.scale(-2) + b + 6], here) == {"r": a, "z": b}
+    assert solve([down], symbols, [a.scale(2) + b], here) == {"r": Affine(3) - a, "z": b}
+    assert solve([down], symbols, [Affine(8)], {}) is None
+    with pytest.raises(Unfollowable, match="run upwards and downwards"):
+        solve([r, down], symbols, [a, a.scale(-2) + b + 6], here)

@@ -23,6 +23,7 @@ from . import (
     tokens,
     vocabularies,
     whole_batches,
+    zigzag,
 )
 
 #: ``define(True)`` is right, ``define(False)`` has one mistake.
@@ -90,6 +91,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         whole_batches.grouped_advantages,
         whole_batches.lengths_of_rows,
         vocabularies.own_labels,
+        zigzag.zigzag_context,
         kept.rotations_kept,
         kept.relative_distances,
         kept.owned_whole,
