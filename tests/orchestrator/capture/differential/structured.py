@@ -704,6 +704,18 @@ def _complex_arithmetic(d: Draw, name: str) -> Case:
     return Case(_of(function), (x, y))
 
 
+@cases("complex.aten.complex", "complex.aten.polar")
+def _complex_made(d: Draw, name: str) -> Case:
+    """Tables of rotations are made of lengths and angles."""
+    shape = d.shape(0, 3)
+    function = getattr(torch, name)
+    if shape and d.chance(0.15):
+        other = d.tensor((1, *shape[1:]) if shape[0] > 1 else (2, *shape[1:]))
+        made = lambda x, y: torch.view_as_real(function(x, y))  # noqa: E731
+        return Case(made, (d.tensor(shape), other), {}, "a complex tensor of parts of different shapes")
+    return Case(lambda x, y: torch.view_as_real(function(x, y)), (d.tensor(shape), d.tensor(shape)))
+
+
 @cases("complex.aten.clone", "complex.aten._to_copy")
 def _complex_copy(d: Draw, name: str) -> Case:
     x = _complex(d, d.shape(0, 3))
