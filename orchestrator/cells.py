@@ -8,7 +8,7 @@ so equal code gives equal names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -173,3 +173,12 @@ def unlinear(form: Affine, sizes: tuple[int, ...], ranges: Mapping[str, Range]) 
         form, rest = quotient(form, size, ranges)
         out.append(rest)
     return [form, *reversed(out)] if sizes else []
+
+
+def upwards(places: Iterable[Affine], cell: Cell) -> None:
+    """Split a cell at each rank along which results stand downwards: trees of a sum only run upwards."""
+    for form in places:
+        for symbol, coef in form.terms:
+            low, high = cell.ranges[symbol]
+            if coef < 0 and high - low > 1:
+                raise Cut(symbol, low + 1)

@@ -19,7 +19,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable, divide
+from ..cells import Cell, Cut, Digits, Unfollowable, divide, upwards
 from .access import Access, access, combine, commutes, same_attributes
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
@@ -402,15 +402,6 @@ def _inside(
         if lo < 0 or hi >= size:
             return False
     return True
-
-
-def upwards(places: Iterable[Affine], cell: Cell) -> None:
-    """Split a cell at each rank along which results stand downwards: trees of a sum only run upwards."""
-    for form in places:
-        for symbol, coef in form.terms:
-            low, high = cell.ranges[symbol]
-            if coef < 0 and high - low > 1:
-                raise Cut(symbol, low + 1)
 
 
 def _orders(op: Op, operands: Sequence[Operand]) -> list[Sequence[Operand]]:

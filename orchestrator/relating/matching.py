@@ -16,9 +16,9 @@ from certificates.plan.affine import Affine, Range
 from certificates.proof.facts import Fact, split_ref
 from smtlib_emit.errors import NoDefinition
 
-from ..cells import Cell, Unfollowable, explore
+from ..cells import Cell, Unfollowable, explore, upwards
 from .access import Access, commutes
-from .candidates import Candidate, Candidates, Operand, Read, upwards
+from .candidates import Candidate, Candidates, Operand, Read
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import Reading, Unrelated

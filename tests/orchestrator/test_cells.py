@@ -23,6 +23,7 @@ from orchestrator.cells import (
     quotient,
     undivided,
     unlinear,
+    upwards,
     within,
 )  # fmt: skip
 
@@ -160,3 +161,17 @@ def test_a_box_that_must_stay_whole_is_followed_as_it_is_or_not_at_all(form: Aff
         assert quotient(form, 10, {"a": (0, 2)})[1] == form
     with pytest.raises(Unfollowable, match="a is not uniform"), undivided():
         quotient(form, 10, {"a": (0, 20)})
+
+
+def test_a_box_is_cut_at_each_rank_along_which_a_place_runs_downwards() -> None:
+    r, z = Affine.symbol("r"), Affine.symbol("z")
+    down = r.scale(-2) + z
+
+    def look(cell: Cell) -> Affine:
+        form = down.substitute(cell.at)
+        upwards([form], cell)
+        return form
+
+    found = explore(Cell.whole({"r": (0, 3), "z": (0, 2)}), look)
+    assert [cell.ranges[cell.at["r"].symbols[0]] for cell, _ in found] == [(0, 1), (1, 2), (2, 3)]
+    upwards([r.scale(2) + z], Cell.whole({"r": (0, 3), "z": (0, 2)}))
