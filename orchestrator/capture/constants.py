@@ -21,6 +21,7 @@ from .amounts import unwraps_itself
 from .errors import CaptureError
 from .frames import frames
 from .group import Traced
+from .layouts import local_tensor
 from .recorder import DTYPES, WRITTEN_OUT, Node, TensorRef, reference
 from .signatures import Signature, signature
 from .substituting import replaced
@@ -127,21 +128,29 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
             self._nodes.append(Node(name, operands, named, made, writes, frame, caller=caller))
         return result
 
-    def needed(self, nodes: Sequence[Node], results: Iterable[TensorRef], stage: int) -> list[Node]:
-        """The ops that made what a step of ``stage`` finds made, in their order."""
+    def read(self, nodes: Sequence[Node], results: Iterable[TensorRef], stage: int) -> set[int]:
+        """The constants that a step of ``stage`` finds made."""
         lost = {*self._foreign}
         for node in self._nodes:
             if lost & _storages(_operands(node)):
                 lost |= _storages((node.outs, node.writes))
         lost |= self._spoiled
         early = {s for s, made in self._made.items() if made < stage} - lost
-        waiting = early & (_storages([(n.args, n.kwargs) for n in nodes]) | _storages(list(results)))
-        found: list[Node] = []
+        return early & (_storages([(n.args, n.kwargs) for n in nodes]) | _storages(list(results)))
+
+    def making(self, storages: Iterable[int]) -> list[Node]:
+        """The ops that made these, in their order."""
+        waiting, found = {*storages}, list[Node]()
         for node in reversed(self._nodes) if waiting else ():
             if waiting & _storages((node.outs, node.writes)):
                 found.append(node)
                 waiting |= _storages(_operands(node))
         return found[::-1]
+
+    def among(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorRef]:
+        """Those of named tensors that are followed: which one, and what of it."""
+        local = {name: local_tensor(tensor) for name, tensor in tensors.items()}
+        return {name: reference(t) for name, t in local.items() if _is_fake(t) and self._known(t)}
 
     def _followed(self, func: Any, said: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Is what the op makes known by its name and its operands?"""

@@ -94,6 +94,14 @@ def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Nu
     return _walked(step, model, optimizer, None).found
 
 
+def looked(
+    step: Any, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[Numbers, Mapping[str, torch.Tensor]]:
+    """These numbers, and all tensors that the step can reach, under each name that leads to one."""
+    walk = _walked(step, model, optimizer, None)
+    return walk.found, walk.tensors
+
+
 def place_of(path: str, step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Place | None:
     """Where the number of this name is kept now."""
     return _walked(step, model, optimizer, path).place
@@ -161,6 +169,7 @@ class _Walk:
         #: What was met, by identity (alive, so that nothing else takes it): under which name, and how deep.
         self._seen: dict[int, tuple[object, str, int]] = {}
         self._met: dict[str, int] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
         #: Functions of the user's that were met.
         self.functions: list[FunctionType] = []
         #: Modules that are the user's own files.
@@ -201,6 +210,8 @@ class _Walk:
 
     def _follow(self, path: str, value: Any, depth: int, held: Held | None) -> None:
         """What a name is bound to counts too: one that was met under another name is told by that."""
+        if isinstance(value, torch.Tensor):
+            self.tensors[path] = value
         first, looked = self._seen.get(id(value), (value, path, -1))[1:]
         if isinstance(value, (*CODE, nn.Module)) or (
             hasattr(value, "__dict__") and users(type(value).__module__)

@@ -49,10 +49,13 @@ class State:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Every state by plan name, and every number in Python that a step may count with."""
+    """Every state by plan name, every number in Python that a step may count with, and which constant each
+    name leads to.
+    """
 
     states: Mapping[str, State]
     numbers: Numbers = field(default_factory=dict)
+    constants: Mapping[str, TensorRef] = field(default_factory=dict)
 
     def aliases(self) -> dict[str, str]:
         """Each name with the first name that lies in the same storage."""

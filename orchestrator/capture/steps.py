@@ -7,7 +7,7 @@ reads. A counter in Python, a cache that is filled or a schedule makes two progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -190,23 +190,38 @@ def one_program(
     lower: Callable[[Recorded], RankProgram],
     place: Callable[[str], Place | None],
     run: Callable[[], object],
-    found: Callable[[Recorded], Sequence[Node]],
+    read: Callable[[Recorded], Set[int]],
 ) -> RankProgram:
     """The program of both steps; what two steps show that later ones do otherwise is an error.
 
-    Steps that find constants made (which ``found`` says) may find others, in the same ops. A number that
+    Steps that find constants made (which ``read`` says) may find others, in the same ops. A number that
     changes is looked for at its ``place``, and the line that changes it in a further ``run``.
     """
     program = lower(first)
     problems: list[CaptureError] = []
-    if found(first) or found(second) or not same(first, second):
+    constants = read(first) | read(second)
+    if constants or not same(first, second):
         problems += _differences(program, lower(second))
+    problems += list(_moved((first, second), constants))[:1]
     count = counted(first.before.numbers, first.after.numbers, place, run)
     count = count or counted(second.before.numbers, second.after.numbers, place, run)
     problems += [] if count is None else [count]
     if problems:
         raise gathered(problems)
     return program
+
+
+def _moved(steps: Sequence[Recorded], constants: Set[int]) -> Iterator[StateError]:
+    """Constants that a step reads and puts elsewhere: a later one may find another in their place."""
+    for step in steps:
+        before, after = step.before.constants, step.after.constants
+        for name in dict.fromkeys((*before, *after)):
+            was, now = before.get(name), after.get(name)
+            if was != now and constants & {ref.storage for ref in (was, now) if ref is not None}:
+                yield StateError(
+                    f"the step changes which constant {name} is: a later step may read another one",
+                    instead="a batch entry, a buffer or optimizer state for what may differ between steps",
+                )
 
 
 def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError]:

@@ -15,7 +15,7 @@ from certificates.plan.plan import Mesh
 
 from .builder import Meeting
 from .constants import Constants
-from .counters import numbers, place_of
+from .counters import looked, place_of
 from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
@@ -91,7 +91,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     def look() -> Snapshot:
         states = states_of(definition, model, optimizer, rank is not None)
         constants.foreign(state.held for state in states.values())
-        return Snapshot(states, numbers(step, model, optimizer))
+        counts, tensors = looked(step, model, optimizer)
+        return Snapshot(states, counts, constants.among(tensors))
 
     job = Job(
         batch=lambda: {
@@ -117,16 +118,16 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         with capturable_on_cpu(), static_stages(), exact_norm_shares(), fake:
             job.drop()
 
-    def found(recorded: Recorded) -> Sequence[Node]:
-        return constants.needed(recorded.nodes, recorded.results.values(), recorded.stage)
+    def read(recorded: Recorded) -> set[int]:
+        return constants.read(recorded.nodes, recorded.results.values(), recorded.stage)
 
     program = one_program(
         first,
         second,
-        lambda recorded: _lower(definition, rank, recorded, found(recorded), needed, ranges),
+        lambda recorded: _lower(definition, rank, recorded, constants.making(read(recorded)), needed, ranges),
         lambda path: place_of(path, step, model, optimizer),
         again,
-        found,
+        read,
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -110,14 +111,40 @@ def test_what_is_made_in_pieces_of_the_type_of_a_parameter() -> None:
     np.testing.assert_allclose(given(uses), np.arange(12.0).reshape(4, 3)[:, :2] + [0.0, 0.0])
 
 
-def test_what_a_step_before_made_for_the_next_one() -> None:
-    """Each step reads what the one before it left: the same in all of them."""
+def _for_the_next_step(_model: Any, held: Any, x: Tensor) -> Tensor:
+    """Each step reads what the one before it left."""
+    read, held.first = held.first, torch.full((3,), 2.0)
+    return x if read is None else x * read
+
+
+def _by_turns(turn: Callable[[Any], object], read: Callable[[Any], Tensor]) -> Uses:
+    """Of three constants two are alike: two steps are one program, and the third is not."""
 
     def uses(_model: Any, held: Any, x: Tensor) -> Tensor:
-        read, held.first = held.first, torch.full((3,), 2.0)
-        return x if read is None else x * read
+        if held.first is None:
+            one, other = torch.full((3,), 1.0), torch.full((3,), 2.0)
+            held.first = deque((one, one, other))
+            held.views = deque(torch.arange(2.0).repeat_interleave(2).view(4, 1)[i] for i in (0, 1, 2))
+            held.names = {"a": one, "b": one, "c": other}
+        turn(held)
+        return x * read(held)
 
-    np.testing.assert_allclose(given(uses), 2 * np.arange(12.0).reshape(4, 3))
+    return uses
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        _for_the_next_step,
+        _by_turns(lambda held: held.first.rotate(1), lambda held: held.first[0]),
+        _by_turns(lambda held: held.views.rotate(-1), lambda held: held.views[0]),
+        _by_turns(lambda h: h.names.update(a=h.names["b"], b=h.names["c"]), lambda h: h.names["a"]),
+        _by_turns(lambda held: held.first.append(held.first[0]), lambda held: held.first[-3]),
+    ],
+)
+def test_what_a_later_step_may_find_elsewhere_is_refused(uses: Uses) -> None:
+    with pytest.raises(CaptureError, match=r"changes which constant .* is|where the first ran"):
+        traced(uses)
 
 
 def _once(make: Callable[[nn.Module, Tensor], Tensor]) -> Uses:
