@@ -150,7 +150,8 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
     def among(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorRef]:
         """Those of named tensors that are followed: which one, and what of it."""
         local = {name: local_tensor(tensor) for name, tensor in tensors.items()}
-        return {name: reference(t) for name, t in local.items() if _is_fake(t) and self._known(t)}
+        found = {name: _described(t) for name, t in local.items() if _is_fake(t) and self._known(t)}
+        return {name: ref for name, ref in found.items() if ref is not None}
 
     def _followed(self, func: Any, said: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Is what the op makes known by its name and its operands?"""
