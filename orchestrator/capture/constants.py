@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .amounts import unwraps_itself
-from .errors import CaptureError
 from .frames import frames
 from .group import Traced
 from .layouts import local_tensor
@@ -202,10 +201,15 @@ def _described(tree: Any) -> Any:
             return reference(item)
         return DTYPES.get(item, str(item)) if isinstance(item, torch.dtype) else item
 
-    try:
-        return tree_map(leaf, tree)
-    except CaptureError:
-        return None
+    given = (x for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
+    return tree_map(leaf, tree) if all(map(_has_a_place, given)) else None
+
+
+def _has_a_place(tensor: torch.Tensor) -> bool:
+    """Asked beforehand: what is raised while the user's code runs is told, wherever it is caught."""
+    if tensor.is_neg() or tensor.dtype not in (*DTYPES, torch.complex64, torch.complex128):
+        return False
+    return _is_fake(tensor) or (0 < tensor.numel() <= WRITTEN_OUT and not tensor.is_complex())
 
 
 def _operands(node: Node) -> Any:

@@ -111,6 +111,19 @@ def test_what_is_made_in_pieces_of_the_type_of_a_parameter() -> None:
     np.testing.assert_allclose(given(uses), np.arange(12.0).reshape(4, 3)[:, :2] + [0.0, 0.0])
 
 
+def test_what_has_no_place_in_a_plan_is_passed_by() -> None:
+    """Transformers asks ``torch.tensor([])`` for its device; an exception inside would be told."""
+
+    def kept(linear: nn.Linear) -> Tensor:
+        held = [torch.zeros(2, dtype=torch.uint16).view(torch.uint8), torch.zeros(2, dtype=torch.complex32)]
+        linear.held = [*held, torch.complex(torch.ones(2), torch.ones(2)).conj().imag]
+        assert torch.tensor([]).device.type == "cpu"
+        return torch.ones(3)
+
+    x = np.arange(12.0).reshape(4, 3)
+    np.testing.assert_allclose(given(lambda model, _held, x: x * model.kept, kept), x)
+
+
 def _for_the_next_step(_model: Any, held: Any, x: Tensor) -> Tensor:
     """Each step reads what the one before it left."""
     read, held.first = held.first, torch.full((3,), 2.0)
