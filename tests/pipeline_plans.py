@@ -48,9 +48,8 @@ RIGHT = (
     "learning rate sent from stage to stage",
     "gradient reduced in shards",
     "last microbatch has a program of its own",
+    "microbatches in reverse order",
 )
-#: Right as well, and UNKNOWN.
-OPEN = "microbatches in reverse order"
 
 
 @dataclass
@@ -175,7 +174,7 @@ class Pipeline:
         whole, at = b.input(name, f"f32[{ROWS * self.microbatches},{WIDTH}]"), b.axis_index("mb")
         if self.bug == "rows of a microbatch far apart":
             return b.slice(whole, (at, 0), (ROWS, WIDTH), (self.microbatches, 1))
-        other |= self.bug == OPEN
+        other |= self.bug == "microbatches in reverse order"
         start = at.scale(-ROWS) + ROWS * (self.microbatches - 1) if other else at.scale(ROWS)
         return b.slice(whole, (start, 0), (ROWS, WIDTH))
 

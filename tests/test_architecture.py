@@ -56,7 +56,8 @@ ROWS = {
         "children": "certificates",
         "early": "certificates children",
         "cells": "certificates",
-        "outlining": "certificates",
+        "scheduling": "certificates",
+        "outlining": "certificates scheduling",
         "evaluating": "certificates errors",
         "solving": "certificates children errors room",
         "relating": "certificates smtlib_emit cells",
@@ -65,7 +66,6 @@ ROWS = {
         "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
         "standalone": "",
-        "scheduling": "certificates",
         "emission": "certificates",
         "emit": "certificates children early emission errors progress proving refuting relating room "
         "scheduling solving standalone",

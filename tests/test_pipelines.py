@@ -17,7 +17,7 @@ from orchestrator.evaluating import interpreter, scatter
 from orchestrator.refuting.search import Refuter
 from tests.corpus.run import replayed
 from tests.orchestrator.plans import unproved
-from tests.pipeline_plans import OPEN, REFUTED, RIGHT, pipeline
+from tests.pipeline_plans import REFUTED, RIGHT, pipeline
 from tests.sliced_plans import Sliced, dense
 
 
@@ -54,9 +54,9 @@ def test_other_ways_to_compute_the_same_are_proved(way: str) -> None:
     assert unproved(plan) == []
 
 
-def test_positions_that_run_downwards_are_not_followed() -> None:
-    """Named in docs/coverage.md: right, not proved, and no witness is found against it."""
-    plan = pipeline(2, 1, 2, OPEN)
+def test_positions_that_run_downwards_over_many_runs_are_not_followed() -> None:
+    """Named in docs/coverage.md: up to 32 run by run; right beyond, not proved, and no witness is found."""
+    plan = pipeline(2, 1, 33, "microbatches in reverse order")
     assert wrong_outputs(plan) == set()
     assert any("runs downwards" in line for line in unproved(plan))
     assert Refuter(plan).search(plan, budget=2.0) is None

@@ -103,7 +103,7 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
         said = signature(func)
         if said.silent:
             return func(*args, **kwargs)
-        written = _written(said, args, kwargs) if said.writes else []
+        written = _tensors(said.written(args, kwargs))
         if not self._followed(func, said, args, kwargs) or any(
             self._made.get(t.untyped_storage()._cdata) != self.stage for t in written
         ):
@@ -162,7 +162,7 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
             return False
         if any(isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool) for x in leaves):
             return False  # a routing decides it
-        given = [x for x in leaves if isinstance(x, torch.Tensor)]
+        given = _tensors(leaves)
         if said.name in _SHAPED:
             return all(map(_is_fake, given))
         return all(self._known(tensor) for tensor in given)
@@ -178,7 +178,7 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
         return int(storage._cdata)
 
     def _spoil(self, items: Iterable[Any]) -> None:
-        for tensor in (x for x in items if isinstance(x, torch.Tensor)):
+        for tensor in _tensors(items):
             storage = tensor.untyped_storage()._cdata
             if storage in self._made:
                 self._spoiled.add(storage)
@@ -188,9 +188,8 @@ def _is_fake(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def _written(said: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    found = [args[i] if i < len(args) else kwargs.get(name) for i, name in said.writes]
-    return [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 def _described(tree: Any) -> Any:
@@ -201,8 +200,7 @@ def _described(tree: Any) -> Any:
             return reference(item)
         return DTYPES.get(item, str(item)) if isinstance(item, torch.dtype) else item
 
-    given = (x for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
-    return tree_map(leaf, tree) if all(map(_has_a_place, given)) else None
+    return tree_map(leaf, tree) if all(map(_has_a_place, _tensors(tree))) else None
 
 
 def _has_a_place(tensor: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ from .builder import Frame
 from .errors import LoweringError
 from .frames import frames, inside_engine, user_frame
 from .memory import Geometry
-from .signatures import Signature, signature
+from .signatures import signature
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64",
@@ -202,7 +202,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.counted.note(func, args, kwargs, result)
         outs = self._mapped(result, met)
         name = f"complex.{said.name}" if any(ref.complex for ref in met) else said.name
-        written = _written(said, described, named)
+        written = tuple(_refs(said.written(described, named)))
         if self.held:
             self._release(met)
         frame, caller = self._frame()
@@ -325,13 +325,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 def _suspended() -> bool:
     """Has PyTorch taken the fake mode off, to compute with real tensors of its own?"""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
-
-
-def _written(said: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[TensorRef, ...]:
-    found: list[TensorRef] = []
-    for i, name in said.writes:
-        found += _refs(args[i] if i < len(args) else kwargs.get(name))
-    return tuple(found)
 
 
 def _refs(tree: Any) -> list[TensorRef]:

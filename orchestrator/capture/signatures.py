@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,10 @@ class Signature:
     view: bool
     writes: tuple[tuple[int, str], ...]
     group: tuple[int, str] | None
+
+    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call that it changes."""
+        return [args[i] if i < len(args) else kwargs.get(name) for i, name in self.writes]
 
 
 @functools.cache

@@ -190,16 +190,15 @@ def one_program(
     lower: Callable[[Recorded], RankProgram],
     place: Callable[[str], Place | None],
     run: Callable[[], object],
-    read: Callable[[Recorded], Set[int]],
+    constants: Set[int],
 ) -> RankProgram:
     """The program of both steps; what two steps show that later ones do otherwise is an error.
 
-    Steps that find constants made (which ``read`` says) may find others, in the same ops. A number that
-    changes is looked for at its ``place``, and the line that changes it in a further ``run``.
+    Steps that find ``constants`` made may find others, in the same ops. A number that changes is looked for
+    at its ``place``, and the line that changes it in a further ``run``.
     """
     program = lower(first)
     problems: list[CaptureError] = []
-    constants = read(first) | read(second)
     if constants or not same(first, second):
         problems += _differences(program, lower(second))
     problems += list(_moved((first, second), constants))[:1]

@@ -118,16 +118,17 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         with capturable_on_cpu(), static_stages(), exact_norm_shares(), fake:
             job.drop()
 
-    def read(recorded: Recorded) -> set[int]:
-        return constants.read(recorded.nodes, recorded.results.values(), recorded.stage)
-
+    read = {
+        recorded.stage: constants.read(recorded.nodes, recorded.results.values(), recorded.stage)
+        for recorded in (first, second)
+    }
     program = one_program(
         first,
         second,
-        lambda recorded: _lower(definition, rank, recorded, constants.making(read(recorded)), needed, ranges),
+        lambda s: _lower(definition, rank, s, constants.making(read[s.stage]), needed, ranges),
         lambda path: place_of(path, step, model, optimizer),
         again,
-        read,
+        set().union(*read.values()),
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]

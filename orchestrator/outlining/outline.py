@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from certificates.errors import FormatError
 from certificates.plan.checking import check_plan
@@ -18,8 +19,10 @@ from certificates.plan.functions import inline
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Function, Plan
 from certificates.plan.program import Program
+from certificates.plan.schedule import Batch
 from certificates.plan.timing import has_messages, needed_version
 
+from ..scheduling import when
 from .calling import body, called
 from .flow import Flow, executed, head
 from .growth import Growth
@@ -79,17 +82,34 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
 
 
 def _pipelines(plan: Plan) -> Iterator[Plan]:
-    """Plans with functions at slices: with what stands around a layer in functions too, and without."""
+    """Plans with functions at slices: with what stands around a layer in functions too, and without; with
+    collectives in flight waited for at once, if nothing waits for ever then, and as they were seen."""
     for axis in along(plan):
-        found = _pipeline(plan, axis, True)
-        if found is not None:
+        seen: list[Plan] = []
+        for around, early in product((True, False), (True, False) if _in_flight(plan) else (False,)):
+            found = _pipeline(plan, axis, around, early)
+            if found is None or found in seen or (early and _circle(found)):
+                continue
+            seen.append(found)
             yield found
-        bare = _pipeline(plan, axis, False)
-        if bare is not None and bare != found:
-            yield bare
 
 
-def _pipeline(plan: Plan, axis: str, around: bool) -> Plan | None:
+def _in_flight(plan: Plan) -> bool:
+    """Is a collective of a schedule waited for later than at once?"""
+    batches = (e for lane in plan.schedule.lanes for e in lane.events) if plan.schedule else ()
+    return any(
+        isinstance(batch, Batch) and batch.posted and all(item.end == "meet" for item in batch.items)
+        for batch in batches
+    )
+
+
+def _circle(plan: Plan) -> bool:
+    """Does something in a schedule wait for ever?"""
+    found = when(plan)
+    return found is not None and bool(found.circle)
+
+
+def _pipeline(plan: Plan, axis: str, around: bool, early: bool) -> Plan | None:
     """A plan whose stages lie along this axis with functions at its slices, if its layers repeat."""
     owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
     found = roles(plan, axis)
@@ -109,7 +129,7 @@ def _pipeline(plan: Plan, axis: str, around: bool) -> Plan | None:
         while any(regions.values()):
             try:
                 outlined = _outlined(replace(plan, schedule=None), programs, regions, found, (axis,))
-                return outlined if plan.schedule is None else rescheduled(plan, outlined, programs)
+                return outlined if plan.schedule is None else rescheduled(plan, outlined, programs, early)
             except Apart as apart:  # what the ranks were seen to do leaves no place for these calls
                 name = regions["s"][int(apart.function[1:])].name
                 if name:

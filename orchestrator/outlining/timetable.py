@@ -3,6 +3,9 @@
 A call is one step of its rank: all of a layer's segments, and the collectives amid them, become one segment.
 So nothing else may stand between them, at any microbatch: no message, nothing of another microbatch, nothing
 that happens once, but for work of one rank that can as well be done as soon as its operands are there.
+
+A collective that is in flight while something else runs may be told as one that is waited for at once: who
+waits sooner waits for all that it would have waited for, so what is safe then is safe as it was seen.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from certificates.plan.checking import check_plan
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
-from certificates.plan.schedule import Batch, Event, Lane, Run, Schedule, Wait, spans
+from certificates.plan.schedule import Batch, Event, Lane, Run, Schedule, Slot, Wait, spans
 
 from .parting import Part, Parting
 from .slices import AFTER, phases
@@ -33,13 +36,16 @@ class Apart(Exception):
         self.function = function
 
 
-def rescheduled(plan: Plan, outlined: Plan, programs: Mapping[str, Program]) -> Plan:
+def rescheduled(plan: Plan, outlined: Plan, programs: Mapping[str, Program], early: bool = False) -> Plan:
     """The outlined plan with the schedule of the flat one, or :class:`Apart`; both name values alike.
 
     ``programs`` are those whose parts became calls: what they compute beside the flat plan is in no segment.
+    ``early``: calls wait for their collectives at once.
     """
     assert plan.schedule is not None
-    days = {c.name: _Day(plan, outlined, programs[c.name], c.name, plan.schedule) for c in plan.classes}
+    days = {
+        c.name: _Day(plan, outlined, programs[c.name], c.name, plan.schedule, early) for c in plan.classes
+    }
     lanes = []
     for lane in plan.schedule.lanes:
         events = tuple(days[_owner(plan, lane)].shortened(lane))
@@ -58,6 +64,10 @@ def _owner(plan: Plan, lane: Lane) -> str:
     raise FormatError(f"lane {lane.name} lies in several classes")
 
 
+def _overlap(a: Slot, b: Slot) -> bool:
+    return a.first < b.first + b.count and b.first < a.first + a.count
+
+
 @dataclass
 class _Day:
     """What a class does, flat and with calls."""
@@ -67,6 +77,7 @@ class _Day:
     near: Program
     name: str
     schedule: Schedule
+    early: bool
     #: Segments of the outlined program.
     segments: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
@@ -80,6 +91,9 @@ class _Day:
         self._parting = Parting(self.name, self.flat, self.near, self._calls, segments, self._phase)
         self._of, self._at = self._parting.of, self._parting.at
         self._marked |= {part for s in self._marked for part in self._parting.order.get(str(s), ())}
+        self._meets = {op.integer("seq"): op for op in self.flat if op.name in COLLECTIVES}
+        met = {v for cone in self._parting.cones for v in cone}
+        self._called = {seq for seq, op in self._meets.items() if op.out in met} if self.early else set()
         self._lanes = {
             lane.name: list(self._moved(lane))
             for lane in self.schedule.lanes
@@ -178,11 +192,27 @@ class _Day:
         yield from (item for items in kept for item in items)
 
     def _events(self, lane: Lane) -> Iterator[tuple[int, Event]]:
+        waited: set[int] = set()
         for number, event in enumerate(lane.events):
             if isinstance(event, Run):
                 yield from ((number, Run(s, event.run)) for s in self._parting.order[event.segment])
-            else:
+            elif isinstance(event, Batch) and event.posted and self._at_once(event, lane):
+                waited.add(number)
+                yield number, replace(event, posted=False)
+            elif not isinstance(event, Wait) or event.event not in waited:
                 yield number, event
+
+    def _at_once(self, batch: Batch, lane: Lane) -> bool:
+        """May a batch be waited for at once? Until its wait nothing may be written to slots that it reads."""
+        for item in batch.items:
+            if item.end != "meet" or item.seq not in self._called:
+                return False
+            slots = [s for s in lane.slots if s.cls == self.name and s.value in self._meets[item.seq].ins]
+            if slots and item.seq not in self._marked:
+                return False  # the next run writes it
+            if any(_overlap(slot, other) for slot in slots for other in lane.slots if other != slot):
+                return False
+        return True
 
     def _reads(self, segment: str) -> list[str]:
         """Values from outside that a segment reads, and those from which its call computes some anew."""
@@ -285,9 +315,8 @@ class _Day:
         that calls them in another order than others must not be told to be safe."""
         program = self.outlined.by_class[self.name].program
         first = {call.results[0]: call for call in self._calls}
-        by_seq = {op.integer("seq"): op for op in self.flat if op.name in COLLECTIVES}
         for segment, parts in self._inside.items():
-            seen = [op for p in parts for op in (self._of[p] if isinstance(p, str) else [by_seq[p]])]
+            seen = [op for p in parts for op in (self._of[p] if isinstance(p, str) else [self._meets[p]])]
             inside = [program.ops[i] for lo, hi in self.segments[segment] for i in range(lo, hi)]
             made: list[Op] = []
             for op in inside:

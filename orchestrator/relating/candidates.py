@@ -180,7 +180,7 @@ class Candidates:
             other = self.model.ops[spec]
             if not same_attributes(op, other):
                 continue
-            for order in _orders(op, operands):
+            for order in orders(op, operands):
                 try:
                     found = self.match(spec, op, order, cell)
                 except (Cut, Digits) as part:
@@ -404,7 +404,7 @@ def _inside(
     return True
 
 
-def _orders(op: Op, operands: Sequence[Operand]) -> list[Sequence[Operand]]:
+def orders(op: Op, operands: Sequence[Operand]) -> list[Sequence[Operand]]:
     """The operands, and the other way round where that is as good."""
     either = commutes(op) or op.name == "dot_general"
     return [operands, operands[::-1]] if either else [operands]

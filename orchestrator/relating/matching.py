@@ -17,8 +17,8 @@ from certificates.proof.facts import Fact, split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore, upwards
-from .access import Access, commutes
-from .candidates import Candidate, Candidates, Operand, Read
+from .access import Access
+from .candidates import Candidate, Candidates, Operand, Read, orders
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import Reading, Unrelated
@@ -212,7 +212,6 @@ class Matcher:
             ways = [self._tied(ref, i, found, places, literals) for literals in (False, True)]
             tied.append((v, names, min((join(self.model, facts) for facts in ways), key=len)))
         op = self.model.ops[ref]
-        either = commutes(op) or op.name == "dot_general"
 
         def compute(cell: Cell) -> tuple[tuple[Operand, ...], tuple[Candidate, ...]]:
             operands = []
@@ -223,7 +222,7 @@ class Matcher:
                 if operand is None:
                     raise Unrelated(v)
                 operands.append(operand)
-            for order in [operands, operands[::-1]] if either else [operands]:
+            for order in orders(op, operands):
                 candidate = self.candidates.match(next(iter(specs)), op, order, cell)
                 if candidate is not None:
                     upwards(candidate.out if pattern.summed or candidate.coef != 1 else (), cell)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..builder import Literal, Value
-from ..recorder import Node
+from ..recorder import WRITTEN_OUT, Node
 from .table import Context, Lower, effects, lowers
-
-#: Places that a list of them may have.
-MOST = 1 << 10
 
 
 @effects(
@@ -53,6 +50,6 @@ def _triangle(c: Context, row: int, col: int, offset: int = 0) -> Value:
     places = [
         (i, j) for i in range(row) for j in range(col) if (j - i <= offset if lower else j - i >= offset)
     ]
-    if not 0 < len(places) <= MOST:
-        raise c.refuse(f"a list of {len(places)} places: it is written out, if it has 1 to {MOST}")
+    if not 0 < len(places) <= WRITTEN_OUT:
+        raise c.refuse(f"a list of {len(places)} places: it is written out, if it has 1 to {WRITTEN_OUT}")
     return c.b.elements([i for i, _ in places] + [j for _, j in places], c.out[0])

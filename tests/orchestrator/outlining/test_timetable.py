@@ -10,6 +10,7 @@ from certificates.authoring.scheduling import LaneBuilder, ScheduleBuilder, meet
 from certificates.plan.calls import calls
 from certificates.plan.plan import Plan
 from certificates.plan.program import Program
+from certificates.plan.schedule import Wait
 from orchestrator.outlining import repeats
 from orchestrator.outlining.outline import outline
 from orchestrator.outlining.timetable import Apart, rescheduled
@@ -40,9 +41,10 @@ def backward(lane: LaneBuilder, stages: range, m: int) -> None:
         lane.run(f"w{s}", m)
 
 
-def scheduled(torn: bool = False, amid: bool = False) -> tuple[Built, Plan]:
+def scheduled(torn: bool = False, amid: bool = False, crossed: bool = False) -> tuple[Built, Plan]:
     """All forwards, then all backwards. `torn`: the last rank sends its last message while it reduces a
-    gradient; `amid`: the first rank's layers take both microbatches in turn."""
+    gradient; `amid`: the first rank's layers take both microbatches in turn; `crossed`: the first rank waits
+    for the last message first."""
     b = built(PLACES)
     s = ScheduleBuilder(b.programs, once=once(b))
     first, last = (s.lane(f"rank{r}", {"pp": (r, r + 1)}) for r in range(2))
@@ -65,8 +67,8 @@ def scheduled(torn: bool = False, amid: bool = False) -> tuple[Built, Plan]:
             last.wait(posted)
         else:
             last.now("pp", send(102, m))
-        first.now("pp", recv(102, m))
-        backward(first, range(3), m)
+        first.now("pp", recv(102, 1 - m if crossed else m))
+        backward(first, range(3), 1 - m if crossed else m)
     finish(b, first, 0)
     if torn:
         for seq in (2004, 2005):
@@ -121,12 +123,39 @@ def test_collectives_of_calls_keep_the_order_in_which_they_were_seen() -> None:
         rescheduled(plan, outlined, programs(plan))
 
 
-def test_calls_without_a_place_stay_flat_and_the_others_stand() -> None:
+def test_calls_wait_at_once_for_what_was_in_flight() -> None:
+    """Else a gather ahead of time, or a gradient reduced while others are computed, stays flat everywhere."""
     _, plan = scheduled(torn=True)
     made = outline(plan)
-    assert len(outline(scheduled()[1]).functions) == 2 and len(made.functions) == 1
     safe = judged(made)
-    assert safe is not None and safe.safe
+    assert len(made.functions) == 2 and safe is not None and safe.safe
+    assert made.schedule is not None
+    events = [e for lane in made.schedule.lanes for e in lane.events]
+    assert not any(isinstance(e, Wait) for e in events), "a call has no end of its own"
+
+
+def test_what_a_slot_gives_back_while_it_is_read_is_not_told_as_read_at_once() -> None:
+    """A gradient in flight whose memory another value takes: to wait at once would hide that."""
+    _, plan = scheduled(torn=True)
+    assert plan.schedule is not None and judged(plan).safe
+    (first, last) = plan.schedule.lanes
+    shared = tuple(replace(slot, first=0) if slot.value == "%47" else slot for slot in last.slots)
+    assert shared != last.slots
+    other = replace(plan, schedule=replace(plan.schedule, lanes=(first, replace(last, slots=shared))))
+    for made in (other, outline(other)):
+        safe = judged(made)
+        assert safe is not None and not safe.safe
+    outlined = replace(outline(plan), schedule=None)
+    with pytest.raises(Apart, match="amid f1 3 of c1"):
+        rescheduled(other, outlined, programs(other), early=True)
+
+
+def test_calls_without_a_place_stay_flat_and_the_others_stand() -> None:
+    """Where nothing is waited for at once, as something would wait for ever."""
+    _, plan = scheduled(torn=True, crossed=True)
+    made = outline(plan)
+    safe = judged(made)
+    assert len(made.functions) == 1 and safe is not None and not safe.safe
 
 
 def test_layers_that_take_microbatches_in_turn_are_calls_still() -> None:
