@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence, Set
 
 from certificates.plan.ops import CALL, COLLECTIVES
 from certificates.plan.program import Op
@@ -10,11 +11,33 @@ from certificates.plan.program import Op
 from .regions import Instance, Region
 
 
-class Growth:
-    """Gives core ops of a program that stand outside all repetitions to the ones they belong to."""
+def grown(regions: Mapping[str, Sequence[Region]]) -> dict[str, list[Region]]:
+    """The same repetitions of all programs, grown.
 
-    def __init__(self, regions: Sequence[Region]) -> None:
-        self.regions = regions
+    What stands before one joins it where all programs have it there: else the function would be given other
+    tensors in one program than in another. A gradient that ranks reduce before a layer's update joins that of
+    no program.
+    """
+    as_they_are: set[int] = set()
+    while True:
+        made = {o: [Region(r.flow, dict(r.instances), r.name) for r in of] for o, of in regions.items()}
+        growths = [Growth(of, as_they_are) for of in made.values() if of]
+        for growth in growths:
+            growth.grow()
+        unlike = {k for g in growths for k in range(len(g.ahead)) if g.ahead[k] != growths[0].ahead[k]}
+        if not unlike:
+            return made
+        as_they_are |= unlike
+
+
+class Growth:
+    """Gives core ops of a program that stand outside all repetitions to the ones they belong to; to some
+    regions only what stands behind them."""
+
+    def __init__(self, regions: Sequence[Region], behind: Set[int] = frozenset()) -> None:
+        self.regions, self.behind = regions, behind
+        #: What joined a repetition of each region from before it.
+        self.ahead = [Counter[str]() for _ in regions]
         self.flow = regions[0].flow
         self.position = self.flow.position
         #: Region, label and place of every core op that has an owner.
@@ -39,7 +62,10 @@ class Growth:
         for op in self.flow.core:
             if op.out in self.owner or op.out in self.flow.apart or op.name in COLLECTIVES or op.name == CALL:
                 continue
-            for before, place in ((False, self._behind(op)), (True, self._before(op))):
+            ways = [(False, self._behind(op))]
+            if number not in self.behind:
+                ways.append((True, self._before(op)))
+            for before, place in ways:
                 if place is not None and place[0] == number:
                     key = before, (self.flow.token(op), place[2])
                     found.setdefault(key, {}).setdefault(place[1], []).append(op.out)
@@ -49,6 +75,10 @@ class Growth:
             for (before, _), of_label in found.items()
             if len({len(of_label.get(n, ())) for n in region.instances}) == 1
         ]
+        for before, of_label in taken:
+            if before:
+                names = (self.flow.producer[v].name for v in next(iter(of_label.values())))
+                self.ahead[number].update(names)
         for label, instance in region.instances.items() if taken else ():
             ahead = [v for before, of_label in taken if before for v in of_label[label]]
             behind = [v for before, of_label in taken if not before for v in of_label[label]]

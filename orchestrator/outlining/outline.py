@@ -25,7 +25,7 @@ from certificates.plan.timing import has_messages, needed_version
 from ..scheduling import when
 from .calling import body, called
 from .flow import Flow, executed, head
-from .growth import Growth
+from .growth import Growth, grown
 from .layers import layers
 from .packing import apart, parts, read_again, written
 from .regions import Region, Signature
@@ -34,6 +34,9 @@ from .sections import sections
 from .slices import Role, along, one_each, roles, sliced
 from .stacks import flattened, gathered, grouped, spread
 from .timetable import Apart, rescheduled
+
+#: A plan of so many ops is tried without functions, too.
+FEW_OPS = 2_000
 
 
 def in_order(program: Program) -> Program:
@@ -56,9 +59,10 @@ def in_order(program: Program) -> Program:
 def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
     """The plan with its repeated code in functions; itself where the programs do not repeat alike.
 
-    What stands between the repetitions is in functions too, called once each, if the plan is accepted so. In
-    a pipeline the functions are at slices, its schedule speaks of calls, and it must be accepted as a whole.
-    With packed rows there are functions of what stands around these, and it must be accepted as well.
+    What stands between the repetitions is in functions too, called once each, if the plan is accepted so; one
+    of few ops stays flat if it is accepted in no other way. In a pipeline the functions are at slices, its
+    schedule speaks of calls, and it must be accepted as a whole. With packed rows there are functions of what
+    stands around these, and it must be accepted as well.
     """
     if plan.functions:
         return plan
@@ -78,7 +82,10 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
         outlined = _outlined(plan, programs, both, each)
         if accept(outlined):
             return outlined
-    return _outlined(plan, programs, regions, each)
+    bare = _outlined(plan, programs, regions, each)
+    ops = len(plan.specification.ops) + sum(len(c.program.ops) for c in plan.classes)
+    flat = accept is not None and ops <= FEW_OPS and not accept(bare) and accept(plan)
+    return plan if flat else bare
 
 
 def _pipelines(plan: Plan) -> Iterator[Plan]:
@@ -224,10 +231,7 @@ def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, li
             if _meet(plan, part, each):
                 for owner, region in part.items():
                     chosen[owner].append(region)
-    for found in chosen.values():
-        if found:
-            Growth(found).grow()
-    return chosen
+    return grown(chosen)
 
 
 def _grouped(regions: Sequence[Region]) -> Program:

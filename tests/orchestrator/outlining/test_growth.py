@@ -5,7 +5,7 @@ from __future__ import annotations
 from certificates.authoring.build import ProgramBuilder
 from certificates.plan.program import Program
 from orchestrator.outlining.flow import Flow
-from orchestrator.outlining.growth import Growth
+from orchestrator.outlining.growth import Growth, grown
 from orchestrator.outlining.layers import layers
 
 from .test_flow import program
@@ -48,3 +48,30 @@ def test_what_rests_on_two_layers_joins_none() -> None:
     before = [i.members for i in found[0].instances.values()]
     Growth(found).grow()
     assert [i.members for i in found[0].instances.values()] == before
+
+
+def fed(count: int, mesh: bool, reduced: bool) -> Program:
+    """Layers that are given a sum each, computed before all of them; with ``reduced`` over ranks too."""
+    b = ProgramBuilder({"dp": 2} if mesh else None)
+    x = b.input("x", "f32[4]")
+    sums = [b.input(f"params.layers.{n}.g", "f32[8,4]").sum(0) for n in range(count)]
+    if reduced:
+        sums = [b.all_reduce(s, "dp") for s in sums]
+    for n, s in enumerate(sums):
+        y = s
+        for _ in range(LONG):
+            y = b.tanh(y * s)
+        b.output(f"out.layers.{n}.y", y + x)
+    return program(b)
+
+
+def test_what_stands_before_a_layer_joins_it_in_all_programs_or_in_none() -> None:
+    """A gradient that ranks reduce is given to a layer's update: the specification's has to be given, too."""
+    for reduced in (False, True):
+        programs = {"s": fed(4, False, False), "c0": fed(4, True, reduced)}
+        made = grown({owner: layers(Flow(p), handed=False) for owner, p in programs.items()})
+        names = {
+            owner: [of[0].flow.producer[m].name for m in of[0].instances[0].members]
+            for owner, of in made.items()
+        }
+        assert [n.count("reduce") for n in names.values()] == ([0, 0] if reduced else [1, 1])

@@ -109,7 +109,14 @@ def test_layers_alone_are_functions_where_sections_have_no_proof() -> None:
 
     plan = outline(framed(4), refuse)
     assert plan == outline(framed(4)) and set(plan.functions) == {"f0", "f1"}
-    assert [set(p.functions) for p in seen] == [{"f0", "f1", "f2", "f3"}]
+    assert [set(p.functions) for p in seen] == [{"f0", "f1", "f2", "f3"}, {"f0", "f1"}, set()]
+
+
+def test_a_plan_of_few_ops_stays_flat_where_nothing_else_has_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = framed(4)
+    assert outline(plan, lambda made: not made.functions) is plan
+    monkeypatch.setattr("orchestrator.outlining.outline.FEW_OPS", 20)
+    assert outline(plan, lambda made: not made.functions).functions
 
 
 @pytest.mark.parametrize("plan", [deep(2), clipped(2)], ids=["deep", "clipped"])
