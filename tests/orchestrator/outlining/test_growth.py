@@ -62,7 +62,7 @@ def fed(count: int, mesh: bool, reduced: bool) -> Program:
         for _ in range(LONG):
             y = b.tanh(y * s)
         b.output(f"out.layers.{n}.y", y + x)
-    return program(b)
+    return b.build()
 
 
 def test_what_stands_before_a_layer_joins_it_in_all_programs_or_in_none() -> None:
