@@ -11,6 +11,7 @@ from . import (
     experts,
     fields,
     habits_of_megatron,
+    hooks,
     kept,
     many_habits,
     megatron,
@@ -95,6 +96,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         kept.rotations_kept,
         kept.relative_distances,
         kept.owned_whole,
+        hooks.hooked_blocks,
     )
 }
 #: Those that are right and not proved, and why.
