@@ -104,7 +104,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "`clip_grad_norm_(…, error_if_nonfinite=True)`",
-        _inside("torch/nn/utils/clip_grad.py"),
+        lambda e, p: (
+            isinstance(e, DataDependentOutputException) and _inside("torch/nn/utils/clip_grad.py")(e, p)
+        ),
         "clipping looks at the value of the norm to raise an error",
         "clip_grad_norm_(…, error_if_nonfinite=False)",
     ),

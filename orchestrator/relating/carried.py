@@ -116,18 +116,31 @@ def reduced_facts(known: Readings, ref: Reduced) -> list[int]:
 def sums_of_moved(known: Readings, results: Sequence[str]) -> Iterator[Reduced]:
     """Sums over ranks that are known of what results are moved from, as sums of these results.
 
-    So a gradient that is cast before it is handed on is a share of a sum like the gradient itself.
+    So a gradient that is cast before it is handed on is a share of a sum like the gradient itself, and so are
+    gradients that are handed on behind each other.
     """
-    moved: dict[str, list[str]] = {}
+    moved: dict[tuple[str, ...], list[str]] = {}
     for result in results:
-        ref = moved_from(known, result)
-        if ref != result:
-            moved.setdefault(ref, []).append(result)
-    for ref in moved:
-        for reduced in known.partials.get(ref, ()):
-            if reduced.of[0] == ref and all(m in moved for m in reduced.of):
-                for members in zip(*(moved[m] for m in reduced.of), strict=False):
-                    yield Reduced(reduced.kind, reduced.axes, members)
+        refs = _parts(known, result)
+        if refs and refs != (result,):
+            moved.setdefault(refs, []).append(result)
+    for refs in moved:
+        for reduced in known.partials.get(refs[0], ()):
+            alike = [_alike(known, ref, reduced) for ref in refs]
+            members = list(zip(*(other.of for other in alike if other is not None), strict=True))
+            if None not in alike and members[0] == refs and all(m in moved for m in members):
+                for of in zip(*(moved[m] for m in members), strict=False):
+                    yield Reduced(reduced.kind, reduced.axes, of)
+
+
+def _alike(known: Readings, ref: str, reduced: Reduced) -> Reduced | None:
+    """The sum of a tensor over the ranks over which another one is summed."""
+    owners = [split_ref(m)[0] for m in reduced.of]
+    for other in known.partials.get(ref, ()):
+        same = (other.kind, other.axes) == (reduced.kind, reduced.axes)
+        if same and [split_ref(m)[0] for m in other.of] == owners:
+            return other
+    return None
 
 
 def moved_from(known: Readings, ref: str) -> str:
@@ -138,6 +151,19 @@ def moved_from(known: Readings, ref: str) -> str:
             break
         ref = ins[0]
     return ref
+
+
+def _parts(known: Readings, result: str) -> tuple[str, ...]:
+    """What a tensor is moved from on its own rank, part behind part; but for numbers."""
+    found, work = list[str](), [result]
+    while work:
+        ref = moved_from(known, work.pop())
+        op = known.model.op(ref)
+        if op is not None and op.name == "concatenate" and known.moves(ref):
+            work += reversed(known.model.operands(ref))
+        elif known.model.literal(ref) is None:
+            found.append(ref)
+    return tuple(found)
 
 
 def _of_member(known: Readings, ref: Reduced, member: str, index: Sequence[Affine]) -> list[Affine]:

@@ -266,6 +266,18 @@ def distributes_half(model, mesh):
     return model
 
 
+def distributes_the_bias(model, mesh):
+    model.bias = nn.Parameter(distribute_tensor(model.bias, mesh))
+    return model
+
+
+def clips_both_kinds(model, optimizer, batch):
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return right(model, optimizer, batch)
+
+
 #: Beginning of a row of the tables, what is wrong, where it is traced, and code of the line that is named.
 Case = tuple[str, dict[str, Any], int | None, str]
 TRACED: list[Case] = [
@@ -322,6 +334,12 @@ TRACED: list[Case] = [
     ("`monitored_barrier`", {"parallel_step": watches}, 1, "dist.monitored_barrier()"),
     ("`split_group`", {"parallelize": splits_the_group}, 1, "dist.split_group("),
     ("plain tensors and DTensors", {"parallelize": distributes_half}, 1, 'model(batch["x"])'),
+    (
+        "plain tensors and DTensors",  # which is no look at the norm
+        {"parallelize": distributes_the_bias, "step": clips_both_kinds},
+        1,
+        "nn.utils.clip_grad_norm_(",
+    ),
 ]
 
 

@@ -105,6 +105,28 @@ def test_a_result_that_is_moved_from_a_share_is_a_share() -> None:
     assert not list(sums_of_moved(knowledge, ["c0:x"])), "a result that is not moved has its facts already"
 
 
+def test_shares_behind_each_other_are_one_share() -> None:
+    """A layer's gradients, flat in one buffer with room behind them, that its function hands on."""
+
+    def write(b: ProgramBuilder) -> None:
+        x, y = b.input("u", "f32[4,3]"), b.input("v", "f32[5]")
+        room = b.broadcast(b.constant(0, "f32[]"), (2,))
+        b.output("y", b.concatenate([b.transpose(x, (1, 0)).reshape(12), y, room], 0))
+
+    spec: Write = lambda s: (s.output("y", s.input("u", "f32[4,3]") * 1), s.input("v", "f32[5]"))  # noqa: E731
+    plan = pair({"dp": 2}, spec, write, {"u": {"dp": Partial()}, "v": {"dp": Partial()}}, {})
+    knowledge = known(plan)
+    result = last(knowledge, "concatenate")
+    (found,) = sums_of_moved(knowledge, [result])
+    assert found == Reduced("add", ("dp",), (result,))
+    told = facts(knowledge, found)
+    assert {fact.rhs for fact in told} >= {"s:u", "s:v"}
+    assert all(Numbers(plan).failure(fact) is None for fact in told)
+    plan = pair({"dp": 2}, spec, write, {"u": {"dp": Partial()}, "v": {}}, {})
+    knowledge = known(plan)
+    assert not list(sums_of_moved(knowledge, [last(knowledge, "concatenate")])), "v is no share of a sum"
+
+
 @pytest.mark.parametrize(("kind", "factor"), [("add", 2), ("max", 1)])
 def test_equal_members_are_counted_in_a_sum_and_not_in_a_maximum(kind: str, factor: int) -> None:
     """A mean over replicas must divide by their number; a maximum is each of them."""
