@@ -266,8 +266,9 @@ def distributes_half(model, mesh):
     return model
 
 
-def distributes_the_bias(model, mesh):
-    model.bias = nn.Parameter(distribute_tensor(model.bias, mesh))
+def distributes_the_weight(model, mesh):
+    model.scale = nn.Parameter(torch.ones(4))
+    model.weight = nn.Parameter(distribute_tensor(model.weight, mesh))
     return model
 
 
@@ -336,7 +337,7 @@ TRACED: list[Case] = [
     ("plain tensors and DTensors", {"parallelize": distributes_half}, 1, 'model(batch["x"])'),
     (
         "plain tensors and DTensors",  # which is no look at the norm
-        {"parallelize": distributes_the_bias, "step": clips_both_kinds},
+        {"parallelize": distributes_the_weight, "step": clips_both_kinds},
         1,
         "nn.utils.clip_grad_norm_(",
     ),
