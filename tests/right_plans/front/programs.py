@@ -97,6 +97,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         kept.relative_distances,
         kept.owned_whole,
         hooks.hooked_blocks,
+        hooks.buckets_of_blocks,
     )
 }
 #: Those that are right and not proved, and why.
