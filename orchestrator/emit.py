@@ -117,8 +117,10 @@ def emit(
     store = Kept(journal, plan, solving.versions) if solve and kept is not None else None
     run = _Run(plan, solving, judge, progress or Progress(), store)
 
+    timed = cache(partial(when, plan))
+
     def bundled(proof: Assembled, refutation: Refutation | None) -> Bundle:
-        happens = when(plan)
+        happens = timed()
         return Bundle(
             plan,
             proof.document if happens is None else with_when(proof.document, happens),
