@@ -98,7 +98,7 @@ def as_there(
     like: Mapping[str, Affine],
 ) -> dict[str, Affine] | None:
     """The symbols of a fact at the coordinates of ``like``, if it has the element there and elsewhere too."""
-    if not any(len(f.terms) > 1 and len({c for _, c in f.terms}) < len(f.terms) for f in fact.rhs_index):
+    if not any(_ambiguous(form, fact.ranges) for form in fact.rhs_index):
         return None
     values = {
         form.symbols[0]: like[name]
@@ -117,6 +117,17 @@ def as_there(
         if first < lo or last >= hi:
             return None
     return values
+
+
+def _ambiguous(form: Affine, ranges: Mapping[str, Range]) -> bool:
+    """Does a form take a value more than once: do low digits reach what a high one counts?"""
+    reach = 0
+    for symbol, coef in sorted(form.terms, key=lambda term: abs(term[1])):
+        lo, hi = ranges[symbol]
+        if reach >= abs(coef) and hi - lo > 1:
+            return True
+        reach += abs(coef) * (hi - lo - 1)
+    return False
 
 
 def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:

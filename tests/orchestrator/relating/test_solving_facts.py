@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -178,6 +179,11 @@ def test_an_element_that_is_there_many_times_is_read_where_the_other_side_reads_
     assert as_there(sums, names, [a + b], ranges, {"o0": a}) is None
     once = Fact("s:%2", "s:%0", symbols, (i, j), (i.scale(3) + j,), Fraction(1))
     assert as_there(once, names, [a.scale(3) + b], ranges, like) is None
+    windows = Fact("s:%2", "s:%0", symbols, (i, j), (i.scale(2) + j,), Fraction(1))
+    found = as_there(windows, names, [a.scale(2) + b], ranges, like)
+    assert found == {"i": a, "j": b}, "windows of three, two apart, share a place"
+    narrow = replace(windows, symbols=(("i", 0, 4), ("j", 0, 2)))
+    assert as_there(narrow, names, [a.scale(2) + b], {"a": (0, 4), "b": (0, 2)}, like) is None
 
 
 def test_positions_that_both_sides_count_from_the_end_are_solved_for() -> None:

@@ -21,6 +21,7 @@ from . import (
     preferences,
     sequences,
     shards,
+    strides,
     tokens,
     vocabularies,
     whole_batches,
@@ -98,6 +99,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         kept.owned_whole,
         hooks.hooked_blocks,
         hooks.buckets_of_blocks,
+        strides.halved_pictures,
     )
 }
 #: Those that are right and not proved, and why.
