@@ -36,7 +36,7 @@ from .stacks import flattened, gathered, grouped, spread
 from .timetable import Apart, rescheduled
 
 #: A plan of so many ops is tried without functions, too.
-FEW_OPS = 8_000
+FEW_OPS = 2_000
 
 
 def in_order(program: Program) -> Program:
