@@ -19,7 +19,7 @@ from certificates.plan.functions import inline
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Function, Plan
 from certificates.plan.program import Program
-from certificates.plan.schedule import Batch
+from certificates.plan.schedule import Batch, Wait
 from certificates.plan.timing import has_messages, needed_version
 
 from ..scheduling import when
@@ -103,10 +103,14 @@ def _pipelines(plan: Plan) -> Iterator[Plan]:
 
 def _in_flight(plan: Plan) -> bool:
     """Is a collective of a schedule waited for later than at once?"""
-    batches = (e for lane in plan.schedule.lanes for e in lane.events) if plan.schedule else ()
+    lanes = plan.schedule.lanes if plan.schedule else ()
     return any(
-        isinstance(batch, Batch) and batch.posted and all(item.end == "meet" for item in batch.items)
-        for batch in batches
+        isinstance(event, Batch)
+        and event.posted
+        and all(item.end == "meet" for item in event.items)
+        and lane.events[i + 1 : i + 2] != (Wait(i),)
+        for lane in lanes
+        for i, event in enumerate(lane.events)
     )
 
 
