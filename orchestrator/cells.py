@@ -107,12 +107,12 @@ def undivided() -> Iterator[None]:
 
 def quotient(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine]:
     """``form = n * q + r`` with ``0 <= r < n`` on the whole box, or a split that makes progress."""
-    q = Affine.of(0, [(s, c // n) for s, c in form.terms if c % n == 0])
-    rest = form - q.scale(n)
+    rest = Affine(form.const, tuple([term for term in form.terms if term[1] % n]))
     lo, hi = rest.interval(ranges)
     whole = lo // n
     if hi < (whole + 1) * n:
-        return q + whole, rest - whole * n
+        high = tuple([(s, c // n) for s, c in form.terms if c % n == 0])
+        return Affine(whole, high), rest - whole * n
     _split_digit(rest, n, ranges)
     divide(rest, (whole + 1) * n, ranges)
     raise Unfollowable(f"{form} does not divide by {n}")

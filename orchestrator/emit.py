@@ -11,7 +11,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from .proving.reuse import Kept
 from .relating.hints import Hints, Missing
 from .room import for_numpy, is_memory
 from .scheduling import when
-from .solving.confirming import confirm
+from .solving.confirming import Confirming
 from .solving.journal import Journal
 from .solving.premises import AllPremises, CoreFinder
 from .standalone import licence, standalone
@@ -133,7 +133,7 @@ def emit(
             companions={CHECKER: standalone(), "LICENSE": licence()},
         )
 
-    with early() as ahead:
+    with early() as ahead, solving.confirming or nullcontext():
         begin = (lambda proof: ahead.begin(bundled(proof, None))) if solving.jobs > 1 else None
         proof = run.again() or run.anew(begin)
         refutation = run.refute(witness_seconds)
@@ -215,6 +215,7 @@ class _Solving:
 
     cores: CoreFinder
     journal: Journal | None = None
+    confirming: Confirming | None = None
     versions: str = ""
     jobs: int = 1
     solvers: Mapping[str, str] = field(default_factory=dict)
@@ -225,11 +226,11 @@ class _Solving:
 
     def refused(self, obligations: Sequence[Obligation], progress: Progress) -> dict[str, str]:
         """What the solvers say of the files that they do not both refute."""
-        if self.journal is None:
+        if self.confirming is None:
             return {}
         texts = [o.text for o in obligations]
         with progress.phase("confirm"):
-            answers = confirm(texts, self.journal, self.versions, self.jobs, progress.step)
+            answers = self.confirming.answers(texts, progress.step)
         return {o.file: str(a) for o, a in zip(obligations, answers, strict=True) if not a.unsat}
 
 
@@ -241,11 +242,11 @@ def _solving(journal: Journal, jobs: int | None, core_solver: str | None = None)
         raise SolverMissing(f"{error}; --no-solve writes the obligations without solvers") from error
     jobs = jobs or os.cpu_count() or 1
     if core_solver is None:
-        return _Solving(Cores(journal), journal, VERSIONS, jobs, SOLVERS)
+        return _Solving(Cores(journal), journal, Confirming(journal, VERSIONS, jobs), VERSIONS, jobs, SOLVERS)
     from .solving.command_cores import CommandCores
 
-    cores = CommandCores.of(core_solver, journal)
-    return _Solving(cores, journal, f"{VERSIONS}, {core_solver}", jobs, SOLVERS)
+    cores, versions = CommandCores.of(core_solver, journal), f"{VERSIONS}, {core_solver}"
+    return _Solving(cores, journal, Confirming(journal, versions, jobs), versions, jobs, SOLVERS)
 
 
 @dataclass
@@ -277,7 +278,9 @@ class _Run:
         """The proof of all outputs that stand; outputs with a file that one solver does not refute fall.
         ``begin`` is told of a proof of all outputs before solvers are asked."""
         known = self.kept.lemma if self.kept else lambda _function, _assumed: None
-        self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known)
+        confirming = self.solving.confirming
+        ahead = confirming.ahead if confirming is not None else None
+        self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known, ahead=ahead)
         self._relate_and_prove()
         while True:
             wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]

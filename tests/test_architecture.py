@@ -59,7 +59,7 @@ ROWS = {
         "scheduling": "certificates",
         "outlining": "certificates scheduling",
         "evaluating": "certificates errors",
-        "solving": "certificates children errors room",
+        "solving": "certificates smtlib_emit children errors room",
         "relating": "certificates smtlib_emit cells",
         "staging": "certificates smtlib_emit relating",
         "spanning": "certificates smtlib_emit cells relating staging",

@@ -40,7 +40,13 @@ class Affine:
         return Affine.of(self.const + other.const, self.terms + other.terms)
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + (-other if isinstance(other, int) else other.scale(-1))
+        if isinstance(other, int):
+            return Affine(self.const - other, self.terms)
+        if not other.terms:
+            return Affine(self.const - other.const, self.terms)
+        if self.terms == other.terms:
+            return Affine(self.const - other.const)
+        return self + other.scale(-1)
 
     def scale(self, factor: int) -> Affine:
         if factor == 0:
@@ -49,6 +55,8 @@ class Affine:
 
     def substitute(self, values: Mapping[str, Affine]) -> Affine:
         """Replace every symbol that ``values`` names; the others stay."""
+        if not self.terms:
+            return self
         if len(self.terms) == 1:
             ((symbol, coef),) = self.terms
             value = values.get(symbol)
@@ -77,10 +85,12 @@ class Affine:
         """Smallest and largest value when each symbol lies in its half-open range."""
         lo = hi = self.const
         for symbol, coef in self.terms:
-            a, b = ranges[symbol]
-            first, last = coef * a, coef * (b - 1)
-            lo += min(first, last)
-            hi += max(first, last)
+            first, end = ranges[symbol]
+            low, high = coef * first, coef * (end - 1)
+            if high < low:
+                low, high = high, low
+            lo += low
+            hi += high
         return lo, hi
 
     def coef(self, symbol: str) -> int:

@@ -40,13 +40,21 @@ class Files:
             self.obligations.append(self._known[key])
         return self._known[key].file
 
-    def written(self, stage: Stage, model: Model, facts: Sequence[Fact], status: str) -> Stage:
+    def named(self, stage: Stage, texts: Sequence[str]) -> Stage:
         """The stage with the names of its files."""
+        names = [self.name(text) for text in texts]
         if isinstance(stage, LayoutStage):
-            return replace(stage, file=self.name(LayoutText(model, facts, stage).text(status)))
-        writer = AlgebraText(model, facts, stage)
-        cases = tuple(replace(c, file=self.name(writer.text(c, status))) for c in stage.cases)
+            return replace(stage, file=names[0])
+        cases = tuple(replace(c, file=name) for c, name in zip(stage.cases, names, strict=True))
         return replace(stage, cases=cases)
+
+
+def texts_of(stage: Stage, model: Model, facts: Sequence[Fact], status: str) -> tuple[str, ...]:
+    """The files of a stage, one for each case; they say nothing of the numbers that facts have."""
+    if isinstance(stage, LayoutStage):
+        return (LayoutText(model, facts, stage).text(status),)
+    writer = AlgebraText(model, facts, stage)
+    return tuple(writer.text(case, status) for case in stage.cases)
 
 
 @dataclass(frozen=True)

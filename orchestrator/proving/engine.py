@@ -38,6 +38,10 @@ def anything(_plan: Plan) -> Plausibility:
     return lambda _knowledge, _number, _role: True
 
 
+#: Told of each file with an ``unsat`` of its own that a proof may need, as soon as it is known.
+Ahead = Callable[[str], None]
+
+
 class Engine:
     """Relates, stages and solves one plan.
 
@@ -54,9 +58,10 @@ class Engine:
         *,
         kept: KeptLemma = lambda _function, _assumed: None,
         signs: Signs | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         outer, function = (signs, plan.name) if signs else (Signs(plan), "")
-        begin = beginning(plan, cores, outer, judge)
+        begin = beginning(plan, cores, outer, judge, ahead)
         self.plan, self.plausible = plan, judge(plan)
         self.relations = Relations(
             plan,
@@ -69,6 +74,7 @@ class Engine:
         self.proved = Proved()
         self.failed: dict[int, str] = {}
         self.written = Written(self.model, self.knowledge.facts, self.proved, self.lemmas)
+        self._ahead = ahead
         self._open: set[int] = set()
         self._believed: dict[Fact, bool] = {}
 
@@ -108,6 +114,9 @@ class Engine:
                 path.pop()
                 self._open.discard(top)
                 self.proved.put(top, stage)
+                if self._ahead is not None:
+                    for text in self.written.texts(top, "unsat"):
+                        self._ahead(text)
         except Unproved as error:
             self.failed.update((n, str(error)) for n, _, _ in path)
             raise
@@ -179,11 +188,17 @@ class Engine:
         return self.written.fallen(bad)
 
 
-def beginning(plan: Plan, cores: CoreFinder, signs: Signs | None, judge: Judge = anything) -> Begin:
+def beginning(
+    plan: Plan,
+    cores: CoreFinder,
+    signs: Signs | None,
+    judge: Judge = anything,
+    ahead: Ahead | None = None,
+) -> Begin:
     """How the functions of a plan are related."""
 
     def begin(function: str, assumed: Sequence[Fact]) -> tuple[Prover, list[int]]:
-        engine = Engine(body_plan(plan, function), cores, judge, signs=signs)
+        engine = Engine(body_plan(plan, function), cores, judge, signs=signs, ahead=ahead)
         for fact in assumed:
             engine.knowledge.add(fact, None)
         engine.relate()

@@ -11,7 +11,7 @@ from certificates.proof.facts import Fact
 from certificates.proof.stages import CallStage, Stage
 from smtlib_emit.model import Model
 
-from .assembly import Assembled, Files, Part, assembled
+from .assembly import Assembled, Files, Part, assembled, texts_of
 from .dependencies import dependencies, files_of, renumber
 from .lemmas import Binding, Lemma
 from .proved import Called, Proved, uses_of
@@ -29,6 +29,16 @@ class Written:
         self._files: dict[int, tuple[str, ...]] = {}
         #: Names of the files of each lemma, and of the main program, in the last proof.
         self._names: dict[Lemma | None, Mapping[str, str]] = {}
+        self._texts: dict[tuple[int, str], tuple[str, ...]] = {}
+
+    def texts(self, number: int, status: str) -> tuple[str, ...]:
+        """The files of the stage of a proved fact; none of a fact about results of a call."""
+        stage = self.proved.built[number]
+        if isinstance(stage, Called):
+            return ()
+        if (number, status) not in self._texts:
+            self._texts[number, status] = texts_of(stage, self.model, self.facts, status)
+        return self._texts[number, status]
 
     def proof(self, wanted: Sequence[int], status: str = "unknown") -> Assembled:
         """The proved facts in dependency order, and their files (``:status`` as given)."""
@@ -86,7 +96,7 @@ class Written:
             if not isinstance(stage, Called):
                 for dependency in dependencies(stage):
                     number_of(dependency)
-                written = files.written(renumber(stage, number_of), self.model, facts, status)
+                written = files.named(renumber(stage, number_of), self.texts(old, status))
                 self._files[old] = files_of(written)
                 stages.append(written)
                 done.add(old)

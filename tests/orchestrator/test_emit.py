@@ -27,8 +27,7 @@ from orchestrator.progress import Progress
 from orchestrator.proving.engine import Engine
 from orchestrator.refuting import witnessing
 from orchestrator.refuting.search import search
-from orchestrator.solving.confirming import Answers
-from orchestrator.solving.confirming import confirm as real_confirm
+from orchestrator.solving.confirming import Answers, Confirming
 from orchestrator.solving.cores import VERSIONS
 from tests.corpus.mutate import mutants
 from tests.orchestrator.deep_plans import deep
@@ -110,13 +109,15 @@ def test_a_file_that_one_solver_does_not_refute_takes_its_outputs_down(
     """The gradient of w1 loses a step; what does not rest on it stands, and the checker agrees."""
     culprit: list[str] = []
 
-    def confirm(texts: Sequence[str], *rest: Any) -> list[Answers]:
-        answers = real_confirm(texts, *rest)
+    real = Confirming.answers
+
+    def weak(self: Confirming, texts: Sequence[str], *rest: Any) -> list[Answers]:
+        answers = real(self, texts, *rest)
         culprit[:] = culprit or [next(t for t in texts if "c0:%19 follows s:%17: multiply" in t)]
         bad = Answers("unsat", "unknown")
         return [bad if t in culprit else a for t, a in zip(texts, answers, strict=True)]
 
-    monkeypatch.setattr(emission, "confirm", confirm)
+    monkeypatch.setattr(Confirming, "answers", weak)
     done = emit(mlp, tmp_path / "b", jobs=2, witness_seconds=0)
     verdicts = by_name(done.verdicts)
     assert {n for n, v in verdicts.items() if v.verdict == "UNKNOWN"} == {"params.w1", "grads.params.w1"}
@@ -249,7 +250,8 @@ def test_obligations_written_without_solvers_are_solved_elsewhere(any_plan: Plan
     assert without_solvers(any_plan, tmp_path).startswith("0 UNSOLVED")
     bundle = read(tmp_path / "b")
     assert {v.verdict for v in bundle.verdicts} == {"UNKNOWN"}
-    answers = real_confirm(list(bundle.obligations.values()), emission.Journal(), VERSIONS, 2)
+    with Confirming(emission.Journal(), VERSIONS, 2) as confirming:
+        answers = confirming.answers(list(bundle.obligations.values()))
     about, options = obligations_digest({n: t.encode() for n, t in bundle.obligations.items()}), []
     for solver in ("z3", "cvc5"):
         lines = [f"{n} {getattr(a, solver)}\n" for n, a in zip(bundle.obligations, answers, strict=True)]
