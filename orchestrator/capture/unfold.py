@@ -8,7 +8,7 @@ memory are compared in the form that folding gives them; what that form means is
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from certificates.plan.affine import Affine
 from certificates.plan.ops import COLLECTIVES, MESSAGES
@@ -23,6 +23,8 @@ from .views import SPREADS, composed, numbers, renames
 #: Outputs of a run, and what it hands to each rendezvous.
 _Result = tuple[dict[str, int], dict[object, object]]
 _Run = Generator[tuple[Op, int], int, _Result]
+#: What an op says beside its operands: attributes, and the type of its result.
+_Said = tuple[tuple[tuple[str, str], ...], str]
 
 
 def same(plan: Plan, folded: Plan, seqs: Mapping[int, Place]) -> bool:
@@ -33,8 +35,8 @@ def same(plan: Plan, folded: Plan, seqs: Mapping[int, Place]) -> bool:
     for one, other in zip(plan.classes, folded.classes, strict=True):
         whole = _finished(table.run(composed(one.program), lambda seq: seqs[seq]))
         runs = [
-            table.run(composed(_at(other.program, k)), lambda seq, k=k: (seq, k if seq in often else None))
-            for k in range(count)
+            table.run(program, lambda seq, k=k: (seq, k if seq in often else None), said)
+            for k, (program, said) in enumerate(_runs(composed(other.program), count))
         ]
         results = _together(runs, table)
         met = {place: what for _, meetings in results for place, what in meetings.items()}
@@ -73,26 +75,28 @@ class _Table:
         self._stacked[number] = op.integer("dim"), tuple(terms)
         return number
 
-    def run(self, program: Program, place: object) -> _Run:
-        """Yields what joins runs with its operand, and is sent the result; gives outputs and rendezvous."""
+    def run(self, program: Program, place: object, known: Mapping[str, _Said] | None = None) -> _Run:
+        """Yields what joins runs with its operand, and is sent the result; gives outputs and rendezvous.
+
+        ``known`` is what ops say, by their results, as far as it was written before.
+        """
         assert callable(place)
+        known = known or {}
         values = {name: self.number(("input", name)) for name in program.inputs}
         meetings: dict[object, object] = {}
         for op in program.ops:
             ins = [values[v] for v in op.ins]
-            attrs = tuple(sorted((k, str(v)) for k, v in op.attrs.items() if k != "seq"))
+            attrs, made = known.get(op.out) or _said(op)
             if op.attrs.get("group") == RUNS:
                 values[op.out] = yield op, ins[0]
             elif op.name in COLLECTIVES | MESSAGES:
                 at = place(op.integer("seq"))
-                meetings[op.name, at] = attrs, str(op.type), tuple(ins)
-                values[op.out] = self.number((op.name, attrs, str(op.type), at, tuple(ins)))
+                meetings[op.name, at] = attrs, made, tuple(ins)
+                values[op.out] = self.number((op.name, attrs, made, at, tuple(ins)))
             elif op.name == "add":
                 values[op.out] = self.total(op.type, ins)
             elif self._adds_up(op, ins):
-                parts = [
-                    self.number((op.name, attrs, str(op.type), (part,))) for part in self._stacked[ins[0]][1]
-                ]
+                parts = [self.number((op.name, attrs, made, (part,))) for part in self._stacked[ins[0]][1]]
                 values[op.out] = self.total(op.type, parts)
             elif op.name == "concatenate":
                 values[op.out] = self.stack(op, ins)
@@ -101,7 +105,7 @@ class _Table:
             elif self._is_zero(op, ins):
                 values[op.out] = self.total(op.type, ())
             else:
-                values[op.out] = self.number((op.name, attrs, str(op.type), tuple(ins)))
+                values[op.out] = self.number((op.name, attrs, made, tuple(ins)))
         return {n: values[v] for n, v in program.outputs.items()}, meetings
 
     def _adds_up(self, op: Op, ins: Sequence[int]) -> bool:
@@ -142,8 +146,26 @@ def _together(runs: Sequence[_Run], table: _Table) -> list[_Result]:
         sent = table.total(op.type, terms) if op.name == "all_reduce" else table.stack(op, terms)
 
 
-def _at(program: Program, run: int) -> Program:
-    """The program of one run."""
+def _said(op: Op) -> _Said:
+    return tuple(sorted((k, str(v)) for k, v in op.attrs.items() if k != "seq")), str(op.type)
+
+
+def _runs(program: Program, count: int) -> Iterator[tuple[Program, Mapping[str, _Said]]]:
+    """The program of each run, and what ops say that say the same in all of them."""
+    timed = {op.out for op in program.ops if op.name in MESSAGES or any(map(_has_time, op.attrs.values()))}
+    said = {op.out: _said(op) for op in program.ops if op.out not in timed}
+    for run in range(count):
+        ops = tuple(_at(op, run) if op.out in timed else op for op in program.ops)
+        yield Program(program.inputs, ops, program.outputs), said
+
+
+def _has_time(value: Attr) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(part, Affine) and AXIS in part.symbols for part in parts)
+
+
+def _at(op: Op, run: int) -> Op:
+    """The op in one run."""
     here = {AXIS: Affine(run)}
 
     def at(value: Attr) -> Attr:
@@ -153,11 +175,7 @@ def _at(program: Program, run: int) -> Program:
             return tuple(v.substitute(here) if isinstance(v, Affine) else v for v in value)  # type: ignore[return-value]
         return value
 
-    def of(op: Op) -> dict[str, Attr]:
-        attrs = {k: at(v) for k, v in op.attrs.items()}
-        if op.name in MESSAGES:  # without its time, which is the run's
-            attrs |= {k: v[1:] for k, v in attrs.items() if isinstance(v, tuple)}
-        return attrs
-
-    ops = tuple(Op(op.out, op.name, op.ins, op.type, of(op), op.loc) for op in program.ops)
-    return Program(program.inputs, ops, program.outputs)
+    attrs = {k: at(v) for k, v in op.attrs.items()}
+    if op.name in MESSAGES:  # without its time, which is the run's
+        attrs |= {k: v[1:] for k, v in attrs.items() if isinstance(v, tuple)}
+    return Op(op.out, op.name, op.ins, op.type, attrs, op.loc)

@@ -105,35 +105,34 @@ def composed(program: Program) -> Program:
     names: dict[str, str] = {}
     ops: list[Op] = []
 
-    def add(op: Op, shared: bool) -> str:
-        key = (op.name, op.ins, op.type, tuple(sorted(op.attrs.items()))) if shared else len(ops)
+    def put(like: Op, name: str, ins: tuple[str, ...], of: TensorType, attrs: Mapping[str, Attr]) -> str:
+        out = f"%{len(ops)}"
+        ops.append(Op(out, name, ins, of, attrs, like.loc))
+        types[out] = of
+        return out
+
+    def moved(like: Op, name: str, operand: str, of: TensorType, attrs: Mapping[str, Attr]) -> str:
+        """An op of a view, which is there once."""
+        key = name, operand, of, tuple(sorted(attrs.items()))
         if key not in known:
-            known[key] = f"%{len(ops)}"
-            ops.append(replace(op, out=known[key]))
-            types[known[key]] = op.type
+            known[key] = put(like, name, (operand,), of, attrs)
         return known[key]
 
     for op in program.ops:
         ins = tuple(names.get(v, v) for v in op.ins)
         view = _view(op, ins[0], types[ins[0]].shape, views) if ins and op.out not in batch else None
         if view is None:
-            names[op.out] = add(replace(op, ins=ins), shared=False)
+            names[op.out] = put(op, op.name, ins, op.type, op.attrs)
             continue
         root, offset = view
         whole, part = types[root], op.type
         names[op.out] = root
         if whole.size != part.size:
-            flat = add(
-                replace(
-                    op, name="reshape", ins=(root,), type=TensorType(whole.dtype, (whole.size,)), attrs={}
-                ),
-                True,
-            )
-            attrs: dict[str, Attr] = {"start": (offset,), "stride": (1,)}
+            flat = moved(op, "reshape", root, TensorType(whole.dtype, (whole.size,)), {})
             of = TensorType(part.dtype, (part.size,))
-            names[op.out] = add(replace(op, name="slice", ins=(flat,), type=of, attrs=attrs), True)
+            names[op.out] = moved(op, "slice", flat, of, {"start": (offset,), "stride": (1,)})
         if types[names[op.out]].shape != part.shape:
-            names[op.out] = add(replace(op, name="reshape", ins=(names[op.out],), attrs={}), True)
+            names[op.out] = moved(op, "reshape", names[op.out], part, {})
         views[names[op.out]] = view
     return Program(program.inputs, tuple(ops), {n: names.get(v, v) for n, v in program.outputs.items()})
 
