@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import eq
 
 #: Shorter repetitions stay where they are: a call costs more than it saves.
 LEAST_REPEATS, LEAST_PERIOD = 3, 32
@@ -42,15 +43,15 @@ def runs(tokens: Sequence[int]) -> list[Run]:
 def _longest(tokens: Sequence[int], low: int, high: int) -> Run | None:
     best, saved = None, 0
     for period in _periods(tokens, low, high):
-        i = low
-        while i + period < high:
-            j = i
-            while j + period < high and tokens[j] == tokens[j + period]:
-                j += 1
-            count = (j - i) // period + 1
+        alike = bytes(map(eq, tokens[low : high - period], tokens[low + period : high]))
+        first = alike.find(1)
+        while first >= 0:
+            last = alike.find(0, first)
+            last = len(alike) if last < 0 else last
+            count = (last - first) // period + 1
             if count >= LEAST_REPEATS and (count - 1) * period > saved:
-                best, saved = Run(i, period, j + period), (count - 1) * period
-            i = j + 1
+                best, saved = Run(low + first, period, low + last + period), (count - 1) * period
+            first = alike.find(1, last)
     return best
 
 
