@@ -95,6 +95,8 @@ class Confirming:
             for name, text in dict(zip(names, asked, strict=True)).items()
             if name not in found
         }
+        for unwanted in self._asked.values():
+            unwanted.cancel()
         for task in as_completed(tasks):
             name, answers = tasks[task], task.result()
             found[name] = answers

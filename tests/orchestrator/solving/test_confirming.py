@@ -140,7 +140,9 @@ def test_files_that_nobody_wants_delay_none(monkeypatch: pytest.MonkeyPatch) -> 
     with Confirming(Journal(), VERSIONS, 2) as ahead:
         ahead.ahead(UNSAT.replace("e0", "hangs"))
         ahead.ahead(UNSAT)
+        ahead.ahead(SAT)
         assert ahead.answers([UNSAT]) == [Answers("unsat", "unsat")]
+        assert [task.cancelled() for task in ahead._asked.values()] == [False, True], "nobody wants it"
     assert eventually(lambda: all(p.poll() is not None for p in ahead._pool._all))
     threads = [*ahead._threads._threads, *ahead._aside._threads]
     assert eventually(lambda: not any(thread.is_alive() for thread in threads))
