@@ -146,8 +146,20 @@ class Grid:
         axis, at = cut
         if boundary is not None:
             self._edges[axis].add(at)
-        for part in ((box[axis][0], at), (at, box[axis][1])):
-            yield from self._divided((*box[:axis], part, *box[axis + 1 :]))
+        parts = [(*box[:axis], side, *box[axis + 1 :]) for side in ((box[axis][0], at), (at, box[axis][1]))]
+        self._trace([point for part in parts for point in self._sure(part)])
+        for part in parts:
+            yield from self._divided(part)
+
+    def _sure(self, box: Box) -> list[Point]:
+        """What is traced of a box whatever is found in others: two of them keep more processes busy."""
+        return [] if self._whole or self._staged(box) is not None else self._needed(box)
+
+    def _staged(self, box: Box) -> int | None:
+        """Where few ranks are traced: the axis that was cut most often, if the box is divided along it."""
+        axis = max(range(len(box)), key=lambda a: len(self._edges[a]))
+        lo, hi = box[axis]
+        return axis if self._few and len(self._edges[axis]) > 2 and hi - lo > 1 else None
 
     def _needed(self, box: Box) -> list[Point]:
         """Corners, and lines through the first one; three points at least of what has three.
@@ -172,10 +184,10 @@ class Grid:
     def _stage(self, box: Box, first: Point) -> tuple[int, int] | None:
         """Where few ranks are traced: is the next coordinate another stage, along the axis that was cut most
         often? The rank at the far end of this one, which is needed then, is traced with the next one."""
-        axis = max(range(len(box)), key=lambda a: len(self._edges[a]))
-        lo, hi = box[axis]
-        if not self._few or len(self._edges[axis]) == 2 or hi - lo == 1:
+        axis = self._staged(box)
+        if axis is None:
             return None
+        lo, _ = box[axis]
         far = tuple(lo if a == axis else h - 1 for a, (_, h) in enumerate(box))
         beside = (*first[:axis], lo + 1, *first[axis + 1 :])
         self._trace([first, beside, far])
@@ -186,7 +198,7 @@ class Grid:
         Then two corners of it are enough, if the other one is what follows from that."""
         far = tuple(hi - 1 for _, hi in box)
         needed = self._needed(box)
-        if not self._few or far not in needed or len(needed) < 3:
+        if not self._few or not self._whole or far not in needed or len(needed) < 3:
             return False
         self._trace([first])
         for other in self._whole:

@@ -170,6 +170,23 @@ def test_of_a_stage_that_is_like_another_one_two_ranks_are_traced() -> None:
     assert lent == [r + 512 * pp for pp in range(2, 16) for r in (1, 8)]
 
 
+def test_ranks_that_are_surely_traced_are_traced_together() -> None:
+    """One after the other, each left all processes but one idle for as long as a trace takes."""
+    mesh, batches = {"pp": 16, "dp": 64, "tp": 8}, list[list[int]]()
+
+    def tracer(ranks: Iterable[int], known: Container[str], _needed: object) -> Iterator[Sample]:
+        batches.append(list(ranks))
+        for rank in batches[-1]:
+            pp, dp, tp = Mesh(mesh).coordinates(rank).values()
+            made = stage(pp, 10 * dp + tp, extra=int(pp == 0) + int(pp == 0 and dp == 63))
+            yield summarise(RankTrace(rank, made, {}), known)
+
+    Grid(Mesh(mesh), tracer, 8).fill()
+    assert batches[0][:2] == [0, 8191], "the first rank is not alone"
+    below, above = 62 * 8 + 7, 63 * 8 + 1
+    assert any({below, above} <= set(batch) for batch in batches), "both sides of the short shard"
+
+
 @pytest.mark.parametrize("differs", [{"value": 1}, {"extra": 1}])
 def test_a_stage_that_is_not_what_another_one_says_is_traced_whole(differs: dict[str, int]) -> None:
     """The far corner of the fifth stage shows it."""
