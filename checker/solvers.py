@@ -92,16 +92,20 @@ _OVER = Event()
 
 @contextmanager
 def started(words: list[str], stdin: int) -> Iterator[subprocess.Popen[str]]:
-    """A child process out of reach of Ctrl-C, which is no solver's answer: `stop` ends it."""
-    with subprocess.Popen(
-        words,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as child:
+    """A child process out of reach of Ctrl-C, which is no solver's answer: `stop` ends it. One that ended
+    before it read all that it was told is closed like any other."""
+    with (
+        suppress(BrokenPipeError),
+        subprocess.Popen(
+            words,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as child,
+    ):
         _CHILDREN.add(child)
         try:
             if _OVER.is_set():

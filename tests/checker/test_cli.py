@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,18 @@ def test_a_third_solver_that_agrees(bundle: Path) -> None:
 def test_batches_survive_crashes(monkeypatch: pytest.MonkeyPatch, loop: str, expected: list[str]) -> None:
     monkeypatch.setattr(replay, "SECONDS", 8)
     assert replay._batch([sys.executable, "-I", "-c", loop], ["a", "b", "c"]) == expected
+
+
+def test_a_solver_that_ends_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a child that crashes at once is gone before the first text is written."""
+    now = time.monotonic
+
+    def later() -> float:
+        time.sleep(0.5)
+        return now()
+
+    monkeypatch.setattr(replay.time, "monotonic", later)
+    assert replay._batch([sys.executable, "-I", "-S", "-c", ""], ["a", "b"]) == ["crash"] * 2
 
 
 def test_the_default_solvers_answer(tmp_path: Path) -> None:
