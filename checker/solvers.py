@@ -92,20 +92,16 @@ _OVER = Event()
 
 @contextmanager
 def started(words: list[str], stdin: int) -> Iterator[subprocess.Popen[str]]:
-    """A child process out of reach of Ctrl-C, which is no solver's answer: `stop` ends it. One that ended
-    before it read all that it was told is closed like any other."""
-    with (
-        suppress(BrokenPipeError),
-        subprocess.Popen(
-            words,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as child,
-    ):
+    """A child process out of reach of Ctrl-C, which is no solver's answer: `stop` ends it."""
+    with subprocess.Popen(
+        words,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as child:
         _CHILDREN.add(child)
         try:
             if _OVER.is_set():
@@ -174,6 +170,8 @@ def _batch(words: list[str], texts: list[str], tick: Tick = lambda: None) -> lis
                     line = child.stdout.readline() if in_time else f"answer {LATE}\n"
                 except OSError:
                     in_time = False
+                    with suppress(OSError):  # what was not taken would be written once more
+                        child.stdin.close()
                 clean = line.startswith("answer ") and line.endswith("\n")
                 answers.append(line[7:-1] if clean else "crash")
                 tick()
