@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -141,13 +142,15 @@ def test_batches_survive_crashes(monkeypatch: pytest.MonkeyPatch, loop: str, exp
 
 def test_a_solver_that_ends_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a child that crashes at once is gone before the first text is written."""
-    now = time.monotonic
+    started = replay.started
 
-    def later() -> float:
-        time.sleep(0.5)
-        return now()
+    @contextmanager
+    def ended(words: list[str], stdin: int) -> Iterator[subprocess.Popen[str]]:
+        with started(words, stdin) as child:
+            child.wait()
+            yield child
 
-    monkeypatch.setattr(replay.time, "monotonic", later)
+    monkeypatch.setattr(replay, "started", ended)
     assert replay._batch([sys.executable, "-I", "-S", "-c", ""], ["a", "b"]) == ["crash"] * 2
 
 
