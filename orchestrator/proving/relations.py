@@ -25,6 +25,7 @@ from ..relating.roots import Roots
 from ..relating.signs import Shown
 from ..relating.windows import Windows
 from ..spanning.expansion import SUMS
+from ..spanning.masked_copies import MaskedCopies
 from ..spanning.patchworks import Patchworks
 from ..spanning.spans import Spans
 from .lemmas import Binding, FromCall, Lemma, available, renamed
@@ -67,6 +68,7 @@ class Relations:
         self.landmarks = Landmarks(self.knowledge)
         self.spans = Spans(self.knowledge)
         self.patchworks = Patchworks(self.knowledge, self.spans)
+        self.copies = MaskedCopies(self.knowledge, self.folder, self.positions, self.spans)
         self.lemmas: list[Lemma] = []
         #: The lemma that was used at each call.
         self.called: dict[Site, Lemma] = {}
@@ -160,7 +162,7 @@ class Relations:
         One that says no may still have found a part of what the next one needs.
         """
         yield lambda: self.positions.pass_on(ref)
-        yield lambda: self.patchworks.restate(ref)
+        yield lambda: self.patchworks.restate(ref) or self.copies.restate(ref)
         yield lambda: self.positions.decide(ref)
         yield lambda: bool(self.masked.relate(ref))
         yield lambda: self.spans.relate_below(self._known_in_part(ref))

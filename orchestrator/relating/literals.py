@@ -84,7 +84,7 @@ class Folder:
                     reading = self.k.read(member, at, ranges)
             except (Unrelated, Unfollowable, NoDefinition):
                 return []
-            value = self._value(reading)
+            value = self.value(reading)
             if not isinstance(value, Fraction):
                 return []
             box = boxes[split_ref(member)[0]].box
@@ -156,12 +156,12 @@ class Folder:
                 readings.append(patch or self.k.read(v, index, cell.ranges))
             except Unrelated:
                 readings.append(None)
-        values = [self._value(r) for r in readings]
+        values = [self.value(r) for r in readings]
         opened: set[Ref] = set()
         literal = self._literal(op, pattern, values, readings, cell.ranges, opened)
         if literal is not None and pattern.summed:
             literal = Fraction(literal) * summands(ref, pattern, cell)
-        position, coef = (0, Fraction(1)) if _sums_one(op, pattern) else self._passed(op, values)
+        position, coef = (0, Fraction(1)) if _sums_one(op, pattern) else self.passed(op, values)
         used = tuple(
             r if literal is not None or values[i] is not None else None for i, r in enumerate(readings)
         )
@@ -169,7 +169,8 @@ class Folder:
             opened=frozenset(opened),
         )  # fmt: skip
 
-    def _value(self, reading: Reading | None) -> Literal | None:
+    def value(self, reading: Reading | None) -> Literal | None:
+        """The literal that was read, if it is one."""
         value = None if reading is None else self.model.literal(reading.target)
         if isinstance(value, Fraction) and reading is not None:
             return reading.coef * value
@@ -186,6 +187,12 @@ class Folder:
     ) -> Literal | None:
         if op.name == "compare":
             return self._compare(op, readings, ranges, opened)
+        if op.name == "reduce":  # of one element
+            return values[0] if pattern.kind == "add" and isinstance(values[0], Fraction) else None
+        return self.combined(op, values)
+
+    def combined(self, op: Op, values: Sequence[Literal | None]) -> Literal | None:
+        """What an op makes of literals, element by element, if those of its operands that are known say."""
         if op.name in ("and", "or") and any(v is (op.name == "or") for v in values):
             return op.name == "or"
         factors = {"multiply": values, "dot_general": values, "divide": values[:1]}.get(op.name, ())
@@ -195,8 +202,6 @@ class Folder:
             return None
         a, b = values[0], values[1] if len(values) > 1 else None
         match op.name:
-            case "reduce":  # of one element
-                return a if pattern.kind == "add" and isinstance(a, Fraction) else None
             case "convert":
                 return None if a is None else bool(a) if op.type.sort == "Bool" else Fraction(a)
             case "and" | "or":
@@ -245,7 +250,7 @@ class Folder:
         self, reading: Reading, ranges: Mapping[str, Range], opened: set[Ref]
     ) -> tuple[Fraction, Fraction] | None:
         """Between which values an element lies; ``opened`` are the ops whose definitions say so."""
-        value = self._value(reading)
+        value = self.value(reading)
         if isinstance(value, Fraction):
             return value, value
         between = self.bounds(reading, ranges)
@@ -271,7 +276,8 @@ class Folder:
         (a, b), (c, d) = sides
         return (a + c, b + d) if op.name == "add" else (a - d, b - c)
 
-    def _passed(self, op: Op, values: Sequence[Literal | None]) -> tuple[int | None, Fraction]:
+    def passed(self, op: Op, values: Sequence[Literal | None]) -> tuple[int | None, Fraction]:
+        """The operand that an op passes on and the factor, the others being these literals."""
         one = Fraction(1)
         if op.name == "select" and isinstance(values[0], bool):
             return (1 if values[0] else 2), one

@@ -99,14 +99,19 @@ class DeepMatcher:
             raise splits[0]
         return frozenset(cone.opened), cone.scale, guesses
 
-    def propose(self, facts: list[Fact]) -> bool:
-        """Keep guessed facts about one tensor if all of them are proved from the cones of both sides."""
-        return self.k.tries.attempt(lambda: self._propose(facts), False)
+    def propose(self, facts: list[Fact], cones: frozenset[Ref] | None = None) -> bool:
+        """Keep guessed facts about one tensor if all of them are proved from the cones of both sides: these,
+        or what is found to be above related tensors.
+        """
+        return self.k.tries.attempt(lambda: self._propose(facts, cones), False)
 
-    def _propose(self, facts: list[Fact]) -> bool:
+    def _propose(self, facts: list[Fact], cones: frozenset[Ref] | None) -> bool:
         numbers = []
         try:
             for fact in facts:
+                if cones is not None:
+                    numbers.append(self._guess(fact, cones))
+                    continue
                 opened: set[Ref] = set()
                 for _, (mine, theirs) in explore(Cell.whole(fact.ranges), partial(self._both, fact)):
                     if not {t for t, _ in theirs.reads} <= {t for t, _ in mine.reads}:

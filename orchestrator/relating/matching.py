@@ -26,7 +26,7 @@ from .partial_sums import Contribution, PartialSums
 from .polynomials import TooLarge, Trail
 from .recipes import Instance, Pair, Use
 from .reordered import Rings
-from .siblings import Siblings
+from .siblings import Propose, Siblings, nothing
 from .solving_facts import make_fact
 from .unbound import Found, Unbound, scaled
 
@@ -38,8 +38,7 @@ Matched = tuple[tuple[Operand, ...], tuple[Candidate, ...]]
 class Matcher:
     """Relates arithmetic ops, one at a time in execution order."""
 
-    def __init__(self, knowledge: Knowledge, propose: Callable[[list[Fact]], bool] = lambda _: False) -> None:
-        """``propose`` keeps guessed facts about one tensor if all of them are proved."""
+    def __init__(self, knowledge: Knowledge, propose: Propose = nothing) -> None:
         self.k, self.model = knowledge, knowledge.model
         self.rings = Rings(knowledge)
         self.candidates = Candidates(knowledge)
@@ -162,7 +161,11 @@ class Matcher:
         splits = len(found) > 1 and not through and not ref.startswith("s:")
         if splits and self._whole(ref, pattern, found, start, index):
             return True
-        return self._grouped(ref, pattern, whole, found) or self._reordered(ref, whole)
+        if self._grouped(ref, pattern, whole, found) or self._reordered(ref, whole):
+            return True
+        if through or ref.startswith("s:"):
+            return False
+        return self.siblings.elsewhere(ref, pattern, start, index) and self.relate(ref)
 
     def _divided(self, start: Cell, compute: Callable[[Cell], Matched]) -> list[Found] | None:
         """All parts of a result, cut where an operand is what a partner reads in a part of them only."""

@@ -93,8 +93,12 @@ def places_of(operands: Sequence[str], group: Sequence[tuple[Cell, View]]) -> li
     ]
 
 
-def recipe_of(fact: Fact, ref: Ref, left: Sequence[Affine], places: Sequence[Place]) -> AlgebraRecipe:
-    """How a fact about an op is proved from what is known of its operands at these places."""
+def recipe_of(
+    fact: Fact, ref: Ref, left: Sequence[Affine], places: Sequence[Place], opened: Ref | None = None
+) -> AlgebraRecipe:
+    """How a fact about an op is proved from what is known of its operands at these places; ``opened`` is the
+    op whose definition is used, if it is another one.
+    """
     instances, uses, ranges = [], [Use(ref, tuple(left))], dict[str, Range]()
     if not fact.rhs_index:
         uses.append(Use(fact.rhs, ()))
@@ -107,7 +111,7 @@ def recipe_of(fact: Fact, ref: Ref, left: Sequence[Affine], places: Sequence[Pla
     goal = solve(fact.lhs_index, fact.ranges, left, ranges)
     if goal is None:
         raise Unfollowable(f"{ref}: goal does not cover its own cell")
-    return AlgebraRecipe(frozenset((ref,)), tuple(instances), tuple(uses), ranges, goal)
+    return AlgebraRecipe(frozenset((opened or ref,)), tuple(instances), tuple(uses), ranges, goal)
 
 
 def summands(ref: str, pattern: Access, cell: Cell) -> int:

@@ -65,15 +65,12 @@ class Positions:
         if op is None or op.name != "compare" or ref in self.k.by_lhs:
             return False
         opened: set[Ref] = {ref}
-        direction, tried = op.text("direction"), itertools.count()
+        tried = itertools.count()
 
         def truth(cell: Cell) -> bool:
             if next(tried) >= MAX_BOXES:
                 raise Unfollowable(f"{ref}: more than {MAX_BOXES} boxes")
-            left, right = (
-                self._form(v, tuple(cell.at.values()), cell.ranges, opened) for v in self.model.operands(ref)
-            )
-            return _holds(direction, left - right, cell.ranges)
+            return self.truth(ref, tuple(cell.at.values()), cell.ranges, opened)
 
         try:
             found = explore(self.k.full_index(ref), truth)
@@ -86,6 +83,13 @@ class Positions:
         for fact in join(self.model, facts):
             self.k.add(fact, LayoutRecipe(frozenset(opened)))
         return True
+
+    def truth(self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], opened: set[Ref]) -> bool:
+        """Whether a comparison of positions holds everywhere on a box, or nowhere; raises a split of the box,
+        and :class:`Unrelated` where something else is compared. ``opened`` grows by the sums it is seen by.
+        """
+        left, right = (self._form(v, at, ranges, opened) for v in self.model.operands(ref))
+        return _holds(self.model.ops[ref].text("direction"), left - right, ranges)
 
     def bounds(self, reading: Reading, ranges: Mapping[str, Range]) -> tuple[Fraction, Fraction] | None:
         """The least and the greatest value of an element that was read, if it is a position."""
@@ -207,11 +211,13 @@ class Positions:
 
 def _holds(direction: str, difference: Affine, ranges: Mapping[str, Range]) -> bool:
     """Whether ``difference`` is ``EQ``, ``LT``, … zero, everywhere on a box; raises a split of it."""
-    divide(difference, 0, ranges)
-    divide(difference, 1, ranges)
     low, high = difference.interval(ranges)
     if direction in ("EQ", "NE"):
+        if low <= 0 <= high and low < high:
+            divide(difference, 0, ranges)
+            divide(difference, 1, ranges)
         return (low == high == 0) == (direction == "EQ")
-    if direction in ("LT", "GE"):
-        return (high < 0) == (direction == "LT")
-    return (high < 1) == (direction == "LE")
+    first = int(direction in ("LE", "GT"))  # the least difference that is too large for LT, or for LE
+    if low < first <= high:
+        divide(difference, first, ranges)
+    return (high < first) == (direction in ("LT", "LE"))

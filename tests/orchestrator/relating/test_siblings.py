@@ -7,7 +7,7 @@ import pytest
 from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
-from certificates.proof.facts import Fact
+from certificates.proof.facts import Fact, Ref
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.matching import Matcher
 from orchestrator.relating.tries import Tries
@@ -33,7 +33,7 @@ def guesses(plan: Plan, *, keep: bool) -> tuple[list[list[Fact]], Knowledge, boo
     proposed: list[list[Fact]] = []
     knowledge = Knowledge(Model(plan))
 
-    def propose(facts: list[Fact]) -> bool:
+    def propose(facts: list[Fact], _cones: frozenset[Ref] | None = None) -> bool:
         proposed.append(facts)
         for fact in facts if keep else ():
             number = knowledge.add(fact, None, relates=False)
@@ -119,6 +119,27 @@ def test_partners_that_are_compared_in_vain_are_counted() -> None:
     assert knowledge.tries.in_vain > 0
     _, knowledge, done = guesses(formulas({"dp": 2}, masked, offset, GIVEN), keep=True)
     assert done and knowledge.tries.in_vain == 0
+
+
+def test_a_mask_of_positions_is_guessed_at_another_place_than_where_it_was_found() -> None:
+    """The diagonal of a rank's own block is the first one of the specification's, and the rank's."""
+
+    def diagonal(b: ProgramBuilder, x: Value) -> Value:
+        n, m = x.shape
+        same = b.compare(b.iota(f"i64[{n},{m}]", 0), b.iota(f"i64[{n},{m}]", 1), "EQ")
+        return b.convert(same, "f32") * x
+
+    def own(b: ProgramBuilder, x: Value) -> Value:
+        return diagonal(b, b.slice(x, [0, b.axis_index("dp").scale(4)], [4, 4]))
+
+    plan = formulas({"dp": 2}, diagonal, own, {"x": ("f32[8,8]", "f32[4,8]", {"dp": Shard(0)})})
+    proposed, knowledge, done = guesses(plan, keep=True)
+    (facts,) = proposed
+    (fact,) = facts
+    assert fact.lhs == knowledge.model.operands(last(plan))[0]
+    assert [str(form) for form in fact.rhs_index] == ["4*dp + z0", "4*dp + z1"]
+    assert Numbers(plan).failure(fact) is None
+    assert done and knowledge.by_lhs[fact.lhs] == [knowledge.facts.index(fact)], "what was known is replaced"
 
 
 def test_when_too_much_was_in_vain_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
