@@ -65,8 +65,13 @@ def _traces(
     meetings: dict[Meeting, Made] = {}
 
     def together(names: Iterable[str]) -> Made:
-        found = [made[name] for name in names]
-        return frozenset().union(*(m for m, _ in found)), frozenset().union(*(i for _, i in found))
+        found = {id(what): what for what in (made[name] for name in names)}
+        if len(found) == 1:  # most values are made of what one operand is made of
+            return found.popitem()[1]
+        return (
+            frozenset().union(*(m for m, _ in found.values())),
+            frozenset().union(*(i for _, i in found.values())),
+        )
 
     sites = {call.results[0]: call for call in calls(program)}
     after = program.rows.after if program.rows else {}

@@ -282,12 +282,9 @@ def _program(
     ops: list[Op] = []
     names: dict[str, str] = {}
     seen: dict[object, str] = {}
-    at = 0
+    rest = None if forms is None else iter(forms)
     for draft in program.drafts:
-        attrs: Mapping[str, Attr] = dict(draft.attrs)
-        if forms is not None:
-            fitted, used = with_scalars(draft, forms[at:])
-            attrs, at = dict(fitted), at + used
+        attrs: Mapping[str, Attr] = dict(draft.attrs if rest is None else with_scalars(draft, rest))
         ins = tuple(names.get(v, v) for v in draft.ins)
         if draft.name in MEETING | MESSAGES and numbering is not None:
             attrs = numbering.attrs(draft, attrs, types[ins[0]] if ins else None)

@@ -8,7 +8,8 @@ all corners among them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Mapping, Sequence
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from certificates.plan.affine import Affine, Range
@@ -85,20 +86,17 @@ def split(draft: Draft) -> tuple[tuple[tuple[str, Attr], ...], list[int]]:
     return tuple(kept), numbers
 
 
-def with_scalars(draft: Draft, forms: Sequence[Affine]) -> tuple[tuple[tuple[str, Attr], ...], int]:
-    """The attributes of an op with its integers replaced, and how many were used."""
-    used = 0
+def with_scalars(draft: Draft, forms: Iterator[Affine]) -> tuple[tuple[str, Attr], ...]:
+    """The attributes of an op with its integers replaced by the next of the ``forms``, in program order."""
     attrs: list[tuple[str, Attr]] = []
     for key, value in draft.attrs:
         if isinstance(value, Affine):
-            attrs.append((key, forms[used]))
-            used += 1
+            attrs.append((key, next(forms)))
         elif isinstance(value, tuple) and value and isinstance(value[0], Affine):
-            attrs.append((key, tuple(forms[used : used + len(value)])))
-            used += len(value)
+            attrs.append((key, tuple(itertools.islice(forms, len(value)))))
         else:
             attrs.append((key, value))
-    return tuple(attrs), used
+    return tuple(attrs)
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ def unmet(plan: Plan, frame: Callable[[Loc | None], Frame | None]) -> list[Captu
     """One error for the first rendezvous of each communicator that not all members of a group come to."""
     classes = [plan.class_of(plan.mesh.coordinates(rank)).name for rank in range(plan.mesh.ranks)]
     found: dict[str, CaptureError] = {}
+    met: set[tuple[str, str, frozenset[str]]] = set()
     for seq, name, op in _calls(plan):
-        group = op.text("group")
-        if group in found or group not in plan.groups:
+        group, called = op.text("group"), frozenset(plan.rendezvous(seq))
+        if group in found or group not in plan.groups or (group, name, called) in met:
             continue
-        called = set(plan.rendezvous(seq))
+        met.add((group, name, called))
         for ranks in plan.groups[group].ranks:
             absent = [r for r in ranks if classes[r] not in called]
             caller = next((r for r in ranks if classes[r] == name), None)

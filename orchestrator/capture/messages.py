@@ -135,10 +135,9 @@ def channel(op: Draft | Op) -> str:
 
 def ends(number: int, fitted: FittedClass) -> Iterator[End]:
     """The messages of a class, in the order of its program."""
-    at = 0
+    forms = iter(fitted.forms)
     for draft in fitted.program.drafts:
-        attrs, used = with_scalars(draft, fitted.forms[at:])
-        at += used
+        attrs = with_scalars(draft, forms)
         if draft.name in MESSAGES:
             yield End(number, draft, dict(attrs))
 

@@ -108,5 +108,4 @@ UNPROVED: dict[str, str] = {
     "causal_ring": "laws of exp inside sums: blocks are merged by running maxima",
     "smoothed_tokens": "1 - s and s times the logarithm of the normaliser are added up in other terms",
     "two_views": "a row masked by -inf beside the label's: infinities are followed by tensors, not by places",
-    "neighbours_texts": "a factor that is -1 or 1 by position, of which each rank's block has one",
 }
