@@ -24,6 +24,7 @@ from ..cells import Cell, Cut, Digits, Unfollowable, explore
 from .cones import Cone, Loose, is_known, match, positions, stands
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
+from .sampled import fails
 from .solving_facts import fold, make_fact, solve
 from .tries import IN_A_FILE
 
@@ -73,6 +74,9 @@ class DeepMatcher:
         tries = [(Fraction(1), g) for g in guesses] + [(Fraction(-1), g) for g in turning]
         for coef, guess in dict.fromkeys(tries + [(scale / g.scale, g) for g in guesses]):
             fact = make_fact(self.model, cell, ref, tuple(cell.at.values()), guess.spec, guess.out, coef)
+            if fails(self.k, fact):
+                self.k.tries.step(len(opened))
+                continue
             number = self._guess(fact, opened | guess.opened)
             if self.k.tries.left and self.prove(number):
                 self.k.by_lhs.setdefault(ref, []).append(number)

@@ -37,7 +37,7 @@ class Cores:
         known = chain(text)
         if known is not None:
             return known
-        name = key("core", z3.get_version_string(), text)
+        name = key("core", SOLVERS["z3"], text)
         if name not in self.journal:
             self.journal.put(name, minimal_core(text))
         found = self.journal.get(name)
