@@ -37,6 +37,8 @@ class Flow:
         self.program = program
         self.phases = phases or {}
         self.apart = apart
+        #: Results of collectives that stand outside of the parts of a layer (``packing.py``).
+        self.buffers = set[str]()
         self.producer = {op.out: op for op in program.ops}
         self._type = program.types()
         self._closed: dict[str, bool] = {}

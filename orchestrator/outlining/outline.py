@@ -23,6 +23,7 @@ from certificates.plan.schedule import Batch, Wait
 from certificates.plan.timing import has_messages, needed_version
 
 from ..scheduling import when
+from .buffers import fed
 from .calling import body, called
 from .flow import Flow, executed, head
 from .growth import Growth, grown
@@ -235,7 +236,7 @@ def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, li
             if _meet(plan, part, each):
                 for owner, region in part.items():
                     chosen[owner].append(region)
-    return grown(chosen)
+    return fed(grown(chosen))
 
 
 def _grouped(regions: Sequence[Region]) -> Program:

@@ -15,6 +15,8 @@ from certificates.plan.plan import Plan
 from certificates.plan.program import Program
 from certificates.plan.rows import lowered
 
+from .buffers import buffers
+from .flow import Flow
 from .preludes import LEAST_OPS
 from .regions import Instance, Region
 
@@ -71,23 +73,33 @@ def parts(regions: Mapping[str, Region]) -> Iterator[dict[str, Region]]:
 def _cut(region: Region) -> list[Region]:
     """The parts of every instance, those first that need no other one."""
     flow = region.flow
-    found: list[dict[int, Instance]] = []
+    cut = {label: _members(flow, instance) for label, instance in region.instances.items()}
+    found: list[dict[int, Instance]] = [{} for _ in range(max(map(len, cut.values()), default=0))]
     for label, instance in region.instances.items():
-        levels = _levels(region, instance.members)
-        for level in range(1 + max(levels.values(), default=0)):
-            of = [m for m in instance.members if levels[m] == level and m not in flow.apart]
-            while len(found) <= level:
-                found.append({})
-            if of:
-                whole = len(of) == len(instance.members)
-                first = instance.first if whole else flow.position[of[0]]
-                found[level][label] = instance if whole else Instance.of(flow, first, of, instance.handed)
+        for level, of in enumerate(cut[label]):
+            if of == list(instance.members):
+                found[level][label] = instance
+            elif of:
+                found[level][label] = Instance.of(flow, flow.position[of[0]], of, instance.handed)
     return [Region(flow, of, region.name) for of in found]
 
 
-def _levels(region: Region, members: Sequence[str]) -> dict[str, int]:
+def _members(flow: Flow, instance: Instance) -> list[list[str]]:
+    """The ops of each part; buffers of a layer that has several parts are noted in the flow."""
+    levels = _levels(flow, instance.members)
+    found = [
+        [m for m in instance.members if levels[m] == level and m not in flow.apart]
+        for level in range(1 + max(levels.values(), default=0))
+    ]
+    if found[0] == list(instance.members):
+        return found
+    flow.buffers.update(*(buffers(flow, of) for of in found))
+    return [[m for m in of if m not in flow.buffers] for of in found]
+
+
+def _levels(flow: Flow, members: Sequence[str]) -> dict[str, int]:
     """How often rows have been packed and put back, one after the other, before each member is computed."""
-    flow, levels = region.flow, dict[str, int]()
+    levels = dict[str, int]()
     for member in members:
         here = member not in flow.apart
         below = (v for v in flow.leaves_of(flow.producer[member]) if v in levels)

@@ -182,6 +182,7 @@ class Relations:
         self.spans.relate_below(plain)
         for reduced in list(sums_of_moved(self.knowledge, plain)):
             self.knowledge.facts_for(reduced)
+        self.landmarks.name(plain)
         for ref in refs:
             if isinstance(ref, Reduced):
                 self.spans.relate(ref)

@@ -6,7 +6,7 @@ fact says so; what follows is related to the landmark and not to each of its par
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from certificates.plan.affine import Affine
@@ -19,7 +19,7 @@ from smtlib_emit.errors import NoDefinition
 from ..cells import Cell, Unfollowable, explore
 from .joining import join
 from .knowledge import Knowledge
-from .ledger import Reading, Unrelated
+from .ledger import LayoutRecipe, Reading, Unrelated
 from .solving_facts import make_fact, solve
 
 Forms = tuple[Affine, ...]
@@ -55,6 +55,25 @@ class Landmarks:
         alike = [name for name in self.k.landmarks if self._type(name) == op.type]
         sides: list[Ref] = [ref, *dict.fromkeys(self._sums(ref))] if alike else []
         return any(self._relate(lhs, landmark) for landmark in alike for lhs in sides)
+
+    def name(self, results: Sequence[str]) -> None:
+        """Say what a function hands back on ranks by what it hands back in the specification, where that is
+        another tensor that is moved or passed on: a caller sees nothing else of the specification's.
+
+        So it is with counts that are added to zeros.
+        """
+        seen = {*self.handed_over, *(f"s:{v}" for v in self.model.plan.specification.inputs)}
+        passed_on = [ref for ref in sorted(self.handed_over) if self.k.facts_for(ref)]
+        for ref in results if passed_on else ():
+            sums = (r for r in self.k.partials.get(ref, ()) if r.of[0] == ref and set(r.of) <= set(results))
+            sides: tuple[Ref, ...] = () if ref.startswith("s:") else (ref, *sums)
+            for lhs in sides:
+                parts = self.k.facts_for(lhs)
+                if not parts or not seen.isdisjoint(str(self.k.facts[n].rhs) for n in parts):
+                    continue
+                facts = next(filter(None, (self._in_pieces(lhs, result) for result in passed_on)), ())
+                for fact in facts:
+                    self.k.add(fact, LayoutRecipe(frozenset((fact.rhs,)), parts=tuple(parts)))
 
     def _relate(self, lhs: Ref, landmark: str) -> bool:
         parts = self.k.facts_for(lhs)

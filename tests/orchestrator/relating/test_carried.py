@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from certificates.authoring.build import ProgramBuilder
@@ -9,8 +11,10 @@ from certificates.plan.placements import Partial, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from orchestrator.cells import Unfollowable
-from orchestrator.relating.carried import sums_of_moved
+from orchestrator.relating.carried import moved_from, sums_of_moved
 from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.ledger import LayoutRecipe
+from orchestrator.relating.solving_facts import make_fact
 from smtlib_emit.model import Model
 
 from ..oracle import Numbers
@@ -144,3 +148,20 @@ def test_a_sum_over_fewer_axes_counts_once_for_each_rank_of_the_others() -> None
     knowledge = known(plan)
     (fact,) = facts(knowledge, Reduced("add", ("dp", "tp"), ("c0:x",)))
     assert fact.coef == 3 and Numbers(plan).failure(fact) is None
+
+
+def test_what_is_passed_on_comes_from_one_operand() -> None:
+    """A sum with zeros is known to be its other operand: a share of it is a share of the sum."""
+
+    def write(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4,3]")
+        b.output("y", b.constant(0, "f32[4,3]") + x)
+
+    knowledge = known(rows(write))
+    added = last(knowledge, "add")
+    assert moved_from(knowledge, added) == added
+    whole = knowledge.full_index(added)
+    at = tuple(whole.at.values())
+    fact = make_fact(knowledge.model, whole, added, at, "c0:x", at, Fraction(1))
+    knowledge.hops[added] = [knowledge.add(fact, LayoutRecipe(), relates=False)]
+    assert moved_from(knowledge, added) == "c0:x"

@@ -8,6 +8,7 @@ from certificates.authoring.build import ProgramBuilder, Value
 from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Reduced
+from orchestrator.relating.carried import sums_of_moved
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.landmarks import Landmarks
 from orchestrator.relating.matching import Matcher
@@ -76,3 +77,40 @@ def test_other_concatenations_are_no_landmarks() -> None:
         {"dp": 2}, lambda b, u, v, w: b.concatenate([u[:4], v[4:]], 0) * w, lambda b, u, v, w: u * w, GIVEN
     )
     assert related(plan)[0].landmarks == {}
+
+
+BATCH = {"x": ("f32[8,3,2]", "f32[4,3,2]", {"dp": Shard(0)})}
+
+
+def turned(b: ProgramBuilder, x: Value) -> Value:
+    return b.transpose(x.sum(0), (1, 0))
+
+
+def turned_in_part(b: ProgramBuilder, x: Value) -> Value:
+    return b.transpose(x.sum(0), (1, 0))[:1]
+
+
+def named(plan: Plan) -> tuple[Knowledge, Reduced]:
+    """A function's results, related; and the sum over ranks of what it hands back there."""
+    knowledge, _ = related(plan)
+    landmarks = Landmarks(knowledge)
+    landmarks.declare()
+    for reduced in list(sums_of_moved(knowledge, [last(plan)])):
+        knowledge.facts_for(reduced)
+    landmarks.name([last(plan)])
+    return knowledge, Reduced("add", ("dp",), (last(plan),))
+
+
+def test_what_a_function_hands_back_is_named_by_what_it_hands_back_there() -> None:
+    """The sum before it is moved is nothing that a caller sees."""
+    plan = formulas({"dp": 2}, turned, turned, BATCH)
+    knowledge, total = named(plan)
+    (result,) = plan.specification.outputs.values()
+    assert f"s:{result}" in [fact.rhs for fact in facts(knowledge, total)]
+
+
+def test_a_result_that_has_not_all_of_it_names_nothing() -> None:
+    plan = formulas({"dp": 2}, turned_in_part, turned, BATCH)
+    knowledge, total = named(plan)
+    (result,) = plan.specification.outputs.values()
+    assert f"s:{result}" not in [fact.rhs for fact in facts(knowledge, total)]
