@@ -204,7 +204,7 @@ def _arguments(node: Node) -> Iterator[Any]:
 
 
 def _overload(op: str) -> Any:
-    space, name, overload = op.split(".", 2)
+    space, name, overload = op.split(".")
     packet = getattr(getattr(torch.ops, space), name, None)
     return getattr(packet, overload, None)
 

@@ -78,6 +78,34 @@ def test_what_is_made_of_numbers_is_written_out(make: Make, expected: object) ->
     assert written(make) == expected
 
 
+ATEN = torch.ops.aten
+HALVES = (-1.5, -0.5, 0.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        ATEN.floor.default,
+        ATEN.ceil.default,
+        ATEN.trunc.default,
+        ATEN.round.default,
+        lambda x: ATEN.div.Tensor_mode(x, x.abs() + 1, rounding_mode="floor"),
+        lambda x: ATEN.div.Scalar_mode(x, 0.5, rounding_mode="floor"),
+        lambda x: ATEN.floor_divide.default(x, torch.full((4,), 0.5)),
+        lambda x: ATEN.remainder.Scalar(x, 0.5),
+        lambda x: ATEN.remainder.Tensor(x, torch.full((4,), 0.5)),
+        lambda x: ATEN.fmod.Scalar(x, 0.5),
+        lambda x: ATEN.fmod.Tensor(x, torch.full((4,), 0.5)),
+        lambda x: ATEN._to_copy.default(x, dtype=torch.int16),
+        lambda x: torch.ops.prims.convert_element_type.default(x, torch.int8),
+    ],
+)
+def test_every_op_that_rounds_is_computed_as_pytorch_does(op: Make) -> None:
+    expected = op(torch.tensor(HALVES)).tolist()
+    found = written(lambda x: op(torch.arange(4).mul(0) + torch.tensor(HALVES)))
+    assert found == (tuple(expected) if len(set(expected)) > 1 else expected[0])
+
+
 def late(x: torch.Tensor) -> torch.Tensor:
     table = torch.arange(6).float()
     table.copy_(x)
