@@ -88,6 +88,10 @@ class Draft:
         return (str(self.attr("group")), int(str(self.attr("seq")))) if self.name in MEETING else None
 
 
+#: Whole numbers that are made of few others alone are computed (:mod:`.whole_numbers`).
+_INTEGERS_INSTEAD = "the integers as a buffer that build makes, or as an entry of the batch, with bounds"
+
+
 def exact(value: Literal) -> str:
     """The literal a Python number stands for: a float is the decimal that ``repr`` prints, exactly."""
     if isinstance(value, bool):
@@ -242,7 +246,8 @@ class Builder:
         if x.type.sort == "Real" and target.sort == "Bool":
             return self.compare("NE", x, self.like(0, x))
         if x.type.sort == "Real" and target.sort != "Real":
-            raise LoweringError(f"a conversion of {x.type} to {dtype} rounds and has no exact meaning")
+            message = f"a conversion of {x.type} to {dtype} rounds and has no exact meaning"
+            raise LoweringError(message, instead=_INTEGERS_INSTEAD)
         if x.type.sort == "Int" and dtype in _SMALL and not _within(x.dtype, dtype):
             raise LoweringError(f"a conversion of {x.type} to {dtype}, which wraps around")
         draft = self.made_by(x, "constant")

@@ -28,7 +28,7 @@ from .substituting import replaced
 #: Ops of these give the same for the same operands, unless they draw.
 _PURE = ("aten", "prims")
 #: Ops that ask their first operand for its shape and type only.
-_SHAPED = frozenset(
+SHAPED = frozenset(
     f"aten.{name}.default"
     for name in (
         *("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full"),
@@ -155,7 +155,7 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
     def _followed(self, func: Any, said: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Is what the op makes known by its name and its operands?"""
         first = next((x for x in args if isinstance(x, torch.Tensor)), None)
-        if first is not None and said.name not in _SHAPED and not self._known(first):
+        if first is not None and said.name not in SHAPED and not self._known(first):
             return False  # most ops of a step, at little cost
         leaves = tree_leaves((args, kwargs))
         if func.namespace not in _PURE or torch.Tag.nondeterministic_seeded in func.tags:
@@ -163,7 +163,7 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
         if any(isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool) for x in leaves):
             return False  # a routing decides it
         given = _tensors(leaves)
-        if said.name in _SHAPED:
+        if said.name in SHAPED:
             return all(map(_is_fake, given))
         return all(self._known(tensor) for tensor in given)
 
@@ -211,7 +211,7 @@ def _has_a_place(tensor: torch.Tensor) -> bool:
 
 
 def _operands(node: Node) -> Any:
-    return () if node.op in _SHAPED else (node.args, dict(node.kwargs))
+    return () if node.op in SHAPED else (node.args, dict(node.kwargs))
 
 
 def _storages(tree: Any) -> set[int]:

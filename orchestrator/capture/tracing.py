@@ -36,6 +36,7 @@ from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic
 from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
 from .swallowed import told
+from .whole_numbers import with_whole_numbers
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,8 @@ def _lower(
         specification=rank is None,
         coordinates=lambda other: tuple(mesh.coordinates(other).values()),
     )
-    lowering.run(found)  # before there are any inputs: no constant reads one
+    nodes = with_whole_numbers([*found, *step.nodes])
+    lowering.run(nodes[: len(found)])  # before there are any inputs: no constant reads one
     states = {name: state for name, state in step.before.states.items() if not state.empty}
     for state in (s for s in step.before.states.values() if s.empty):
         padded(lowering, state.ref, state.held)
@@ -186,7 +188,7 @@ def _lower(
     for name in (n for n in states if kind(n) == GRADIENTS):
         with contextlib.suppress(AliasingError):  # reading one that was not added is an error
             lowering.add_input(name, states[name].ref)
-    lowering.run(step.nodes)
+    lowering.run(nodes[len(found) :])
     outputs, carried = dict(step.results), {}
     for name, state in ((n, s) for n, s in step.after.states.items() if not s.empty):
         if kind(name) == GRADIENTS:

@@ -17,6 +17,7 @@ from ..relating.knowledge import Knowledge
 from ..relating.landmarks import Landmarks
 from ..relating.ledger import LayoutRecipe
 from ..relating.literals import Folder
+from ..relating.lookups import Lookups
 from ..relating.masked import DeepMatcher
 from ..relating.matching import Matcher
 from ..relating.nested_sums import Nested, shares
@@ -63,6 +64,7 @@ class Relations:
         self.matcher = Matcher(self.knowledge, self.masked.propose)
         self.positions = Positions(self.knowledge, Windows(self.knowledge, proves))
         self.folder = Folder(self.knowledge, self.positions.bounds)
+        self.lookups = Lookups(self.knowledge, self.masked.propose)
         self.roots = Roots(self.knowledge, shown.nonnegative)
         self.indicators = Indicators(self.knowledge)
         self.landmarks = Landmarks(self.knowledge)
@@ -84,6 +86,7 @@ class Relations:
             lambda ref: (
                 self.folder.fold(ref)
                 or self.positions.relate(ref)
+                or self.lookups.relate(ref)
                 or self.roots.relate(ref)
                 or self.indicators.relate(ref)
             )

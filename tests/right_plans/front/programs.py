@@ -19,6 +19,7 @@ from . import (
     own_models,
     pictures,
     preferences,
+    rows,
     sequences,
     shards,
     strides,
@@ -100,6 +101,8 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         hooks.hooked_blocks,
         hooks.buckets_of_blocks,
         strides.halved_pictures,
+        rows.buckets_of_distances,
+        rows.token_after_next,
     )
 }
 #: Those that are right and not proved, and why.
