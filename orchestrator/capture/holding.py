@@ -331,8 +331,6 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
                     yield f"{path}.{key}", item
             yield from ((kind.__name__, kind) for kind in value.__mro__[1:])
         return
-    elif opaque.is_opaque(value):
-        yield from opaque.parts(path, value)
     yield from _attributes(path, value)
 
 
@@ -380,6 +378,7 @@ def followed(value: object) -> bool:
 
 def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Attributes and slots of an object, and the class of one of the user's, which may be local."""
+    yield from opaque.parts(path, value) if opaque.is_opaque(value) else ()
     left = UNASKED if type(value).__module__.startswith(_FSDP) else ()
     held = getattr(value, "__dict__", {}).items()
     yield from ((f"{path}.{key}", item) for key, item in held if key not in left)
