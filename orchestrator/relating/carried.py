@@ -76,6 +76,8 @@ def reduced_facts(known: Readings, ref: Reduced) -> list[int]:
 
     def compute(cell: Cell) -> tuple[Fraction, Ref, tuple[Affine, ...], list[Source]] | None:
         kept, sources = _sources(known, ref, cell, [cell.at[s] for s in whole.ranges])
+        if kept is None:
+            return None
         coef = sources[0][0]
         family = {split_ref(g)[0]: g for _, g, _ in sources if isinstance(g, str)}
         inner = model.reduced_of(next(iter(family)), family, ref.axes, ref.kind)
@@ -178,8 +180,8 @@ def _of_member(known: Readings, ref: Reduced, member: str, index: Sequence[Affin
 
 def _sources(
     known: Readings, ref: Reduced, cell: Cell, index: Sequence[Affine]
-) -> tuple[list[Affine], list[Source]]:
-    """Where the members of a reduced tensor come from, and the index that these have in common."""
+) -> tuple[list[Affine] | None, list[Source]]:
+    """Where the members of a reduced tensor come from, and the index that these have in common, if any."""
     axes = list(known.model.plan.mesh.axes)
     sources: list[Source] = []
     kept: list[Affine] | None = None
@@ -197,7 +199,7 @@ def _sources(
         if any(s in mine for f in rest for s in f.symbols):
             raise Unfollowable(f"{ref}: the movement of {m} depends on the rank")
         if kept is not None and rest != kept:
-            raise Unfollowable(f"{ref}: members move differently")
+            return None, sources
         kept = rest
         sources.append((coef, current, source))
     if kept is None or len({c for c, _, _ in sources}) != 1:

@@ -36,13 +36,18 @@ class Link:
 
 @dataclass(frozen=True)
 class Square:
-    """``coef`` times the radicand: what is opened, and the data movement on the way."""
+    """``coef`` times the radicand: what is opened, and the data movement on the way.
+
+    Or times itself, if it is a ``number``: the norm of no rows, which a rank has of a tensor with fewer rows
+    than ranks, is zero.
+    """
 
     coef: Fraction
-    radicand: Ref
+    source: Ref
     where: Forms
     opened: tuple[Use, ...]
     links: tuple[Link, ...]
+    number: bool = False
 
 
 class Roots:
@@ -60,6 +65,8 @@ class Roots:
         whole = self.k.full_index(ref)
         try:
             found = explore(whole, lambda c: self._square(operand, tuple(c.at[s] for s in whole.ranges), c))
+            if all(square.number for _, square in found):
+                return False  # a number is no root
             hops = [self._hop(ref, cell, tuple(cell.at[s] for s in whole.ranges), s) for cell, s in found]
         except (Unrelated, Unfollowable, NoDefinition):
             return False
@@ -69,6 +76,10 @@ class Roots:
     def _square(self, operand: str, index: Forms, cell: Cell) -> Square:
         links: list[Link] = []
         root, at, scale = self._follow(operand, index, cell, links)
+        number = self.model.literal(root)
+        if isinstance(number, Fraction):
+            coef = scale * scale * number if number else Fraction(1)
+            return Square(coef, root, at, (), tuple(links), number=True)
         op = self.model.ops[root]
         opened = [Use(root, at)]
         coef = scale * scale
@@ -103,8 +114,8 @@ class Roots:
         return source, tuple(at), coef
 
     def _hop(self, ref: str, cell: Cell, left: Forms, square: Square) -> int:
-        fact = make_fact(self.model, cell, ref, left, square.radicand, square.where, square.coef)
-        uses = [Use(ref, left), Use(square.radicand, square.where), *square.opened]
+        fact = make_fact(self.model, cell, ref, left, square.source, square.where, square.coef)
+        uses = [Use(ref, left), Use(square.source, square.where), *square.opened]
         instances = []
         for link in square.links:
             tie = make_fact(self.model, cell, link.ref, link.at, link.source, link.where, link.coef)

@@ -74,3 +74,23 @@ def test_nothing_else_is_a_square_of_a_root(formula: Formula) -> None:
 def test_what_may_be_negative_has_no_root_to_square() -> None:
     """The root of a negative number is no number, and its square not the number."""
     assert hops(lambda b, v: square(b, b.sqrt(v)), nonnegative=False)[2] == []
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_number_beside_roots_is_a_multiple_of_itself(number: int) -> None:
+    """The norm of no rows, say, which a rank has of a tensor with fewer rows than ranks."""
+
+    def stacked(b: ProgramBuilder, v: Value) -> Value:
+        return square(b, b.concatenate([b.sqrt(v), b.constant(number, "f32[1,3]")], 0))
+
+    knowledge, made, found = hops(stacked)
+    assert len(found) == 2
+    for ref in found:
+        root, other = (knowledge.facts[n] for n in knowledge.hops[ref])
+        assert knowledge.model.ops[str(root.rhs)].name == "exponential"
+        assert str(knowledge.model.literal(other.rhs)) == str(number) and other.coef == (number or 1)
+        assert all(Numbers(made).failure(fact) is None for fact in (root, other))
+
+
+def test_a_number_alone_is_no_root() -> None:
+    assert hops(lambda b, v: square(b, b.constant(2, v.type)))[2] == []

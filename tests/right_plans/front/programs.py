@@ -103,6 +103,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         strides.halved_pictures,
         rows.buckets_of_distances,
         rows.token_after_next,
+        rows.class_token,
     )
 }
 #: Those that are right and not proved, and why.

@@ -1,4 +1,4 @@
-"""Programs with rows of tables that they make of numbers in the step, or look up twice."""
+"""Programs with rows of tables that they make of numbers in the step, or look up twice, or have one of."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 from orchestrator.capture import Batch, Definition
 
@@ -215,5 +216,59 @@ def token_after_next(right: bool = True) -> Definition:
         step=functools.partial(step, ranks=False),
         parallel_step=functools.partial(step, ranks=True),
         batch=words("ids", "labels", dp=0),
+        mean_over={"loss": ("dp",)},
+    )
+
+
+# --- a parameter of one row, sharded over more ranks, and one norm of all gradients ----------------------
+
+
+class Patches(nn.Module):
+    """A class token before patches, both with learned positions: parameters of one row."""
+
+    def __init__(self, dim: int = 4) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, dim), nn.Linear(dim, 3)
+        self.token, self.places = nn.Parameter(torch.zeros(1, 1, dim)), nn.Parameter(torch.zeros(1, 3, dim))
+        self.mix = nn.ModuleList(nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, patches: Tensor) -> Tensor:
+        x = self.embed(patches)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        for layer in self.mix:
+            x = x + torch.tanh(layer(x.mean(1, keepdim=True)))
+        return self.head(x[:, 0])
+
+
+def class_token(right: bool = True) -> Definition:
+    """FSDP2 over two ranks, of which one owns no row of the token. Wrong: the gradients of one layer are
+    added up, not averaged."""
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        for layer in model.mix:
+            fully_shard(layer, mesh=mesh)
+        if not right:
+            model.mix[1].set_gradient_divide_factor(1.0)
+        return fully_shard(model, mesh=mesh)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+        loss = F.cross_entropy(model(batch["patches"]), batch["kinds"])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return Definition(
+        name="class-token",
+        mesh={"dp": 2},
+        build=Patches,
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
+        step=step,
+        batch={
+            "patches": Batch((4, 2, 6), shard={"dp": 0}),
+            "kinds": Batch((4,), torch.int64, shard={"dp": 0}, bounds=(0, 3)),
+        },
         mean_over={"loss": ("dp",)},
     )
