@@ -16,8 +16,7 @@ from time import perf_counter
 import pytest
 import torch.distributed as dist
 
-from orchestrator.capture.answers import Seconds, Ticks
-from orchestrator.capture.asking import asked
+from orchestrator.capture.asking import Seconds, Ticks, asked
 from orchestrator.capture.errors import StateError
 
 START = time.time()
