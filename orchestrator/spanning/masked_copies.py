@@ -66,6 +66,8 @@ class MaskedCopies:
         #: Names of the ops that read a tensor of the specification.
         self._readers: dict[Ref, set[str]] = defaultdict(set)
         self._done: set[tuple[str, tuple[int, ...]]] = set()
+        #: Whether a tensor is made of numbers and positions alone.
+        self._numbers: dict[str, bool] = {}
 
     def restate(self, reader: str) -> bool:
         """Restate what is known of the operands of an op that has no relation; whether anything was."""
@@ -77,7 +79,7 @@ class MaskedCopies:
         if not numbers or (ref, numbers) in self._done:
             return False
         self._done.add((ref, numbers))
-        before = self.k.by_lhs.get(ref)
+        before, earlier = self.k.by_lhs.get(ref), self.k.restated.get(ref)
         for copies in self._chains({self.k.facts[n].rhs for n in numbers}, name):
             if all(self._follows(ref, copy) for copy in copies):
                 return True
@@ -85,6 +87,8 @@ class MaskedCopies:
             self.k.restated.pop(ref, None)
             if before is not None:
                 self.k.by_lhs[ref] = before
+            if earlier is not None:
+                self.k.restated[ref] = earlier
         return False
 
     def _follows(self, ref: str, copy: Copy) -> bool:
@@ -218,12 +222,29 @@ class MaskedCopies:
             self._copies = {}
             for op in self.model.plan.specification.ops:
                 ref = f"s:{op.out}"
+                self._of_numbers(ref)  # in their order: no further than to the operands
                 if op.name == CALL:
                     continue
                 for i, v in enumerate(self.model.operands(ref)):
                     atom = v not in self.k.by_lhs and self.k.is_atom(v)
                     for target in [v] if atom else [self.k.facts[n].rhs for n in self.k.facts_for(v)]:
                         self._readers[target].add(op.name)
-                        if op.name in MASKING and self.k.is_atom(ref) and ref not in self.k.by_lhs:
+                        alone = self.k.is_atom(ref) and ref not in self.k.by_lhs
+                        if op.name in MASKING and alone and self._masks(ref, i):
                             self._copies.setdefault(target, []).append(Copy(ref, i))
         return self._copies.get(masked, ())
+
+    def _masks(self, ref: str, position: int) -> bool:
+        """Are the operands that say what an op does with this one made of numbers and positions?"""
+        ins = self.model.operands(ref)
+        if self.model.ops[ref].name == "select":
+            return position > 0 and self._of_numbers(ins[0])
+        return all(self._of_numbers(v) for i, v in enumerate(ins) if i != position)
+
+    def _of_numbers(self, ref: str) -> bool:
+        if ref not in self._numbers:
+            op = self.model.op(ref)
+            made = op is not None and bool(op.ins) and (op.name in ELEMENTWISE or self.k.moves(ref))
+            counted = self.model.literal(ref) is not None or (op is not None and op.name == "iota")
+            self._numbers[ref] = counted or (made and all(map(self._of_numbers, self.model.operands(ref))))
+        return self._numbers[ref]
