@@ -292,6 +292,7 @@ CLOCKS = {
     "checker/cli.py": "progress on standard error",
     "checker/solvers.py": "a solver that hangs in spite of its limit in steps is UNKNOWN",
     "orchestrator/attesting.py": "the time of a verification, which is what it says",
+    "orchestrator/capture/answers.py": "dates that a clock has said to the user's step",
     "orchestrator/capture/asking.py": "clocks of the user's step, which is refused if it decides by them",
     "orchestrator/capture/holding.py": "numbers of dates in Python's own objects, no clock",
     "orchestrator/capture/workers.py": "the patience of a process group, which ends the capture",

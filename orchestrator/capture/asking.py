@@ -1,34 +1,57 @@
 """What the user's code asks the machine while a step is recorded: the time, and which files there are.
 
 A step that decides by one of these does in an hour what no trace of it does now. A time may be measured and
-shown: what a clock says is a number that knows where it comes from, and so is what is computed of it. Whoever
-compares it, or makes a plain number of it, is refused. Whoever asks for a file (whether it is there, how long
-it is) wants to decide; so that is refused at once, and so are questions for other processes: what a store
-counts, what comes through a pipe. Installed packages may do all of it: a progress bar does.
+shown, and so may what else the machine answers (:mod:`answers`): of the modules of Python's that speak of it
+all functions do so, but for those that are listed as harmless. Whoever asks for a file (whether it is there,
+how long it is) wants to decide; so that is refused at once, and so are questions for other processes: what a
+store counts, what comes through a pipe. Installed packages may do all of it: a progress bar does.
 """
 
 from __future__ import annotations
 
+import abc
+import atexit
+import ctypes
+import datetime
+import functools
 import gc
+import importlib.util
+import linecache
+import math
 import os
+import platform
+import posix
+import resource
+import select
+import shutil
+import signal
+import socket
+import sqlite3
+import ssl
 import subprocess
 import sys
+import threading
 import time
+import timeit
+import tracemalloc
+import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch.distributed as dist
 
+from .answers import Answer, Refuse, hashed, identity, listening, refuse_now, standing, told, users_own
 from .errors import StateError
-from .frames import is_installed, is_users, user_frame
-from .substituting import Place, replaced, substituted
+from .frames import user_frame
+from .substituting import Place, replaced, shadowed, substituted
 
-Refuse = Callable[[StateError], None]
 _MEASURES = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-_CLOCKS = tuple(
-    (time, name + unit) for name in _MEASURES for unit in ("", "_ns") if hasattr(time, name + unit)
+_CLOCKS = (
+    *((time, name + unit) for name in _MEASURES for unit in ("", "_ns") if hasattr(time, name + unit)),
+    (timeit, "default_timer"),
 )
 _FILES = tuple((os, name) for name in ("stat", "lstat", "fstat", "access", "listdir", "scandir"))
 _SYSTEM = tuple(
@@ -41,71 +64,55 @@ _SYSTEM = tuple(
     for name in names
     if hasattr(module, name)
 )
+#: Modules that speak of the machine, and what in them does not: it acts, computes, or gives a setting that is
+#: compared as a number (:mod:`settings`).
+_HARMLESS: Mapping[ModuleType, str] = {
+    time: "strptime mktime get_clock_info clock_getres",
+    os: "getenv getenvb getcwd getcwdb fspath fsencode fsdecode makedirs removedirs fdopen open write pwrite "
+    "walk fwalk popen strerror urandom getrandom get_exec_path register_at_fork getpriority isatty pipe",
+    gc: "isenabled get_threshold get_debug",
+    threading: "current_thread main_thread currentThread Lock RLock stack_size excepthook get_ident gettrace "
+    "getprofile",
+    signal: "signal getsignal strsignal valid_signals default_int_handler set_wakeup_fd pthread_sigmask",
+    resource: "getrlimit getpagesize",
+    socket: "getdefaulttimeout htons htonl ntohs ntohl inet_aton inet_ntoa inet_pton inet_ntop",
+    tracemalloc: "is_tracing get_traceback_limit total_ordering",
+    uuid: "uuid3 uuid4 uuid5",  # random numbers of the system are counted
+    select: "",
+}
+#: Of modules that do more than that, what speaks of the machine.
+_SPEAKING: Mapping[ModuleType, tuple[str, ...]] = {
+    sys: (
+        *("getrefcount", "getsizeof", "getallocatedblocks", "_current_frames", "_current_exceptions"),
+        "_debugmallocstats",
+    ),
+    platform: ("node", "uname", "platform"),
+    shutil: ("disk_usage", "which"),
+    linecache: ("getline", "getlines"),
+    importlib.util: ("find_spec",),
+    sqlite3: ("connect",),
+    ssl: ("RAND_bytes", "RAND_status"),
+    atexit: ("_ncallbacks",),
+    abc: ("get_cache_token", "_get_dump"),
+    weakref: ("getweakrefcount", "getweakrefs"),
+    ctypes: ("get_errno",),
+}
+#: Of these, what answers with nothing where nothing is found.
+_FINDS = ("which", "find_spec")
+_DATES = tuple((datetime, name) for name in ("datetime", "date", "timedelta"))
 #: Methods of a store that say what other processes, or earlier steps, have put there.
 _STORED = (
     *("add", "get", "check", "wait", "compare_set", "multi_get", "num_keys", "list_keys"),
     *("queue_len", "queue_pop"),
 )
+#: Methods of a socket that say what another process has sent.
+_RECEIVES = ("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "accept")
 #: Modules of Python's through which code asks for a file of its choice.
 _FOLDER = os.path.dirname(os.__file__) + "/"
 _THROUGH = ("genericpath", "posixpath", "pathlib", "glob", "fnmatch", "subprocess")
-_TIMES = "a decision outside of the step, in the loop that calls it; here the time can be measured and shown"
 _THERE = "a question for files outside of the step, in the loop that calls it"
+_BY_NAME = "the names as they are: import module; module.name = value"
 _ELSEWHERE = "an entry of the batch for the answer, or the question outside of the step, in the loop"
-
-#: What stays a time, and what no longer is one.
-_STAYS = (
-    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod"),
-    *("rmod", "neg", "pos", "abs", "round", "floor", "ceil"),
-)
-_DECIDES = ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "trunc", "divmod", "rdivmod")
-#: Who is told of a decision; nobody, once the step is over.
-_listening: list[Refuse] = []
-
-
-class _Time:
-    """What a clock has said, or what was computed of it."""
-
-    __slots__ = ()
-
-
-class Seconds(_Time, float):
-    """A time, in a unit of the user's."""
-
-    __hash__ = float.__hash__
-
-
-class Ticks(_Time, int):
-    """A whole number of nanoseconds, say."""
-
-    __hash__ = int.__hash__
-
-
-def _time(value: Any) -> Any:
-    if isinstance(value, _Time | bool):
-        return value
-    return Seconds(value) if isinstance(value, float) else Ticks(value) if isinstance(value, int) else value
-
-
-def _staying(plain: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments: _time(plain(*arguments))
-
-
-def _deciding(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def decide(*arguments: Any) -> Any:
-        if _users_own(sys._getframe(1)):
-            for refuse in tuple(_listening):
-                refuse(StateError("the step decides by the time", frame=user_frame(), instead=_TIMES))
-        return plain(*arguments)
-
-    return decide
-
-
-for _kind, _plain in ((Seconds, float), (Ticks, int)):
-    for _names, _as in ((_STAYS, _staying), (_DECIDES, _deciding)):
-        for _name in (f"__{name}__" for name in _names):
-            if hasattr(_plain, _name):
-                setattr(_kind, _name, _as(getattr(_plain, _name)))
 
 
 @contextmanager
@@ -115,16 +122,28 @@ def asked(refuse: Refuse) -> Iterator[None]:
     def clock(original: Any) -> Any:
         def read() -> Any:
             value = original()
-            return _time(value) if _users_own(sys._getframe(1)) else value
+            return told(value, True) if users_own(sys._getframe(1)) else value
 
         return read
+
+    def answer(original: Any) -> Any:
+        @functools.wraps(original)
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            value = original(*args, **kwargs)
+            if not users_own(sys._getframe(1)):
+                return value
+            if value is None and original.__name__ in _FINDS:
+                refuse_now()
+            return told(value, original.__module__ == "time")
+
+        return ask
 
     def question(what: str, instead: str = _ELSEWHERE) -> Callable[[Any], Any]:
         """``{}`` stands for the first argument, a file."""
 
         def change(original: Any) -> Any:
             def ask(*args: Any, **kwargs: Any) -> Any:
-                if _users_own(_beyond(sys._getframe(1))):
+                if users_own(_beyond(sys._getframe(1))):
                     said = f"the step asks {what}".replace("{}", str(args[0] if args else "."))
                     refuse(StateError(said, frame=user_frame(), instead=instead))
                 return original(*args, **kwargs)
@@ -133,20 +152,83 @@ def asked(refuse: Refuse) -> Iterator[None]:
 
         return change
 
+    def importing(original: Any) -> Any:
+        @functools.wraps(original)
+        def load(name: str, *args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1)
+            if users_own(caller) and name not in caller.f_code.co_consts:
+                said = f"the step names a module when it runs ({name})"
+                refuse(StateError(said, frame=user_frame(), instead=_BY_NAME))
+            return original(name, *args, **kwargs)
+
+        return load
+
+    def running(original: Any) -> Callable[..., Any]:
+        def run(text: Any, *scopes: Any) -> Any:
+            caller = sys._getframe(1)
+            said = f"the step runs a text as code ({original.__name__})"
+            refuse(StateError(said, frame=user_frame(), instead=_BY_NAME))
+            return original(text, *(scopes or (caller.f_globals, caller.f_locals)))
+
+        return run
+
     changes: Mapping[Place, Callable[[Any], Any]] = {
+        **dict.fromkeys(_speaking(), answer),
+        **dict.fromkeys(_arithmetic(), _carrying),
+        **dict.fromkeys(_DATES, standing),
+        (importlib, "import_module"): importing,
         **dict.fromkeys(_CLOCKS, clock),
         **dict.fromkeys(_FILES, question("for the file {}", _THERE)),
         **{(m, name): question(f"the system ({m.__name__}.{name})") for m, name in _SYSTEM},
     }
-    _listening.append(refuse)
+    own = {"id": identity, "hash": hashed, "exec": running(exec), "eval": running(eval)}
+    listening.append(refuse)
     try:
-        with substituted(changes), ExitStack() as patches:
+        with substituted(changes), shadowed(own), ExitStack() as patches:
             for name in _STORED:
                 patches.enter_context(replaced(dist.Store, name, question(f"a store ({name})")))
+            for name in _RECEIVES:
+                patches.enter_context(replaced(socket.socket, name, question(f"another process ({name})")))
             patches.enter_context(replaced(subprocess.Popen, "_execute_child", question("another program")))
             yield
     finally:
-        _listening.remove(refuse)
+        listening.remove(refuse)
+
+
+@functools.cache
+def _speaking() -> tuple[Place, ...]:
+    """All functions that speak of the machine, but for those that are asked after in another way."""
+    otherwise = {(module, name) for module, name in (*_CLOCKS, *_FILES, *_SYSTEM)}
+    found = [(m, n) for m, names in _SPEAKING.items() for n in names if hasattr(m, n)]
+    for module, harmless in _HARMLESS.items():
+        left = harmless.split()
+        found += [(module, n) for n, f in _functions(module) if n not in left]
+    # Python gives the functions of the system two homes.
+    found += [(posix, name) for module, name in found if module is os and hasattr(posix, name)]
+    return tuple(place for place in found if place not in otherwise and (os, place[1]) not in otherwise)
+
+
+def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for name, item in vars(module).items():
+        if isinstance(item, BuiltinFunctionType | FunctionType) and not name.startswith("_"):
+            yield name, item
+
+
+@functools.cache
+def _arithmetic() -> tuple[Place, ...]:
+    return tuple((math, name) for name, _ in _functions(math))
+
+
+def _carrying(original: Any) -> Any:
+    """What is computed of an answer is one."""
+
+    @functools.wraps(original)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        asked = next((x for x in (*args, *kwargs.values()) if isinstance(x, Answer)), None)
+        return value if asked is None else told(value, asked.timed)
+
+    return compute
 
 
 def _beyond(frame: FrameType | None) -> FrameType | None:
@@ -159,9 +241,3 @@ def _beyond(frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
-
-
-def _users_own(frame: FrameType | None) -> bool:
-    """Is it the user's own code, and not that of a package?"""
-    name = "<" if frame is None else frame.f_code.co_filename
-    return is_users(name) and not is_installed(name)

@@ -19,6 +19,10 @@ _BY_TEXT = frozenset(("setattr", "__dict__", "vars", "__setattr__"))
 _ASKED_BY_TEXT = frozenset(("getattr", "attrgetter", "__getattribute__", "__dict__", "vars"))
 _LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 _READS = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
+_TABLES = frozenset(("__dict__", "vars"))
+_NAMING = _BY_TEXT | _ASKED_BY_TEXT
+_LOOK_UPS = frozenset(("BINARY_SUBSCR", "STORE_SUBSCR", "POP_TOP", "RETURN_VALUE"))
+_CALLS = frozenset(("CALL", "CALL_FUNCTION_EX"))
 
 
 @functools.cache
@@ -62,6 +66,23 @@ def texts(code: CodeType) -> frozenset[str]:
     """Names of attributes that code may read by texts, in functions that it makes too."""
     named = _texts(code) if _ASKED_BY_TEXT & {*code.co_names} else ()
     return frozenset[str]().union(named, *map(texts, _inside(code)))
+
+
+@functools.cache
+def built_names(code: CodeType) -> bool:
+    """May code name an attribute by a text that is made when it runs? In functions inside, too.
+
+    `getattr(F, "a")` and `vars(F)["a"]` have a constant where `getattr(F, a)` and `vars(F)[a]` have none.
+    """
+    steps = list(dis.get_instructions(code))
+    for i, step in enumerate(steps):
+        if step.argval in _NAMING and step.opname in _LOADS | _READS:
+            ends = _LOOK_UPS if step.argval in _TABLES else _CALLS
+            # What is named stands behind, up to the call or the look-up.
+            until = next((j for j in range(i + 1, len(steps)) if steps[j].opname in ends), len(steps))
+            if not any(s.opname == "LOAD_CONST" and isinstance(s.argval, str) for s in steps[i:until]):
+                return True
+    return any(built_names(inner) for inner in _inside(code))
 
 
 def _texts(code: CodeType) -> list[str]:

@@ -30,7 +30,7 @@ from torch.nn.modules import module as of_modules
 from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
-from . import bytecode, grafted
+from . import bytecode, grafted, opaque
 from .entropy import drawn
 from .errors import Frame, StateError
 from .frames import is_installed, is_users, user_frame
@@ -152,6 +152,8 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
     walk.note_asked({name for function in code for name in bytecode.names(function.__code__)})
+    users_own = [f.__code__ for f in code if not is_installed(f.__code__.co_filename)]
+    walk.note_unseen({name for text in users_own for name in bytecode.names(text)})
     for path, value, holder in grafted.attributes(code, kinds):
         name = path.rpartition(".")[2]
         walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
@@ -188,6 +190,8 @@ class _Walk:
         for path, held in handed_out(names):
             self.into(path, held)
         for value, path, _ in list(self._seen.values()):
+            if isinstance(value, type) and "__subclasses__" in names and users(value.__module__):
+                self.note(f"the subclasses of {path}", len(type.__subclasses__(value)), value, opaque.Unknown)
             if isinstance(value, CACHES) and "cache_info" in names:
                 self.note(f"the hits of {path}", _hits(value), value, functools.partial(_hits, value))
             if type(value).__module__ == "_io" and "tell" in names:
@@ -195,6 +199,11 @@ class _Walk:
             for name in names.intersection(UNASKED):
                 if hasattr(value, name):
                     self.into(f"{path}.{name}", getattr(value, name))
+
+    def note_unseen(self, names: set[str]) -> None:
+        """What counts and cannot be compared is never the same for code that has its name."""
+        for path in opaque.unseen(names, [value for value, _, _ in self._seen.values()]):
+            self.note(path, opaque.Unknown(), None, opaque.Unknown)
 
     def into(self, path: str, value: object, depth: int = _DEPTH, held: Held | None = None) -> None:
         """``held`` is what holds the value, and how to read it anew."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .substituting import by_user, substituted
+from .frames import is_users
+from .substituting import by_user, replaced, substituted
 
 _SOURCES = ((os, "urandom"), (os, "getrandom"), (random, "_urandom"))
 _drawn = [0]
@@ -27,7 +28,7 @@ def drawn() -> int:
 def draws_counted() -> Iterator[None]:
     """While a definition is traced, what its code draws counts."""
     there = [place for place in _SOURCES if hasattr(*place)]
-    with substituted(dict.fromkeys(there, _counting)):
+    with substituted(dict.fromkeys(there, _counting)), replaced(random.Random, "seed", _seeding):
         yield
 
 
@@ -37,3 +38,16 @@ def _counting(original: Any) -> Any:
         return original(*args)
 
     return draw
+
+
+def _seeding(original: Any) -> Any:
+    """A generator without a seed asks the system for one, in C; those of libraries (for file names) may."""
+
+    def seed(self: random.Random, a: Any = None, *rest: Any, **options: Any) -> None:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename == random.__file__:
+            frame = frame.f_back
+        _drawn[0] += a is None and is_users(frame.f_code.co_filename)
+        original(self, a, *rest, **options)
+
+    return seed

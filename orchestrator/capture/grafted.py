@@ -20,7 +20,7 @@ from types import (
 )
 from typing import Any
 
-from .bytecode import chains, names, stored, texts
+from .bytecode import built_names, chains, names, stored, texts
 from .frames import is_installed, is_users
 from .holding import CACHES, PLAIN, followed, imported
 
@@ -90,7 +90,7 @@ def attributes(
 
     At names that the code sets, whatever is there; at names that a function reads beside the module or
     class, what can count: a container, a number, an object of the user's. A file may put them there when
-    it is loaded.
+    it is loaded. Where some code puts names together when it runs, any attribute of a module may be meant.
     """
     made = list(code)
     put = frozenset[str]().union(*(stored(f.__code__) for f in made))
@@ -103,8 +103,11 @@ def attributes(
     for function in made:
         for path, holder in _named(function):
             found.setdefault(id(holder), (path, holder, set()))[2].update(asked.get(function, ()))
+    built = any(built_names(f.__code__) for f in made if not is_installed(f.__code__.co_filename))
     for path, holder, read in found.values():
         held = vars(holder)
+        if built and not isinstance(holder, type):
+            read = held.keys()
         counts = {name for name in read & held.keys() if _may_count(held[name])}
         counts |= {name for name in put & held.keys() if not _is_librarys_cache(held[name])}
         for name in sorted(counts):

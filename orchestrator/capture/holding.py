@@ -14,7 +14,6 @@ import gc
 import io
 import itertools
 import logging
-import operator
 import os
 import queue
 import random
@@ -23,6 +22,7 @@ import sys
 import threading
 import types
 import zlib
+from abc import ABCMeta, _get_dump  # type: ignore[attr-defined]
 from argparse import Namespace
 from array import array
 from collections import UserDict, UserList, deque
@@ -51,6 +51,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from . import opaque
 from .bytecode import imports, sets
 from .frames import is_installed, is_users
 
@@ -122,8 +123,9 @@ def users(module: str) -> bool:
 
 def handed_out(names: Set[str]) -> Iterator[tuple[str, object]]:
     """What code has put on the loggers and threads that Python's library hands out, if it asks for these."""
-    if "getLogger" in names:
-        own: Set[str] = vars(logging.Logger("")).keys() | {"manager"}  # who made it, and so knows all others
+    if not {"getLogger", "root", "loggerDict"}.isdisjoint(names):
+        # Who made it knows all others, and what is logged is noted in a cache.
+        own: Set[str] = {"manager", "parent", "_cache"}
         for logger in (logging.root, *logging.Logger.manager.loggerDict.values()):
             if isinstance(logger, logging.Logger):
                 yield f"the logger {logger.name}", {k: v for k, v in vars(logger).items() if k not in own}
@@ -174,6 +176,8 @@ def position_of(value: object) -> object:
         return len(value), plain if len(plain) <= _SHOWN else hash(tuple(plain))
     if isinstance(value, UserDict):
         return len(value)
+    if isinstance(value, ABCMeta) and users(value.__module__):
+        return len(_get_dump(value)[0])  # classes that are registered with it
     if isinstance(value, list | deque | UserList) or (isinstance(value, tuple) and len(value) > _LARGE):
         return _size(value, len(value))
     if isinstance(value, _OF_C):
@@ -203,8 +207,8 @@ def position_of(value: object) -> object:
     if isinstance(value, np.random.RandomState):
         return value.get_state(legacy=False)["state"]["pos"]
     if isinstance(value, Iterator):
-        return repr(value) if isinstance(value, itertools.count) else operator.length_hint(value, -1)
-    return None
+        return repr(value) if isinstance(value, itertools.count) else opaque.shown(value)
+    return opaque.shown(value) if opaque.is_opaque(value) else None
 
 
 def _place_in(file: Any) -> object:
@@ -283,6 +287,8 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
         if frame is not None:
             yield from frame.f_locals.items()
         yield f"what {path} yields from", awaited
+    elif isinstance(value, torch.futures.Future):
+        yield from _promised(path, value)
     elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
         # Many do not say how far they are, but hold the iterators that do.
         yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
@@ -328,6 +334,12 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     yield from _attributes(path, value)
 
 
+def _promised(path: str, future: torch.futures.Future[Any]) -> Iterator[tuple[str, object]]:
+    if future.done():
+        with contextlib.suppress(RuntimeError):  # it has an exception
+            yield f"the value of {path}", future.value()
+
+
 def _given(cache: Any) -> list[object]:
     """What a cache of a function of the user's has given, and for what: code may change it where it lies."""
     code = getattr(cache.__wrapped__, "__code__", None)
@@ -366,6 +378,7 @@ def followed(value: object) -> bool:
 
 def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Attributes and slots of an object, and the class of one of the user's, which may be local."""
+    yield from opaque.parts(path, value) if opaque.is_opaque(value) else ()
     left = UNASKED if type(value).__module__.startswith(_FSDP) else ()
     held = getattr(value, "__dict__", {}).items()
     yield from ((f"{path}.{key}", item) for key, item in held if key not in left)

@@ -14,22 +14,22 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from .errors import StateError
 from .frames import is_installed, is_users, user_frame
 
 _INSTEAD = "what the file says as an entry of the batch; or read it outside of the step, if it stays the same"
-#: Modules of Python's own through which code reads a file of its choice.
+#: Modules of Python's own, and NumPy, through which code reads a file of its choice.
 _READERS = tuple(
-    os.path.join(os.path.dirname(os.__file__), name)
-    for name in (
-        "pathlib",
-        "gzip",
-        "bz2.py",
-        "lzma.py",
-        "_bootlocale",
-        "codecs.py",
-        "configparser.py",
-        "fileinput.py",
+    os.path.join(os.path.dirname(library), name)
+    for library, name in (
+        *(
+            (os.__file__, name)
+            for name in ("pathlib", "gzip", "bz2.py", "lzma.py", "_bootlocale", "codecs.py")
+        ),
+        *((os.__file__, name) for name in ("configparser.py", "fileinput.py")),
+        (np.__file__, ""),
     )
 )
 #: Who is told of an opened file; audit hooks cannot be taken away again.
@@ -42,8 +42,9 @@ def no_files(refuse: Callable[[StateError], None]) -> Iterator[None]:
     _listen()
 
     def opened(path: object, mode: object) -> None:
-        if isinstance(mode, str) and ("r" in mode or "+" in mode) and _by_user(sys._getframe(2)):
-            refuse(StateError(f"the step reads the file {path}", frame=user_frame(), instead=_INSTEAD))
+        reader = _reader(sys._getframe(2))
+        if isinstance(mode, str) and ("r" in mode or "+" in mode) and reader is not None:
+            refuse(StateError(f"the step reads the file {path}", frame=user_frame(reader), instead=_INSTEAD))
 
     _listening.append(opened)
     try:
@@ -62,9 +63,9 @@ def _listen() -> None:
     sys.addaudithook(hook)
 
 
-def _by_user(frame: FrameType | None) -> bool:
-    """Does the user's own code open it, itself or through a module that is for reading files?"""
+def _reader(frame: FrameType | None) -> FrameType | None:
+    """The user's own code that opens it, itself or through a module that is for reading files."""
     while frame is not None and frame.f_code.co_filename.startswith(_READERS):
         frame = frame.f_back
     name = "<" if frame is None else frame.f_code.co_filename
-    return is_users(name) and not is_installed(name)
+    return frame if is_users(name) and not is_installed(name) else None

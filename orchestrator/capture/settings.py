@@ -26,10 +26,11 @@ _LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT
 
 #: What is told to the user, and how it is read.
 SETTINGS: Mapping[str, Callable[[], object]] = {
-    "the context of decimal numbers": lambda: repr(decimal.getcontext()),
+    "the context of decimal numbers": lambda: repr((decimal.getcontext(), decimal.DefaultContext)),
     "Python's limit of recursion": sys.getrecursionlimit,
     "Python's switch interval": sys.getswitchinterval,
     "the thresholds of the garbage collector": gc.get_threshold,
+    "whether the garbage collector is on": gc.isenabled,
     "the number of filters of warnings": lambda: len(warnings.filters),
     "the locale": lambda: locale.setlocale(locale.LC_ALL),
     "the handlers of signals": lambda: hash(tuple(id(signal.getsignal(n)) for n in signal.valid_signals())),

@@ -36,6 +36,21 @@ def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]
 
 
 @contextmanager
+def shadowed(names: Mapping[str, Any]) -> Iterator[None]:
+    """In the user's own modules these names, which are Python's own, stand for something else."""
+    files = ((m, getattr(m, "__file__", None) or "<") for m in list(sys.modules.values()))
+    scopes = [vars(m) for m, file in files if is_users(file) and not is_installed(file)]
+    told = [(s, name) for s in {id(s): s for s in scopes}.values() for name in names if name not in s]
+    for scope, name in told:
+        scope[name] = names[name]
+    try:
+        yield
+    finally:
+        for scope, name in told:
+            scope.pop(name, None)
+
+
+@contextmanager
 def replaced(kind: Any, name: str, patch: Callable[[Any], Any]) -> Iterator[None]:
     """``kind.name`` patched; what was inherited is inherited again afterwards."""
     own = vars(kind).get(name)

@@ -16,7 +16,8 @@ from time import perf_counter
 import pytest
 import torch.distributed as dist
 
-from orchestrator.capture.asking import Seconds, Ticks, asked
+from orchestrator.capture.answers import Seconds, Ticks
+from orchestrator.capture.asking import asked
 from orchestrator.capture.errors import StateError
 
 START = time.time()

@@ -28,7 +28,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.modules.module import register_module_forward_hook
 
 from orchestrator.capture.counters import counted, numbers
-from orchestrator.capture.holding import followed, kind, parts, position_of
+from orchestrator.capture.holding import followed, handed_out, kind, parts, position_of
 
 Tick = Callable[[], object]
 Made = tuple[nn.Module, torch.optim.Optimizer]
@@ -554,3 +554,12 @@ def test_an_attribute_that_the_user_gave_to_ddp_counts_and_its_own_do_not() -> N
     wrapper.calls += 1
     error = counted(before, numbers(run, *made))
     assert error is not None and "model.calls" in error.message
+
+
+def test_levels_and_handlers_of_loggers_count() -> None:
+    """`logger.setLevel(logger.level + 1)` counts in an attribute of Python's own."""
+    logging.getLogger("step").setLevel(7)
+    held = dict(handed_out({"getLogger"}))["the logger step"]
+    assert isinstance(held, dict) and held["level"] == 7 and held["handlers"] == []
+    assert not {"manager", "parent", "_cache"} & held.keys() and not dict(handed_out({"print"}))
+    logging.getLogger("step").setLevel(logging.NOTSET)

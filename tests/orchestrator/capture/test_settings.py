@@ -38,6 +38,7 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
         lambda: sys.setrecursionlimit(1000),
     ),
+    "whether the garbage collector is on": (gc.disable, gc.enable),
     "the thresholds of the garbage collector": (
         lambda: gc.set_threshold(gc.get_threshold()[0] + 1),
         lambda: gc.set_threshold(700),
