@@ -90,7 +90,8 @@ def attributes(
 
     At names that the code sets, whatever is there; at names that a function reads beside the module or
     class, what can count: a container, a number, an object of the user's. A file may put them there when
-    it is loaded. Where some code puts names together when it runs, any attribute of a module may be meant.
+    it is loaded. Where code puts names together when it runs, any attribute of the modules
+    that it names may be meant.
     """
     made = list(code)
     put = frozenset[str]().union(*(stored(f.__code__) for f in made))
@@ -103,11 +104,12 @@ def attributes(
     for function in made:
         for path, holder in _named(function):
             found.setdefault(id(holder), (path, holder, set()))[2].update(asked.get(function, ()))
-    built = any(built_names(f.__code__) for f in made if not is_installed(f.__code__.co_filename))
+    building = [f for f in made if not is_installed(f.__code__.co_filename) and built_names(f.__code__)]
+    built = {id(holder) for function in building for _, holder in _named(function)}
     for path, holder, read in found.values():
         held = vars(holder)
-        if built and not isinstance(holder, type):
-            read = held.keys()
+        if id(holder) in built and not isinstance(holder, type):
+            read |= {name for name, item in held.items() if item is not sys.modules}
         counts = {name for name in read & held.keys() if _may_count(held[name])}
         counts |= {name for name in put & held.keys() if not _is_librarys_cache(held[name])}
         for name in sorted(counts):
