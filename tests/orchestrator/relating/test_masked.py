@@ -79,7 +79,7 @@ def test_a_look_up_in_a_cut_table_is_the_look_up() -> None:
 def test_a_look_up_with_a_mistake_is_not_kept(
     change: dict[str, int], computed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guess is the same. It fails at an element, so nobody is asked; and without that: no proof, no fact."""
+    """The guess is the same. It fails at an element, so nobody is asked; without that: no proof, no fact."""
     if not computed:
         monkeypatch.setattr("orchestrator.relating.masked.fails", lambda _knowledge, _fact: False)
     knowledge, found, tried = related(plan(masked(**change)))  # type: ignore[arg-type]
