@@ -148,9 +148,7 @@ def _alike(known: Readings, ref: str, reduced: Reduced) -> Reduced | None:
 def moved_from(known: Readings, ref: str) -> str:
     """What a tensor is moved from on its own rank, without anything else."""
     while known.moves(ref) and known.model.ops[ref].name not in COLLECTIVES | MESSAGES:
-        ins = list(known.model.operands(ref))
-        if ref in known.hops:  # such as a sum with zeros, of which one operand is passed on
-            ins = [str(source) for source in {known.facts[n].rhs for n in known.hops[ref]}]
+        ins = known.below(ref)
         if len(ins) != 1:
             break
         ref = ins[0]

@@ -143,6 +143,11 @@ class Ledger:
         """Data movement, scaling by a literal, or a *hop*: an op proved to pass on or scale one operand."""
         return ref in self.hops or moves(self.model, ref)
 
+    def below(self, ref: str) -> list[str]:
+        """What an op reads; of a hop, such as the square of a root, what it passes on."""
+        hops = dict.fromkeys(self.facts[n].rhs for n in self.hops.get(ref, ()))
+        return [str(target) for target in hops] or list(self.model.operands(ref))
+
     def full_index(self, ref: Ref) -> Cell:
         """The box of all coordinates of a REF: mesh axes by name, dimensions ``o0, o1, …`` (0 if of
         size 1).

@@ -78,9 +78,8 @@ class Spans:
             seen.add(ref)
             if op.name in ("all_reduce", "reduce_scatter"):
                 yield ref
-            else:  # of a hop, such as the square of a root, what it passes on
-                hops = [self.k.facts[n].rhs for n in self.k.hops.get(ref, ())]
-                work += [str(target) for target in hops] or self.model.operands(ref)
+            else:
+                work += self.k.below(ref)
 
     def relate(self, ref: Ref) -> bool:
         """Try once to relate an arithmetic op or a sum over ranks of the plan."""

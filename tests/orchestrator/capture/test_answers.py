@@ -21,18 +21,10 @@ import pytest
 from torch import nn
 
 from orchestrator.capture.answers import BY_ANSWER, BY_PLACE, BY_TIME, Count, Identity, Moment, Words, told
-from orchestrator.capture.asking import asked
-from orchestrator.capture.errors import StateError
+
+from .test_asking import refused
 
 PART = [nn.Linear(1, 1) for _ in range(2)]
-
-
-def refused(does: Callable[[], object]) -> list[str]:
-    """What is said against it; a refusal here does not end what it is about."""
-    found: list[StateError] = []
-    with asked(found.append):
-        does()
-    return [error.message for error in found]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from certificates.plan.placements import Placement, Replicate, Shard
 from certificates.plan.plan import Plan
 from orchestrator.outlining.outline import outline
 
+from .test_packing import through_experts
+
 TOKENS, WIDTH, KEYS, RANKS, LAYERS = 4, 4, 4, 2, 3
 #: Enough for a repetition to be one, and for what stands alone to be none.
 LONG, SHORT = 20, 10
@@ -53,14 +55,7 @@ def _layer(b: ProgramBuilder, x: Value, number: int, ranks: int, wrong: str) -> 
     hit, keys = _keys(b, b.dot(x, router, ((1,), (0,))))
     counts = b.constant(0, f"f32[{KEYS}]") + hit.convert("i64").sum(0).convert("f32")
     order = Rows.sorted(b, keys, KEYS)
-    rows = order.pack(x)
-    if ranks == 1:
-        rows = order.dot(rows, weights)
-    else:
-        arrived = order.shipped("ep")
-        grouped = arrived.regrouped()
-        rows = grouped.ungroup(grouped.dot(grouped.regroup(arrived.ship(rows)), weights))
-        rows = arrived.ship_back(rows)
+    rows = through_experts(order, order.pack(x), weights, ranks)
     y = x + order.unpack(rows)
     y = _long(b, y * b.broadcast(scale, y.shape, (1,)))
     return y, b.concatenate([first, y.sum(0)], 0), counts

@@ -28,6 +28,16 @@ def _long(b: ProgramBuilder, x: Value, count: int) -> Value:
     return x
 
 
+def through_experts(order: Rows, rows: Value, weights: Value, ranks: int) -> Value:
+    """Packed rows times the weights of their keys, which are on other ranks if there are several."""
+    if ranks == 1:
+        return order.dot(rows, weights)
+    arrived = order.shipped("ep")
+    grouped = arrived.regrouped()
+    found = grouped.ungroup(grouped.dot(grouped.regroup(arrived.ship(rows)), weights))
+    return arrived.ship_back(found)
+
+
 def _layer(b: ProgramBuilder, x: Value, number: int, ranks: int) -> Value:
     """Rows go to the weights of the key with the largest score, on the rank that has it."""
     tokens = x.shape[0]
@@ -40,14 +50,7 @@ def _layer(b: ProgramBuilder, x: Value, number: int, ranks: int) -> Value:
     numbers = b.iota(f"i64[{tokens},{KEYS}]", 1)
     keys = b.reduce(b.select(hit, numbers, b.constant(0, numbers.type)), (1,), "max")
     order = Rows.sorted(b, keys, KEYS)
-    rows = order.pack(x)
-    if ranks == 1:
-        rows = order.dot(rows, weights)
-    else:
-        arrived = order.shipped("ep")
-        grouped = arrived.regrouped()
-        rows = grouped.ungroup(grouped.dot(grouped.regroup(arrived.ship(rows)), weights))
-        rows = arrived.ship_back(rows)
+    rows = through_experts(order, order.pack(x), weights, ranks)
     return _long(b, x + order.unpack(rows), AFTER)
 
 
