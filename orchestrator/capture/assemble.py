@@ -24,6 +24,7 @@ from ..outlining.outline import outline
 from .buckets import split_classes
 from .builder import MEETING, Draft, Meeting
 from .checks import check, check_names
+from .counts import ONE_FOR, counts
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import FittedClass, Sample, with_scalars
@@ -104,12 +105,16 @@ def capture(
     single, *programs = kept(found[0].program, [f.program for f in fitted])
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
     renamed = Renamed(single.inputs, definition.buckets, grid.samples())
-    own = {*definition.buckets, *renamed.complete(single.outputs)}
+    one = counts(single.inputs, definition.buckets, grid.samples(), renamed.numbers())
+    if one.held:
+        single = one.joined(single)
+        renamed = Renamed(single.inputs, {*definition.buckets, *one.names()}, grid.samples())
+    own = {*definition.buckets, *renamed.complete(single.outputs), *one.complete(single.outputs)}
     problems = differences(single, [(f"c{i}", p) for i, p in enumerate(programs)], own)
     if problems:
         raise gathered(problems).at(definition.frame)
     sources = Sources(root or Path.cwd(), [single, *programs])
-    spec = _program(single, sources)
+    spec = one.left(_program(single, sources))
     used = sorted({key for f in fitted for key in f.program.groups})
     over = {communicator(axes, n): axes for axes, n in used}
     numbering = _Numbering(messages, stages(fitted, messages), over)
@@ -120,7 +125,9 @@ def capture(
     unlike = renamed.unlike(mesh, [c.box for c in classes])
     seen = tuple(split_classes(classes, mesh, definition.buckets, unlike))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
-    related = Relations(definition, mesh, spec, classes, grid.samples(), grid.boxes())
+    related = Relations(
+        definition, mesh, spec, classes, grid.samples(), grid.boxes(), renamed, one
+    )
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
@@ -140,7 +147,8 @@ def capture(
         {f"batch.{n}": b.bounds for n, b in definition.batch.items() if b.bounds is not None}
         | {name: bounds for name, bounds in found[0].ranges.items() if name in spec.inputs},
         _provenance(definition, mesh, fitted, related.untraced(), grid.needed, shims, assumed)
-        | _channels(fitted, messages),
+        | _channels(fitted, messages)
+        | ({ONE_FOR: one.told()} if one.held else {}),
         given=_inputs_that_stay(("batch.", "hyper."), spec, classes),
         constants=_inputs_that_stay(("buffers.",), spec, classes),
     )

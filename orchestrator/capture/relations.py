@@ -18,6 +18,7 @@ from certificates.plan.program import Program
 from certificates.plan.types import TensorType
 
 from .buckets import relations
+from .counts import Counts
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import Sample
@@ -43,10 +44,13 @@ class Relations:
         classes: Sequence[RankClass],
         traces: Sequence[Sample],
         boxes: Sequence[Mapping[str, Range]],
+        renamed: Renamed,
+        counts: Counts,
     ) -> None:
         self._definition, self._mesh, self._spec, self._classes = definition, mesh, spec, classes
         self._traces, self._boxes = traces, boxes
-        self._renamed = Renamed(spec.inputs, definition.buckets, traces)
+        self._renamed, self._counts = renamed, counts
+        self._buckets = {n: b for n, b in definition.buckets.items() if n not in counts.held}
 
     def inputs(self) -> tuple[Relation, ...]:
         makers = [
@@ -55,8 +59,8 @@ class Relations:
             if self._same(n)
         ]
         states = _each(makers)
-        types = {b: [c.program.inputs[b] for c in self._classes] for b in self._definition.buckets}
-        return (*states, *self._buckets(types))
+        types = {b: [c.program.inputs[b] for c in self._classes] for b in self._buckets}
+        return (*states, *self._chunks(types))
 
     def outputs(self) -> tuple[Relation, ...]:
         types = self._spec.types()
@@ -69,18 +73,18 @@ class Relations:
         ]
         states = _each(makers)
         programs = [c.program for c in self._classes]
-        held = {b: [p.types()[p.outputs[b]] for p in programs] for b in self._definition.buckets}
-        return (*states, *self._buckets(held))
+        held = {b: [p.types()[p.outputs[b]] for p in programs] for b in self._buckets}
+        return (*states, *self._chunks(held))
 
     def _same(self, name: str) -> bool:
         """Has the plan a tensor of this name, or must it have one?"""
-        bucketed = {t for bucket in self._definition.buckets.values() for t in bucket.tensors}
+        bucketed = {t for bucket in self._buckets.values() for t in bucket.tensors}
         return name not in bucketed or any(name in c.program.inputs for c in self._classes)
 
-    def _buckets(self, types: Mapping[str, Sequence[TensorType]]) -> tuple[Relation, ...]:
+    def _chunks(self, types: Mapping[str, Sequence[TensorType]]) -> tuple[Relation, ...]:
         shapes = {name: type_.shape for name, type_ in self._spec.inputs.items()}
         found: list[Relation] = []
-        for name, bucket in self._definition.buckets.items():
+        for name, bucket in self._buckets.items():
             found += relations(name, bucket, shapes, self._mesh, self._classes, types[name])
         return tuple(found)
 
@@ -89,6 +93,7 @@ class Relations:
         holders = [c for c in self._classes if name in c.program.inputs]
         found = [self._state(name, shape, holders)] if holders else []
         found += self._renamed.relations(name, shape, self._mesh, self._classes, self._boxes, left=left)
+        found += self._counts.relations(name, self._mesh, self._classes, left=left)
         if not found:
             raise LayoutError(
                 "the parallel model has no such tensor on any rank", tensor=name, instead=_ON_SOME_RANK
@@ -149,11 +154,11 @@ class Relations:
         """Parameters and buffers whose relation rests on a declaration, at any rank."""
         return [
             name
-            for name in (*self._spec.inputs, *self._definition.buckets)
+            for name in (*self._spec.inputs, *self._buckets)
             if name.startswith(("params.", "buffers."))
             and self._same(name)
             and (
-                name in self._definition.buckets  # chunks are not compared with what they list
+                name in self._buckets  # chunks are not compared with what they list
                 or not (self._renamed.under(name) or any(name in t.layouts for t in self._traces))
                 or not all(t.layouts[name].traced for t in self._traces if name in t.layouts)
             )

@@ -52,6 +52,10 @@ class Renamed:
         """Those of which the single-device step changes all that they hold."""
         return {name for name, sources in self.holds.items() if set(sources) <= set(changed)}
 
+    def numbers(self) -> dict[str, list[str]]:
+        """What an optimizer keeps one number for, by that number's name on the ranks."""
+        return {plan: [*sources] for plan, sources in self.holds.items() if self._one_number(plan)}
+
     def unlike(self, mesh: Mesh, boxes: Sequence[Mapping[str, Range]]) -> list[str]:
         """Axes along which ranks of one class, in these ``boxes``, hold parts of other forms."""
         found: dict[str, None] = {}

@@ -21,6 +21,7 @@ from certificates.plan.program import Program
 from ..errors import EvaluationError
 from ..evaluating.arrays import Array, random_array
 from ..evaluating.interpreter import run_plan, run_specification, scatter_inputs
+from .counts import stood_for
 from .definition import Definition
 from .errors import CaptureError, DisagreementError, RunError
 from .realstep import SHIMS
@@ -197,6 +198,7 @@ class _Judge:
         self._plan, self.precision = plan, precision
         self._tolerance = TOLERANCES[precision]
         self.numbers, self.largest = 0, 0.0
+        self._stood_for = stood_for(plan.provenance)
 
     @property
     def label(self) -> str:
@@ -212,6 +214,8 @@ class _Judge:
         outputs: set[str],
     ) -> None:
         """``want`` has all inputs and outputs of the plan; what is no output must be as it was."""
+        if rank is None:
+            want = {**want, **{m: want[name] for m, name in self._stood_for.items()}}
         missing = sorted(outputs - set(real))
         if missing:
             raise DisagreementError(

@@ -1,0 +1,156 @@
+"""Optimizers of flat pieces that count steps once for all that lies in a piece; PyTorch's count by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from orchestrator.capture import Batch, Definition
+from orchestrator.capture.definition import Bucket
+
+from .by_hand import Batches, pair
+from .shards import FlatLayers
+
+
+def _perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.SiLU(), nn.Linear(6, 3))
+
+
+def _single(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+    loss = F.mse_loss(model(batch["x"]), batch["y"])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.detach()}
+
+
+def zero2_as_shipped(right: bool = True) -> Definition:
+    """AdamW as PyTorch ships it, on each layer's pieces. Wrong: gradients are not divided by the ranks."""
+
+    def parallel(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+        n = model.group.size()
+        loss = F.mse_loss(model.net(batch["x"]), batch["y"])
+        loss.backward()
+        for layer, piece in zip(model.layers, model.pieces, strict=True):
+            piece.grad = torch.empty_like(piece)
+            flat = model.flat([p.grad for p in layer.parameters()])
+            dist.reduce_scatter_tensor(piece.grad, flat / n if right else flat, group=model.group)
+        optimizer.step()
+        with torch.no_grad():
+            for layer, piece in zip(model.layers, model.pieces, strict=True):
+                whole = piece.new_empty(piece.numel() * n)
+                dist.all_gather_into_tensor(whole, piece.detach(), group=model.group)
+                at = 0
+                for p in layer.parameters():
+                    p.copy_(whole[at : at + p.numel()].view_as(p))
+                    at += p.numel()
+                    p.grad = None
+        return {"loss": loss.detach()}
+
+    def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        if dist.is_initialized():  # the pieces, which are longer than any bias
+            params = [p for p in params if p.dim() == 1 and p.numel() > 6]
+        return torch.optim.AdamW(params, lr=1e-2)
+
+    return Definition(
+        name="zero2-as-shipped",
+        mesh={"dp": 2},
+        build=_perceptron,
+        parallelize=FlatLayers,
+        optimizer=trained,
+        step=_single,
+        parallel_step=parallel,
+        batch=pair((4, 5), (4, 3), dp=0),
+        mean_over={"loss": ("dp",)},
+    )
+
+
+# --- one partition of everything, as DeepSpeed has it -------------------------------------------------------
+
+
+class Partition(torch.optim.Optimizer):
+    """RMSprop with momentum and a warm-up of its own, on this rank's part of all parameters laid end to end."""
+
+    def __init__(self, params: Iterable[Any], early: bool = False) -> None:
+        super().__init__(list(params), {"lr": 1e-2})
+        self.early, self.whole = early, list(self.param_groups[0]["params"])
+        total = sum(p.numel() for p in self.whole)
+        self.size = -(-total // dist.get_world_size())
+        self.state[self.whole[0]] = {
+            "flat": {name: torch.zeros(self.size) for name in ("square", "momentum")},
+            "count": torch.zeros(()),
+        }
+
+    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        joined = torch.cat([t.reshape(-1) for t in tensors])
+        return F.pad(joined, (0, self.size * dist.get_world_size() - joined.numel()))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        state = self.state[self.whole[0]]
+        own = torch.empty(self.size)
+        dist.reduce_scatter_tensor(own, self.flat([p.grad for p in self.whole]) / dist.get_world_size())
+        start = dist.get_rank() * self.size
+        mine = self.flat(self.whole)[start : start + self.size].clone()
+        if not self.early:
+            state["count"] += 1
+        _moved(mine, own, state["count"], **state["flat"])
+        if self.early:
+            state["count"] += 1
+        everything = torch.empty(self.size * dist.get_world_size())
+        dist.all_gather_into_tensor(everything, mine)
+        at = 0
+        for p in self.whole:
+            p.copy_(everything[at : at + p.numel()].view_as(p))
+            at += p.numel()
+
+
+class Whole(torch.optim.Optimizer):
+    """The same of each parameter."""
+
+    def __init__(self, params: Iterable[Any]) -> None:
+        super().__init__(params, {"lr": 1e-2})
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = {"square": torch.zeros_like(p), "momentum": torch.zeros_like(p)}
+            self.state[p]["count"] = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["count"] += 1
+            _moved(p, p.grad, **self.state[p])
+
+
+def _moved(p: Tensor, grad: Tensor, count: Tensor, square: Tensor, momentum: Tensor) -> None:
+    square.mul_(0.9).addcmul_(grad, grad, value=0.1)
+    momentum.mul_(0.9).add_(grad / (square.sqrt() + 1e-8))
+    p.sub_(1e-2 * torch.clamp(count / 100, max=1.0) * momentum)
+
+
+def one_partition(right: bool = True) -> Definition:
+    """Wrong: the count goes up after it was read, not before."""
+
+    def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return Partition(params, not right) if dist.is_initialized() else Whole(params)
+
+    names = [name for name, _ in _perceptron().named_parameters()]
+    flat = {
+        f"opt.flat.{kind}.{names[0]}": Bucket(tuple(f"opt.{kind}.{n}" for n in names), "dp")
+        for kind in ("square", "momentum")
+    }
+    return Definition(
+        name="one-partition",
+        mesh={"dp": 3},
+        build=_perceptron,
+        parallelize=lambda model, mesh: model,
+        optimizer=trained,
+        step=_single,
+        batch={"x": Batch((6, 5), shard={"dp": 0}), "y": Batch((6, 3), shard={"dp": 0})},
+        buckets={**flat, f"opt.count.{names[0]}": Bucket(tuple(f"opt.count.{n}" for n in names))},
+        mean_over={"loss": ("dp",)},
+    )
