@@ -125,9 +125,7 @@ def capture(
     unlike = renamed.unlike(mesh, [c.box for c in classes])
     seen = tuple(split_classes(classes, mesh, definition.buckets, unlike))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
-    related = Relations(
-        definition, mesh, spec, classes, grid.samples(), grid.boxes(), renamed, one
-    )
+    related = Relations(definition, mesh, spec, classes, grid.samples(), grid.boxes(), renamed, one)
     try:
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:

@@ -1,9 +1,9 @@
 """One number of an optimizer on ranks where the single device has one for each parameter: step counts.
 
-PyTorch's optimizers count steps parameter by parameter; the optimizer of a flat chunk counts once for all that
-lies in it. No tensor of a plan can be given by several of the specification, so there these are one input:
-the claim is about runs in which they are equal when a step begins, and it is checked that they are when the
-step ends (ADR 0229).
+PyTorch's optimizers count steps parameter by parameter; the optimizer of a flat chunk counts once for all in
+it. No tensor of a plan can be given by several of the specification, so there these are one input: the claim
+is about runs in which they are equal when a step begins, and it is checked that they are when the step ends
+(ADR 0229).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Counts:
         return replace(single, inputs=inputs, drafts=drafts, outputs=outputs)
 
     def left(self, specification: Program) -> Program:
-        """The specification with one output for them; one that is left unlike the others is a ``StateError``."""
+        """The specification with one output for them; one that is left unlike others is a ``StateError``."""
         outputs = dict(specification.outputs)
         for member, first in self.first.items():
             if outputs.get(member, first) != outputs.get(first, first):  # what is left alone is the input

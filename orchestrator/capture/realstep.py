@@ -97,10 +97,24 @@ class RealStep:
         for name, parameter in named.items():
             if parameter.grad is not None:
                 states[f"grads.{name}"] = parameter.grad
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
+            for optimizer in _wrapped(self._optimizer):
+                for key, value in _named(optimizer.state.get(parameter, {})):
                     states[f"opt.{key}.{name}"] = value
         return states | {f"buffers.{n}": b for n, b in buffers(self._model)}
+
+
+def _wrapped(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """An optimizer and those that are its attributes."""
+    return [optimizer, *(o for o in vars(optimizer).values() if isinstance(o, torch.optim.Optimizer))]
+
+
+def _named(held: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors by the keys that lead to them."""
+    for key, value in held.items():
+        if isinstance(value, torch.Tensor):
+            yield key, value
+        elif isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", tensor) for inner, tensor in _named(value))
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

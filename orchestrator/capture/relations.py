@@ -123,6 +123,8 @@ class Relations:
             self._check_local(name, shape, placement)
             if source == name:
                 compare(name, shape, placement, self._mesh, cuts)
+        elif kind == "opt" and self._whole(source) and all(x.local == shape for x in layouts.values()):
+            placement = Placement({}, ())  # a moment of a shape of its own, such as a factor
         else:
             self._need_cuts(name, layouts)
             derived = derive(source, shape, self._mesh, cuts)
@@ -130,6 +132,21 @@ class Relations:
                 return replace(pieces(source, self._mesh, holders, cuts, self._boxes), spec=name, plan=name)
             placement = derived
         return self._relate(name, shape, placement.shards, placement.order, holders)
+
+    def _whole(self, parameter: str) -> bool:
+        """Does every traced rank hold all of a parameter?"""
+        held = {
+            t.rank: t.layouts[parameter]
+            for t in self._traces
+            if parameter in t.layouts and t.rank is not None
+        }
+        if not held or parameter not in self._spec.inputs or any(x.summed for x in held.values()):
+            return False
+        cuts = {rank: x.cut for rank, x in held.items() if x.cut is not None and x.traced}
+        said = all(x.shards == {} or rank in cuts for rank, x in held.items())
+        return said and derive(parameter, self._spec.inputs[parameter].shape, self._mesh, cuts) == Placement(
+            {}, ()
+        )
 
     def _need_cuts(self, name: str, layouts: Mapping[int, Layout]) -> None:
         problems: list[CaptureError] = []

@@ -32,6 +32,11 @@ NUMBERS = (
     "a step count or learning rate that is a tensor stays one where an optimizer would read its value: "
     "value= and alpha= are the products that they stand for"
 )
+#: Likewise.
+READ = (
+    "a number that an optimizer's formula reads out of a tensor (item) stays a tensor; min and max of it are "
+    "torch.minimum and torch.maximum"
+)
 
 
 def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, float]:
@@ -101,7 +106,8 @@ def _is_formula(item: object) -> bool:
 class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
     """``x.addcdiv_(y, z, value=t)`` and ``x.add_(y, alpha=t)`` of a tensor ``t`` are what they mean.
 
-    PyTorch would read the tensor's value, which a trace has not. ``used`` is told when it happens.
+    PyTorch would read the tensor's value, which a trace has not; nor is it read by ``x.item()``. ``used`` is
+    told when it happens. What a DTensor's ``item`` reads is a rank's own part, and no number of all.
     """
 
     def __init__(self, used: set[str]) -> None:
@@ -113,6 +119,9 @@ class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if func is torch.Tensor.item and type(args[0]) is FakeTensor and args[0].numel() == 1:
+            self._used.add(READ)
+            return args[0].reshape(())
         for option, names in (("value", ("addcdiv", "addcmul")), ("alpha", ("add", "sub"))):
             factor = kwargs.get(option)
             if name.rstrip("_") in names and isinstance(factor, torch.Tensor) and "out" not in kwargs:
@@ -122,6 +131,19 @@ class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
                 operation = ("sub" if "sub" in name else "add") + ("_" if name.endswith("_") else "")
                 return getattr(x, operation)(term)
         return func(*args, **kwargs)
+
+
+def _of_tensors(extreme: Callable[..., Any], elementwise: Callable[..., Any]) -> Callable[..., Any]:
+    """``min`` or ``max`` in an optimizer's formula, whose numbers may be tensors in a trace."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or not any(isinstance(x, FakeTensor) for x in args):
+            return extreme(*args, **kwargs)
+        return functools.reduce(
+            elementwise, [x if isinstance(x, FakeTensor) else torch.full((), x) for x in args]
+        )
+
+    return run
 
 
 @contextmanager
@@ -141,7 +163,12 @@ def capturable_on_cpu() -> Iterator[set[str]]:
         return functools.wraps(function)(run)
 
     saved: list[tuple[Any, str, Any]] = []
-    for module in [m for key, m in sys.modules.items() if key.startswith("torch.optim.")]:
+    extremes = {"min": _of_tensors(min, torch.minimum), "max": _of_tensors(max, torch.maximum)}
+    modules = [m for key, m in sys.modules.items() if key.startswith("torch.optim.")]
+    given = [(vars(m), name) for m in modules for name in extremes if name not in vars(m)]
+    for scope, name in given:
+        scope[name] = extremes[name]
+    for module in modules:
         for name, item in list(vars(module).items()):
             if name == "_get_capturable_supported_devices":
                 new: Any = lambda *_args, **_kwargs: ["cpu"]  # noqa: E731
@@ -158,6 +185,8 @@ def capturable_on_cpu() -> Iterator[set[str]]:
     finally:
         for module, name, item in saved:
             setattr(module, name, item)
+        for scope, name in given:
+            scope.pop(name, None)
 
 
 @contextmanager

@@ -55,9 +55,7 @@ def test_a_number_follows_the_bucket_of_its_parameter_or_one_of_its_own() -> Non
     ],
     ids=["no bucket", "one tensor", "no number", "no state", "not of numbers", "of the single device"],
 )
-def test_what_is_no_number_of_several(
-    name: str, buckets: dict[str, Bucket], local: tuple[int, ...]
-) -> None:
+def test_what_is_no_number_of_several(name: str, buckets: dict[str, Bucket], local: tuple[int, ...]) -> None:
     assert not counts(STATES, buckets, on_ranks(name, local=local), {}).held
 
 
@@ -72,7 +70,9 @@ def test_numbers_that_share_a_holder_are_one() -> None:
 
 
 def single(*outputs: str) -> RankProgram:
-    return RankProgram({"opt.step.a": NUMBER, "opt.step.b": NUMBER}, (), dict.fromkeys(outputs, outputs[0]), ())
+    return RankProgram(
+        {"opt.step.a": NUMBER, "opt.step.b": NUMBER}, (), dict.fromkeys(outputs, outputs[0]), ()
+    )
 
 
 def test_numbers_of_two_types_are_not_one() -> None:
@@ -101,7 +101,7 @@ def test_what_is_left_alike_is_one_output(outputs: dict[str, str]) -> None:
 def test_what_is_left_otherwise_is_refused(outputs: dict[str, str]) -> None:
     """In the third case only the other one counts: its name is that of the message."""
     program = Program({"opt.step.a": NUMBER}, (*added("x", "1"), *added("y", "2")), outputs)
-    with pytest.raises(StateError, match="leaves another number in it than in opt.step.a") as raised:
+    with pytest.raises(StateError, match=r"leaves another number in it than in opt\.step\.a") as raised:
         Counts({"opt.step.p": steps("a", "b")}).left(program)
     assert raised.value.tensor == "opt.step.b"
 
@@ -119,7 +119,9 @@ def test_a_class_that_does_not_count_is_refused() -> None:
 
 def test_a_piece_of_a_layer_counts_for_all_that_it_is_cut_from() -> None:
     plan = capture(zero2_as_shipped(), jobs=1)
-    assert [n for n in plan.specification.inputs if n.startswith("opt.step")] == [*steps("0.weight", "2.weight")]
+    assert [n for n in plan.specification.inputs if n.startswith("opt.step")] == [
+        *steps("0.weight", "2.weight")
+    ]
     assert plan.provenance[ONE_FOR] == [f"opt.step.{n}.weight: opt.step.{n}.bias" for n in (0, 2)]
 
 
@@ -139,7 +141,7 @@ def test_counts_that_go_on_otherwise_are_refused() -> None:
     def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return made.optimizer(params) if torch.distributed.is_initialized() else Twice(params)
 
-    with pytest.raises(StateError, match="leaves another number in it than in opt.step.0.weight") as raised:
+    with pytest.raises(StateError, match=r"another number in it than in opt\.step\.0\.weight") as raised:
         capture(replace(made, optimizer=trained), jobs=1)
     assert raised.value.tensor == "opt.step.0.bias"
 

@@ -12,13 +12,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import capture, rank_program
 from orchestrator.capture.errors import CaptureError
-from orchestrator.capture.shims import NUMBERS, TensorNumbers, copied_by_ops, symbolic_hyperparameters
+from orchestrator.capture.running import run
+from orchestrator.capture.shims import (
+    NUMBERS,
+    READ,
+    TensorNumbers,
+    capturable_on_cpu,
+    copied_by_ops,
+    symbolic_hyperparameters,
+)
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
+from trainverify import Kind, verify
 
 Step = Any
 
@@ -233,3 +243,51 @@ def test_an_optimizer_of_the_users_keeps_its_options() -> None:
     assert len(plan.classes[0].program.ops) < len(plan.specification.ops)
     alike = capture(rated(lambda params: Scaled(params, False)), jobs=1)
     assert len(alike.classes[0].program.ops) == len(alike.specification.ops)
+
+
+def test_a_number_that_a_formula_reads_stays_a_tensor() -> None:
+    """Outside of formulas there is no number to be had, and of plain numbers ``min`` is Python's own."""
+    from torch.optim import _adafactor as formula
+
+    before = vars(formula).get("min", min)
+    used: set[str] = set()
+    with FakeTensorMode(), capturable_on_cpu():
+        x = torch.ones(1)
+        with TensorNumbers(used):
+            assert x.item().shape == () and used == {READ}
+        with pytest.raises(DataDependentOutputException):
+            x.item()
+        assert vars(formula)["min"](x, 0.5).shape == x.shape and vars(formula)["max"](x, 2.0).shape == x.shape
+        assert vars(formula)["min"](3, 2.0) == 2.0 and vars(formula)["max"]([1, 4], key=lambda n: -n) == 1
+    assert vars(formula).get("min", min) is before
+
+
+def with_adafactor() -> Definition:
+    """A linear layer: its moments are factored, its bias' are not."""
+
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return Definition(
+        name="adafactor",
+        mesh={"dp": 2},
+        build=lambda: nn.Linear(3, 4),
+        parallelize=lambda model, mesh: DistributedDataParallel(model),
+        optimizer=lambda params: torch.optim.Adafactor(params, lr=1e-2, weight_decay=0.1),
+        step=step,
+        batch={"x": Batch((4, 3), shard={"dp": 0})},
+        mean_over={"loss": ("dp",)},
+    )
+
+
+@pytest.mark.slow
+def test_adafactor_is_proved_where_a_rank_holds_whole_parameters() -> None:
+    made = with_adafactor()
+    plan = capture(made, jobs=1)
+    assert READ in plan.provenance["shims"]  # type: ignore[operator]
+    assert verify(plan, jobs=1).kind is Kind.PROVED
+    assert run(plan, made, steps=2).largest < 1e-6

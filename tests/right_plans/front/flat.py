@@ -1,4 +1,4 @@
-"""Optimizers of flat pieces that count steps once for all that lies in a piece; PyTorch's count by parameter."""
+"""Optimizers of flat pieces, which count steps once for all in a piece; PyTorch's count by parameter."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def zero2_as_shipped(right: bool = True) -> Definition:
 
 
 class Partition(torch.optim.Optimizer):
-    """RMSprop with momentum and a warm-up of its own, on this rank's part of all parameters laid end to end."""
+    """RMSprop with momentum and a warm-up, on this rank's part of all parameters laid end to end."""
 
     def __init__(self, params: Iterable[Any], early: bool = False) -> None:
         super().__init__(list(params), {"lr": 1e-2})
