@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.definition import Bucket
@@ -152,5 +154,38 @@ def one_partition(right: bool = True) -> Definition:
         step=_single,
         batch={"x": Batch((6, 5), shard={"dp": 0}), "y": Batch((6, 3), shard={"dp": 0})},
         buckets={**flat, f"opt.count.{names[0]}": Bucket(tuple(f"opt.count.{n}" for n in names))},
+        mean_over={"loss": ("dp",)},
+    )
+
+
+# --- whole parameters, each with one owner -------------------------------------------------------------------
+
+
+def zero_redundancy(right: bool = True) -> Definition:
+    """PyTorch's ZeroRedundancyOptimizer under DDP. Wrong: a hook adds gradients up and does not divide them."""
+
+    def summed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    def parallelize(model: nn.Module, mesh: Any) -> nn.Module:
+        wrapped = DistributedDataParallel(model)
+        if not right:
+            wrapped.register_comm_hook(None, summed)
+        return wrapped
+
+    def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        if dist.is_initialized():
+            return ZeroRedundancyOptimizer(params, optimizer_class=torch.optim.AdamW, lr=1e-2)
+        return torch.optim.AdamW(params, lr=1e-2)
+
+    return Definition(
+        name="zero-redundancy",
+        mesh={"dp": 2},
+        build=_perceptron,
+        parallelize=parallelize,
+        optimizer=trained,
+        step=_single,
+        batch=pair((4, 5), (4, 3), dp=0),
         mean_over={"loss": ("dp",)},
     )

@@ -84,6 +84,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         shards.few_rows,
         flat.zero2_as_shipped,
         flat.one_partition,
+        flat.zero_redundancy,
         pictures.pictures_sharded,
         pictures.statistics_over_ranks,
         pictures.neighbours_texts,
