@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from ..relating.solving_facts import make_fact
 from ..solving.premises import CoreFinder, with_ranges
 from ..staging.algebra import AlgebraBuilder
 from ..staging.layout import LayoutBuilder
+from ..staging.refining import refined
 from .dependencies import trim
 
 #: Digits of positions that a stage of movement has symbols for: with more it is proved part by part, as what
@@ -60,6 +62,10 @@ class Stages:
                         return self._algebra(builder.build(shown))
                     except NoDefinition:
                         continue
+                cut = refined(self.model, recipe)
+                with contextlib.suppress(NoDefinition):
+                    if cut is not None:
+                        return self._algebra(AlgebraBuilder(self.knowledge, number, cut).build(shown))
                 # Without a sum the stage can be proved at true sizes.
                 if not all(self._pointwise(ref) for ref in recipe.expand):
                     raise Unproved(str(first)) from first

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -187,5 +188,43 @@ def zero_redundancy(right: bool = True) -> Definition:
         optimizer=trained,
         step=_single,
         batch=pair((4, 5), (4, 3), dp=0),
+        mean_over={"loss": ("dp",)},
+    )
+
+
+# --- orthogonalised momentum of sharded matrices --------------------------------------------------------------
+
+
+class Split(torch.optim.Optimizer):
+    """PyTorch's Muon for matrices, AdamW for the rest."""
+
+    def __init__(self, params: Iterable[nn.Parameter]) -> None:
+        listed = list(params)
+        super().__init__(listed, {"lr": 1e-3})
+        self.matrices = torch.optim.Muon([p for p in listed if p.dim() == 2], lr=1e-3)
+        self.others = torch.optim.AdamW([p for p in listed if p.dim() < 2], lr=1e-3)
+
+    def step(self, closure: Any = None) -> None:
+        self.matrices.step()
+        self.others.step()
+
+
+def muon_sharded(right: bool = True) -> Definition:
+    """FSDP2: rows of a rank times all rows. Wrong: gradients are summed, and momentum remembers them."""
+
+    def parallelize(model: nn.Module, mesh: Any) -> nn.Module:
+        fully_shard(model, mesh=mesh["dp"])
+        if not right:
+            model.set_gradient_divide_factor(1.0)
+        return model
+
+    return Definition(
+        name="muon-sharded",
+        mesh={"dp": 2},
+        build=lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 8)),
+        parallelize=parallelize,
+        optimizer=Split,
+        step=_single,
+        batch=pair((4, 6), (4, 8), dp=0),
         mean_over={"loss": ("dp",)},
     )

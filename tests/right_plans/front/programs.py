@@ -85,6 +85,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         flat.zero2_as_shipped,
         flat.one_partition,
         flat.zero_redundancy,
+        flat.muon_sharded,
         pictures.pictures_sharded,
         pictures.statistics_over_ranks,
         pictures.neighbours_texts,
