@@ -117,11 +117,16 @@ class _Storage:
 
 
 class Memory:
-    """All storages of one trace. ``missing`` makes the value of elements that were never written."""
+    """All storages of one trace. ``missing`` makes the value of elements that were never written.
+
+    It is told whether anything may stand there: in memory that the step allocated, or ``beside`` a state.
+    """
 
     def __init__(self, builder: Builder, missing: Callable[[TensorType, bool], Value]) -> None:
         self._b = builder
         self._missing = missing
+        #: Storages that states lie in, with what is nobody's between them: FSDP pads its shards.
+        self.beside: set[int] = set()
         self._storages: dict[int, _Storage] = {}
 
     def knows(self, storage: int) -> bool:
@@ -165,7 +170,7 @@ class Memory:
             whole = next((s for s in cell.segments if s.geometry == geometry and s.value), None)
             if whole is not None and whole.value is not None:
                 return whole.value
-            base, flat = self._gather(cell, geometry)
+            base, flat = self._gather(cell, geometry, storage in self.beside)
             cell.reads[geometry] = _strided(self._b, flat, geometry, base)
         return cell.reads[geometry]
 
@@ -180,7 +185,7 @@ class Memory:
             raise AliasingError(f"a storage of {cell.dtype} is written as {dtype}")
         reads: dict[Geometry, Value] = {}
         if not geometry.dense:
-            base, flat = self._gather(cell, geometry)
+            base, flat = self._gather(cell, geometry, storage in self.beside)
             reads[geometry] = value  # of what lies between its elements nothing may be known
             value = _scatter(self._b, flat, geometry, base, value)
             geometry = Geometry.contiguous(value.shape, base)
@@ -201,7 +206,7 @@ class Memory:
         flat = _memory_order(self._b, segment.value, segment.geometry)
         return Segment(place, self._b.narrow(flat, 0, start - segment.start, end - start))
 
-    def _gather(self, cell: _Storage, geometry: Geometry) -> tuple[int, Value]:
+    def _gather(self, cell: _Storage, geometry: Geometry, beside: bool) -> tuple[int, Value]:
         """A flat value that covers the tensor, and the storage offset of its first element."""
         for segment in cell.segments:
             if segment.start <= geometry.offset and geometry.end <= segment.end and segment.value is not None:
@@ -218,13 +223,13 @@ class Memory:
             if segment.end <= at or segment.start >= end:
                 continue
             if at < segment.start:
-                parts.append(self._missing(TensorType(cell.dtype, (segment.start - at,)), False))
+                parts.append(self._missing(TensorType(cell.dtype, (segment.start - at,)), beside))
             part = self._part(segment, max(segment.start, at), min(segment.end, end))
             size = TensorType(cell.dtype, (part.end - part.start,))
             parts.append(self._b.flat(part.value) if part.value else self._missing(size, True))
             at = part.end
         if at < end:
-            parts.append(self._missing(TensorType(cell.dtype, (end - at,)), False))
+            parts.append(self._missing(TensorType(cell.dtype, (end - at,)), beside))
         return start, self._b.concatenate(parts, 0)
 
 

@@ -26,7 +26,7 @@ from .builder import Frame
 from .errors import LoweringError
 from .frames import frames, inside_engine, user_frame
 from .memory import Geometry
-from .signatures import signature
+from .signatures import REBINDS, signature
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64",
@@ -200,6 +200,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if result is NotImplemented:
             result = func(*args, **kwargs)
         self.counted.note(func, args, kwargs, result)
+        if said.name == REBINDS:
+            _rebinds(*args)
         outs = self._mapped(result, met)
         name = f"complex.{said.name}" if any(ref.complex for ref in met) else said.name
         written = tuple(_refs(said.written(described, named)))
@@ -352,10 +354,15 @@ def forget_constant(tensor: torch.Tensor) -> None:
         tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
 
 
+def _rebinds(*tensors: torch.Tensor) -> None:
+    """They share memory from now on: what either remembers is no longer that of its memory alone."""
+    for tensor in tensors:
+        forget_constant(tensor)
+
+
 def _rebound(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """``tensor.data = other``: what either remembers is no longer that of its memory alone."""
-    forget_constant(tensor)
-    forget_constant(other)
+    """``tensor.data = other``."""
+    _rebinds(tensor, other)
     _DATA.__set__(tensor, other)
 
 

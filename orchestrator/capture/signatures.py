@@ -20,6 +20,8 @@ _UNANNOTATED_WRITES = {"aten.native_batch_norm.default": ("running_mean", "runni
 #: Ops that change the storage of a tensor, or its size; others of their tag change what it names of its
 #: storage.
 _RESIZING = ("aten.resize_", "aten.set_.")
+#: But this one only names all elements of another tensor, as ``x.data = y`` does.
+REBINDS = "aten.set_.source_Tensor"
 #: Namespaces whose ops name their process group.
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 #: Namespaces of ops that PyTorch itself defines, and those of recorded calls.
@@ -58,7 +60,7 @@ def signature(func: Any) -> Signature:
     arguments = list(enumerate(func._schema.arguments))
     infos = [(i, a.name, a.alias_info) for i, a in arguments]
     named = [(i, a.name) for i, a in arguments if a.name == "group_name"]
-    seen = torch.Tag.inplace_view in func.tags and not name.startswith(_RESIZING)
+    seen = torch.Tag.inplace_view in func.tags and (name == REBINDS or not name.startswith(_RESIZING))
     return Signature(
         name,
         name in _SILENT or name.startswith("profiler."),

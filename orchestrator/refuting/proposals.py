@@ -209,7 +209,7 @@ class Proposals(Reductions):
             for other in self._others(value, type_):
 
                 def changed(c: str, o: Op, n: int, i: int = i, other: Attr = other) -> Sequence[Op] | None:
-                    if self._sites.literal(c, o.ins[i]) is None:
+                    if len(o.ins) != len(op.ins) or self._sites.literal(c, o.ins[i]) is None:
                         return None
                     type_ = self._sites.types[c][o.ins[i]]
                     literal = Op(f"{FRESH}{n}.c.{o.out}", "constant", (), type_, {"value": other}, o.loc)

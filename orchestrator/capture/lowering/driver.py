@@ -90,9 +90,7 @@ class Lowering:
         coordinates: Callable[[int], Sequence[int]] = lambda rank: (rank,),
     ) -> None:
         """``specification``: uninitialised memory that reaches an output is an error, not an input.
-
-        ``coordinates`` are those of a rank on the mesh.
-        """
+        ``coordinates`` are those of a rank on the mesh."""
         self.builder = Builder()
         self.memory = Memory(self.builder, self._missing)
         self.context = Context(self.builder, group_axes, rank=rank, coordinates=coordinates)
@@ -120,6 +118,7 @@ class Lowering:
         if bounds is not None:
             self.builder.lowest[name] = bounds[0]
         self.memory.write(ref.storage, ref.dtype, place, value)
+        self.memory.beside |= set() if self._specification else {ref.storage}
 
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):
@@ -349,7 +348,7 @@ class Lowering:
         return self._problems[int(str(draft.attr("index")))] if draft.name == REFUSED else None
 
     def _missing(self, type_: TensorType, allocated: bool) -> Value:
-        """Elements never written: unconstrained if the step allocated them, else a value from outside."""
+        """Elements never written: unconstrained if anything may be there, else a value from outside."""
         ref = self._reading
         where = "" if ref is None else str(TensorType(ref.dtype, ref.geometry.size))
         if allocated and self._specification:

@@ -1,14 +1,18 @@
 """Views, mutation and buffers filled in pieces, as values."""
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from certificates.plan.types import TensorType
-from orchestrator.capture import memory
+from orchestrator.capture import Batch, Definition, capture, memory
 from orchestrator.capture.builder import Builder, Value
-from orchestrator.capture.errors import AliasingError, ClosureError, LoweringError
+from orchestrator.capture.errors import AliasingError, CaptureError, ClosureError, LoweringError
+from trainverify import Kind, verify
 
 x = torch.arange(24, dtype=torch.float64).reshape(4, 6)
 
@@ -274,6 +278,31 @@ def test_a_constant_whose_data_are_rebound_has_no_known_value(agrees) -> None:
         agrees(step, x)
 
 
+def test_a_tensor_that_is_set_to_another_one_names_its_elements(agrees) -> None:
+    """Writes through either are writes to both; what was its memory keeps what it had."""
+
+    def step(a):
+        row, whole = a[0], torch.zeros_like(a)
+        before = whole.view(-1)
+        whole.set_(a.detach())
+        whole.add_(1)
+        row.mul_(2)
+        return whole, before, a * 1
+
+    agrees(step, x)
+
+
+def test_a_constant_that_another_tensor_is_set_to_has_no_known_value(agrees) -> None:
+    def step(a):
+        number, other = torch.tensor(3.0, dtype=a.dtype), torch.empty((), dtype=a.dtype)
+        other.set_(number)
+        other.add_(a.sum())
+        return a * number.item()
+
+    with pytest.raises(Exception, match="_local_scalar_dense"):
+        agrees(step, x)
+
+
 def test_memory_that_a_step_drops_is_not_taken_for_what_comes_later(agrees) -> None:
     """The storage of an input that is rebound is freed; a new tensor may come to lie at its address."""
 
@@ -359,3 +388,50 @@ def test_memory_that_is_filled_only_in_part_is_an_input_elsewhere(lowered) -> No
     program = lowered(step, x)
     made = [t.shape for n, t in program.inputs.items() if n.startswith("uninitialised")]
     assert sorted(made) == [(1,), (2,), (2,)]
+
+
+def padded(start: int, *, alone: bool = False) -> Definition:
+    """Ranks keep a weight in longer memory, as FSDP pads its shards, and read all of that."""
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4))
+
+    def parallelize(model: Any, mesh: Any) -> nn.Module:
+        flat = model.w.new_zeros(6)
+        flat[:4] = model.w.detach()
+        model.w = nn.Parameter(flat[:4])
+        return model
+
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"y": (batch["x"] * model.w).sum()}
+
+    def beyond(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        whole = model.w.detach().as_strided((6,), (1,))
+        return {"y": (batch["x"] * (whole * 2)[start : start + 4] / 2).sum()}
+
+    return Definition(
+        name="padded",
+        mesh={"dp": 2},
+        build=Scale,
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=beyond if alone else step,
+        parallel_step=beyond,
+        batch={"x": Batch((4,))},
+        layouts={"w": {}},
+    )
+
+
+@pytest.mark.parametrize(("start", "kind"), [(0, Kind.PROVED), (2, Kind.REFUTED)])
+def test_what_lies_beside_a_state_may_be_anything(start: int, kind: Kind) -> None:
+    """A rank may read it, as long as no output depends on it."""
+    plan = capture(padded(start), jobs=1)
+    assert any(n.startswith("uninitialised") for c in plan.classes for n in c.program.inputs)
+    assert verify(plan, jobs=1).kind is kind
+
+
+def test_the_single_device_reads_nothing_beside_a_state() -> None:
+    with pytest.raises(CaptureError, match="no parameter, buffer, batch input"):
+        capture(padded(0, alone=True), jobs=1)

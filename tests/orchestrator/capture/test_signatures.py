@@ -11,7 +11,11 @@ aten = torch.ops.aten
 
 
 @pytest.mark.parametrize(
-    "op", [aten.view.default, aten.unsqueeze_.default, aten.t_.default, aten.unsafe_split.Tensor]
+    "op",
+    [
+        *(aten.view.default, aten.unsqueeze_.default, aten.t_.default, aten.unsafe_split.Tensor),
+        aten.set_.source_Tensor,
+    ],
 )
 def test_views_are_views_whatever_their_schema_says(op) -> None:
     """``unsqueeze_`` changes what a tensor names and no element, ``unsafe_split`` does not say what it is."""
@@ -19,7 +23,7 @@ def test_views_are_views_whatever_their_schema_says(op) -> None:
     assert said.view and not said.writes
 
 
-@pytest.mark.parametrize("op", [aten.resize_.default, aten.set_.source_Tensor, aten.add_.Tensor])
+@pytest.mark.parametrize("op", [aten.resize_.default, aten.set_.source_Storage, aten.add_.Tensor])
 def test_what_changes_memory_is_a_write(op) -> None:
     assert not signature(op).view and signature(op).writes == ((0, "self"),)
 

@@ -235,3 +235,18 @@ def test_other_operands_are_proposed_last(mlp: Plan) -> None:
     plan, _ = unreduced(mlp)
     late = [e.kind in ("operand", "add") for e in proposed(plan, trials(plan))]
     assert late == sorted(late) and any(late)
+
+
+def test_ops_of_one_line_may_have_more_operands_than_others() -> None:
+    """A literal is the third operand of one concatenation; the other one of the line has two."""
+
+    def stacked(value: int) -> Step:
+        def step(b: ProgramBuilder, x: Value) -> Value:
+            row = b.constant(value, "f32[1,2]")
+            return b.concatenate([b.concatenate([x, row, row], 0), row], 0)
+
+        return step
+
+    plan = local(stacked(0), stacked(1))
+    found = [edit.what for edit in proposed(plan, trials(plan))]
+    assert any(what.startswith("0 instead of 1 in the concatenate") for what in found)

@@ -73,7 +73,7 @@ def zero2_as_shipped(right: bool = True) -> Definition:
     )
 
 
-# --- one partition of everything, as DeepSpeed has it 
+# --- one partition of everything, as DeepSpeed has it
 
 
 class Partition(torch.optim.Optimizer):
@@ -159,11 +159,11 @@ def one_partition(right: bool = True) -> Definition:
     )
 
 
-# --- whole parameters, each with one owner 
+# --- whole parameters, each with one owner
 
 
 def zero_redundancy(right: bool = True) -> Definition:
-    """PyTorch's ZeroRedundancyOptimizer under DDP. Wrong: a hook adds gradients up and does not divide them."""
+    """PyTorch's ZeroRedundancyOptimizer under DDP. Wrong: a hook adds gradients up, and does not divide."""
 
     def summed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         work = dist.all_reduce(bucket.buffer(), async_op=True)
@@ -192,7 +192,7 @@ def zero_redundancy(right: bool = True) -> Definition:
     )
 
 
-# --- orthogonalised momentum of sharded matrices 
+# --- orthogonalised momentum of sharded matrices
 
 
 class Split(torch.optim.Optimizer):
