@@ -41,6 +41,14 @@ def test_a_number_follows_the_bucket_of_its_parameter_or_one_of_its_own() -> Non
     found = counts(STATES, flat, on_ranks("opt.step.flat", "opt.count"), {})
     assert found.held == {"opt.step.flat": steps("a", "b"), "opt.count": steps("c", "d")}
     assert not counts(STATES, flat, on_ranks("opt.step.flat", "opt.count")[:1], {}).held  # no rank
+    of_its_own = {"opt.step.a": Bucket(steps("a", "b"))}
+    assert counts(STATES, of_its_own, on_ranks("opt.step.a"), {}).held == {"opt.step.a": steps("a", "b")}
+
+
+def test_numbers_of_a_model_are_not_joined() -> None:
+    states = {**STATES, "buffers.n.a": NUMBER, "buffers.n.b": NUMBER}
+    bucket = {"buffers.n": Bucket(("buffers.n.a", "buffers.n.b"))}
+    assert not counts(states, bucket, on_ranks("buffers.n"), {}).held
 
 
 @pytest.mark.parametrize(
@@ -67,6 +75,14 @@ def test_numbers_that_share_a_holder_are_one() -> None:
     assert {*found.of(first)} == {"opt.step.p", "opt.step.q", *steps("a", "b", "c")} - {first}
     assert stood_for({ONE_FOR: found.told()}) == {m: first for m in steps("a", "b", "c") if m != first}
     assert stood_for({}) == {}
+    two = Counts({"opt.step.p": steps("a", "b"), "opt.step.q": steps("c", "d")})
+    assert two.told() == ["opt.step.a: opt.step.b", "opt.step.c: opt.step.d"]
+
+
+def test_what_has_no_name_in_the_specification_is_known() -> None:
+    found = Counts({"opt.step.p": steps("a", "b"), "opt.step.q": steps("c", "d")})
+    assert found.names() == {"opt.step.p", "opt.step.q", *steps("b", "d")}
+    assert found.complete({"opt.step.a"}) == {"opt.step.p", "opt.step.b"} and not found.complete(())
 
 
 def single(*outputs: str) -> RankProgram:
@@ -112,6 +128,8 @@ def test_a_class_that_does_not_count_is_refused() -> None:
     mesh = Mesh({"dp": 2})
     (relation,) = found.relations("opt.step.a", mesh, [idle], left=False)
     assert (relation.spec, relation.plan) == ("opt.step.a", "opt.step.p")
+    counting = replace(idle, program=replace(idle.program, outputs={"opt.step.p": "opt.step.p"}))
+    assert len(list(found.relations("opt.step.a", mesh, [counting], left=True))) == 1
     with pytest.raises(LayoutError, match="class c0 does not") as raised:
         list(found.relations("opt.step.a", mesh, [idle], left=True))
     assert raised.value.tensor == "opt.step.p"
