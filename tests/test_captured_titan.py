@@ -24,9 +24,10 @@ def test_deepseek_v3_with_expert_parallel_is_proved(sizes: dict[str, int]) -> No
     assert verdict.kind is trainverify.Kind.PROVED, verdict.report
 
 
-def test_several_layers_of_experts_are_proved_in_functions() -> None:
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_several_layers_of_experts_are_proved_in_functions(sizes: dict[str, int]) -> None:
     """Each layer is cut where its rows are packed, and its weights and gradients are in buffers of FSDP."""
-    plan = capture(load_example("torchtitan_deepseek_v3.py", layers=5), jobs=1)
+    plan = capture(load_example("torchtitan_deepseek_v3.py", layers=5, **sizes), jobs=1)
     assert plan.functions
     verdict = trainverify.verify(plan, jobs=1)
     assert verdict.kind is trainverify.Kind.PROVED, verdict.report

@@ -136,13 +136,28 @@ def sums_of_moved(known: Readings, results: Sequence[str]) -> Iterator[Reduced]:
 
 
 def _alike(known: Readings, ref: str, reduced: Reduced) -> Reduced | None:
-    """The sum of a tensor over the ranks over which another one is summed."""
+    """The sum of a tensor over the ranks over which another one is summed.
+
+    What is summed over some axes already is a summand over the others, whoever asked for that before.
+    """
     owners = [split_ref(m)[0] for m in reduced.of]
     for other in known.partials.get(ref, ()):
         same = (other.kind, other.axes) == (reduced.kind, reduced.axes)
         if same and [split_ref(m)[0] for m in other.of] == owners:
             return other
-    return None
+    op = known.model.op(ref)
+    if op is None or op.name != "all_reduce" or op.text("kind") != reduced.kind:
+        return None
+    found = [_met(known, owner, op.integer("seq")) for owner in owners]
+    return None if "" in found else Reduced(reduced.kind, reduced.axes, tuple(found))
+
+
+def _met(known: Readings, owner: str, seq: int) -> str:
+    """The result of a rendezvous in a class; nothing if it takes no part."""
+    ops = known.model.plan.by_class[owner].program.ops
+    return next(
+        (f"{owner}:{op.out}" for op in ops if op.name == "all_reduce" and op.integer("seq") == seq), ""
+    )
 
 
 def moved_from(known: Readings, ref: str) -> str:

@@ -11,10 +11,12 @@ from certificates.plan.placements import Partial, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from orchestrator.cells import Unfollowable
+from orchestrator.proving.engine import Engine
 from orchestrator.relating.carried import moved_from, sums_of_moved
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.ledger import LayoutRecipe
 from orchestrator.relating.solving_facts import make_fact
+from orchestrator.solving.premises import AllPremises
 from smtlib_emit.model import Model
 
 from ..oracle import Numbers
@@ -129,6 +131,28 @@ def test_shares_behind_each_other_are_one_share() -> None:
     plan = pair({"dp": 2}, spec, write, {"u": {"dp": Partial()}, "v": {}}, {})
     knowledge = known(plan)
     assert not list(sums_of_moved(knowledge, [last(knowledge, "concatenate")])), "v is no share of a sum"
+
+
+def test_what_is_summed_over_other_axes_already_is_a_share_behind_others() -> None:
+    """The gradient of a norm's weight under tensor parallel, in FSDP's buffer with those of cut weights."""
+
+    def write(b: ProgramBuilder) -> None:
+        x, y = b.input("u", "f32[4,3]"), b.all_reduce(b.input("v", "f32[5]"), "tp")
+        b.output("y", b.concatenate([x.reshape(12), b.convert(y, "f32")], 0))
+
+    spec: Write = lambda s: (s.output("y", s.input("u", "f32[4,3]") * 1), s.input("v", "f32[5]"))  # noqa: E731
+    shares = {"u": {"dp": Partial()}, "v": {"dp": Partial(), "tp": Partial()}}
+    plan = pair({"dp": 2, "tp": 2}, spec, write, shares, {})
+    engine = Engine(plan, AllPremises())
+    engine.relate()
+    knowledge = engine.knowledge
+    result = last(knowledge, "concatenate")
+    (found,) = sums_of_moved(knowledge, [result])
+    assert found == Reduced("add", ("dp",), (result,))
+    engine.relations.relate_results([result])
+    told = facts(knowledge, found)
+    assert {fact.rhs for fact in told} == {"s:u", "s:v"}
+    assert all(Numbers(plan).failure(fact) is None for fact in told)
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("add", 2), ("max", 1)])
