@@ -230,11 +230,17 @@ def _changes(change: Callable[[Tensor, Tensor], Any]) -> Uses:
         lambda kept, x: torch._foreach_add_([kept], 1.0),
         lambda kept, x: kept.normal_(),
         lambda kept, x: kept.untyped_storage().resize_(0) and kept.untyped_storage().resize_(12),
-        lambda kept, x: torch.ops.aten.set_.source_Tensor(kept, torch.zeros(3)),
     ],
 )
 def test_what_a_later_step_changes_is_no_constant(change: Any) -> None:
     refused(_changes(change))
+
+
+def test_nor_is_what_a_later_step_puts_in_its_place() -> None:
+    """`set_` changes no memory: the name leads to another constant from then on."""
+    uses = _changes(lambda kept, _x: torch.ops.aten.set_.source_Tensor(kept, torch.zeros(3)))
+    with pytest.raises(CaptureError, match=r"changes which constant model\.kept is"):
+        traced(uses, lambda _linear: torch.ones(3))
 
 
 def test_nor_is_what_two_steps_in_turn_read() -> None:

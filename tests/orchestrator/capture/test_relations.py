@@ -15,12 +15,14 @@ from certificates.plan.plan import Mesh, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.types import TensorType
 from orchestrator.capture import Batch, CaptureError, Definition
+from orchestrator.capture.counts import Counts
 from orchestrator.capture.cutting import Cut
 from orchestrator.capture.errors import DefinitionError, LayoutError
 from orchestrator.capture.fitting import Sample
 from orchestrator.capture.layouts import Layout
 from orchestrator.capture.origins import Part
 from orchestrator.capture.relations import Relations
+from orchestrator.capture.renaming import Renamed
 
 F, S = TensorType("f32", (4, 4)), TensorType("f32", ())
 MESH = Mesh({"pp": 2, "dp": 2})
@@ -77,7 +79,9 @@ def related(
         for r in range(4)
     ]
     spec = program(*names, loss=True)
-    return Relations(definition(**changes), MESH, spec, classes, traces, [c.box for c in classes])
+    defined, boxes = definition(**changes), [c.box for c in classes]
+    renamed = Renamed(spec.inputs, defined.buckets, traces)
+    return Relations(defined, MESH, spec, classes, traces, boxes, renamed, Counts({}))
 
 
 def test_a_state_is_related_on_the_classes_that_hold_it() -> None:
