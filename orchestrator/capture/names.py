@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 #: Each kind of wrapper with the name under which it holds the module.
 _WRAPPERS: tuple[tuple[type[nn.Module], str], ...] = (
     (DistributedDataParallel, "module"),
     (ActivationWrapper, "_checkpoint_wrapped_module"),
+    (FullyShardedDataParallel, "_fsdp_wrapped_module"),
 )
 
 

@@ -24,6 +24,8 @@ from orchestrator.capture.errors import DisagreementError, RunError
 from orchestrator.capture.running import Comparison, _Judge, affordable, compare, run, with_run
 from orchestrator.evaluating import interpreter
 from tests.conftest import build_mlp
+from tests.right_plans.front.flat import zero_redundancy
+from tests.right_plans.front.flat_wrapped import flat_parameters, views_of_flat_parameters
 
 FILE = """
 import torch, torch.distributed as dist
@@ -310,3 +312,10 @@ def test_a_difference_is_told_of_the_device_that_has_it(wrong: int | None, where
     with pytest.raises(DisagreementError) as caught:
         compare(plan, Interpreted(plan, wrong), None, steps=2, seed=0)  # type: ignore[arg-type]
     assert where in str(caught.value) and (caught.value.rank, caught.value.single) == (wrong, wrong is None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("define", [flat_parameters, views_of_flat_parameters, zero_redundancy])
+def test_a_launch_of_flat_parameters_and_of_owners_agrees_with_its_plan(define: Any) -> None:
+    """FSDP frees and fills memory of its own; of some parameters a rank owns no element."""
+    assert run(capture(define(), jobs=1), define(), steps=2).largest < 1e-6
