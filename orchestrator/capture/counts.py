@@ -93,16 +93,19 @@ class Counts:
         return replace(single, inputs=inputs, drafts=drafts, outputs=outputs)
 
     def left(self, specification: Program) -> Program:
-        """The specification with one output for them; one that is left unlike others is a ``StateError``."""
+        """The specification with one output for them; one that is left unlike others is a ``StateError``.
+
+        So is one that is left alone: nothing in a step says that what an optimizer was made with is equal.
+        """
         outputs = dict(specification.outputs)
         for member, first in self.first.items():
-            if outputs.get(member, first) != outputs.get(first, first):  # what is left alone is the input
-                message = f"the single-device step leaves another number in it than in {first}"
-                instead = "an optimizer for each of them on the ranks, too"
-                raise StateError(f"{message}; ranks keep one for both", tensor=member, instead=instead)
-            if member != first:
-                outputs.pop(member, None)
-        return replace(specification, outputs=outputs)
+            if outputs.get(member, member) != outputs.get(first, first) or first not in outputs:
+                what = "another number in it than in" if first in outputs else "it alone, and so it does"
+                message = f"the single-device step leaves {what} {first}; ranks keep one number for both"
+                instead = "a number for each of them on the ranks, too"
+                raise StateError(message, tensor=member, instead=instead)
+        others = {m for m, first in self.first.items() if m != first}
+        return replace(specification, outputs={n: v for n, v in outputs.items() if n not in others})
 
 
 def stood_for(provenance: Mapping[str, object]) -> dict[str, str]:
