@@ -92,7 +92,8 @@ _OF_OPTIMIZERS = frozenset(
     (*(k for k in vars(torch.optim.SGD([torch.zeros(())])) if "hook" not in k), "_opt_called")
 ) - {"defaults"}
 #: What FSDP notes for the backward pass that empties it; in a model that has none (a frozen teacher)
-#: it grows. It says in which order weights are gathered ahead. Who names it may count with it.
+#: it grows. It says in which order weights are gathered ahead. FSDP1 counts its iterations, and asks whether
+#: this is the first one. Who names it may count with it.
 UNASKED = ("_post_forward_indices", "post_forward_order", "_iter")
 _FSDP = "torch.distributed.fsdp."
 #: Names that Python itself gives to a module and to a class; all others the user's code has chosen.

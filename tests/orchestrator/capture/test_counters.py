@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp._exec_order_utils import _ExecOrderData
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from orchestrator import cells
@@ -490,6 +491,20 @@ def test_what_fsdp_notes_for_a_backward_pass_counts_where_the_code_names_it(asks
     made.register_forward_hook(noted.post_forward)
     looks = "; len(noted._post_forward_indices) > 1000" * asks
     step = _steps("vars(noted)['_post_forward_' + 'indices'].append(1)" + looks, noted=noted)
+    before = numbers(step, made, optimizer)
+    step()
+    error = counted(before, numbers(step, made, optimizer))
+    assert (error is not None) == asks
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_iterations_of_fsdp_count_where_the_code_names_them(asks: bool) -> None:
+    """The first ``FullyShardedDataParallel`` counts them, and asks for nothing but the first."""
+    order = object.__new__(_ExecOrderData)
+    vars(order)["_iter"] = 1
+    made, optimizer = model()
+    made.order = order
+    step = _steps("vars(model.order)['_' + 'iter'] += 1" + "; model.order._iter > 1000" * asks, model=made)
     before = numbers(step, made, optimizer)
     step()
     error = counted(before, numbers(step, made, optimizer))
