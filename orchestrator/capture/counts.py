@@ -16,11 +16,11 @@ from certificates.plan.plan import Mesh, RankClass, Relation
 from certificates.plan.program import Program
 from certificates.plan.types import TensorType
 
-from .builder import renamed
 from .definition import Bucket
 from .errors import LayoutError, StateError
 from .fitting import Sample
 from .lowering import RankProgram
+from .renaming import holding
 
 #: Provenance: inputs of the specification that stand for several states of the single device.
 ONE_FOR = "one number for"
@@ -63,13 +63,7 @@ class Counts:
     ) -> Iterator[Relation]:
         """Which numbers of ranks are this one of the specification; with ``left``, after the step."""
         for plan in self.of(name):
-            holders = [c for c in classes if plan in c.program.inputs]
-            idle = next((c for c in holders if left and plan not in c.program.outputs), None)
-            if idle is not None:
-                raise LayoutError(
-                    f"is {name}, which the single-device step changes and class {idle.name} does not",
-                    tensor=plan,
-                )
+            holders = holding(plan, f"is {name}", classes, left=left)
             if holders:
                 yield placed.relate(name, (), {}, mesh, holders, plan=plan)
 
@@ -88,7 +82,7 @@ class Counts:
                 types = f"{single.inputs[member]}, and {first} is {single.inputs[first]}"
                 raise LayoutError(f"is {types}: ranks keep one number for both", tensor=member)
         inputs = {name: type_ for name, type_ in single.inputs.items() if name not in others}
-        drafts = tuple(renamed(d, {d.out: d.out, **others}) for d in single.drafts)
+        drafts = tuple(replace(d, ins=tuple(others.get(v, v) for v in d.ins)) for d in single.drafts)
         outputs = {name: others.get(value, value) for name, value in single.outputs.items()}
         return replace(single, inputs=inputs, drafts=drafts, outputs=outputs)
 

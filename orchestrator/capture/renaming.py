@@ -84,13 +84,7 @@ class Renamed:
         rule are each a :class:`LayoutError`.
         """
         for plan in self.under(name):
-            holders = [c for c in classes if plan in c.program.inputs]
-            idle = next((c for c in holders if left and plan not in c.program.outputs), None)
-            if idle is not None:
-                raise LayoutError(
-                    f"holds {name}, which the single-device step changes and class {idle.name} does not",
-                    tensor=plan,
-                )
+            holders = holding(plan, f"holds {name}", classes, left=left)
             if holders and self._one_number(plan):
                 yield placed.relate(name, shape, {}, mesh, holders, plan=plan)
             elif holders:
@@ -138,6 +132,16 @@ class Renamed:
         for layout in self._layouts(name).values():
             if layout.shards is not None:
                 compare(source, shape, Placement(layout.shards, layout.order), mesh, cuts)
+
+
+def holding(plan: str, what: str, classes: Sequence[RankClass], *, left: bool) -> list[RankClass]:
+    """The classes that have a state; with ``left``, one that does not change it is a ``LayoutError``."""
+    holders = [c for c in classes if plan in c.program.inputs]
+    idle = next((c for c in holders if left and plan not in c.program.outputs), None)
+    if idle is not None:
+        message = f"{what}, which the single-device step changes and class {idle.name} does not"
+        raise LayoutError(message, tensor=plan)
+    return holders
 
 
 def _of(source: str, cut: Cut) -> Cut:

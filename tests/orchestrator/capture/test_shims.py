@@ -195,21 +195,22 @@ class Scaled(torch.optim.Optimizer):
                 p.add_(p.grad, alpha=-group["lr"])
 
 
-def rated(optimizer: Any) -> Definition:
-    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        loss = model(batch["x"]).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach()}
+def squared(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.detach()}
 
+
+def rated(optimizer: Any) -> Definition:
     return Definition(
         name="rated",
         mesh={"dp": 2},
         build=lambda: nn.Linear(3, 3, bias=False),
         parallelize=lambda model, mesh: model,
         optimizer=optimizer,
-        step=step,
+        step=squared,
         batch={"x": Batch((4, 3))},
     )
 
@@ -265,20 +266,13 @@ def test_a_number_that_a_formula_reads_stays_a_tensor() -> None:
 def with_adafactor() -> Definition:
     """A linear layer: its moments are factored, its bias' are not."""
 
-    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        loss = model(batch["x"]).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach()}
-
     return Definition(
         name="adafactor",
         mesh={"dp": 2},
         build=lambda: nn.Linear(3, 4),
         parallelize=lambda model, mesh: DistributedDataParallel(model),
         optimizer=lambda params: torch.optim.Adafactor(params, lr=1e-2, weight_decay=0.1),
-        step=step,
+        step=squared,
         batch={"x": Batch((4, 3), shard={"dp": 0})},
         mean_over={"loss": ("dp",)},
     )

@@ -16,20 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.definition import Bucket
 
-from .by_hand import Batches, pair
-from .shards import FlatLayers
-
-
-def _perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 6), nn.SiLU(), nn.Linear(6, 3))
-
-
-def _single(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
-    loss = F.mse_loss(model(batch["x"]), batch["y"])
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+from .by_hand import Batches, pair, regress
+from .shards import FlatLayers, perceptron, pieces_alone
 
 
 def zero2_as_shipped(right: bool = True) -> Definition:
@@ -44,29 +32,16 @@ def zero2_as_shipped(right: bool = True) -> Definition:
             flat = model.flat([p.grad for p in layer.parameters()])
             dist.reduce_scatter_tensor(piece.grad, flat / n if right else flat, group=model.group)
         optimizer.step()
-        with torch.no_grad():
-            for layer, piece in zip(model.layers, model.pieces, strict=True):
-                whole = piece.new_empty(piece.numel() * n)
-                dist.all_gather_into_tensor(whole, piece.detach(), group=model.group)
-                at = 0
-                for p in layer.parameters():
-                    p.copy_(whole[at : at + p.numel()].view_as(p))
-                    at += p.numel()
-                    p.grad = None
+        model.gather()
         return {"loss": loss.detach()}
-
-    def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        if dist.is_initialized():  # the pieces, which are longer than any bias
-            params = [p for p in params if p.dim() == 1 and p.numel() > 6]
-        return torch.optim.AdamW(params, lr=1e-2)
 
     return Definition(
         name="zero2-as-shipped",
         mesh={"dp": 2},
-        build=_perceptron,
+        build=perceptron,
         parallelize=FlatLayers,
-        optimizer=trained,
-        step=_single,
+        optimizer=lambda params: torch.optim.AdamW(pieces_alone(params), lr=1e-2),
+        step=regress,
         parallel_step=parallel,
         batch=pair((4, 5), (4, 3), dp=0),
         mean_over={"loss": ("dp",)},
@@ -141,7 +116,7 @@ def one_partition(right: bool = True) -> Definition:
     def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return Partition(params, not right) if dist.is_initialized() else Whole(params)
 
-    names = [name for name, _ in _perceptron().named_parameters()]
+    names = [name for name, _ in perceptron().named_parameters()]
     flat = {
         f"opt.flat.{kind}.{names[0]}": Bucket(tuple(f"opt.{kind}.{n}" for n in names), "dp")
         for kind in ("square", "momentum")
@@ -149,10 +124,10 @@ def one_partition(right: bool = True) -> Definition:
     return Definition(
         name="one-partition",
         mesh={"dp": 3},
-        build=_perceptron,
+        build=perceptron,
         parallelize=lambda model, mesh: model,
         optimizer=trained,
-        step=_single,
+        step=regress,
         batch={"x": Batch((6, 5), shard={"dp": 0}), "y": Batch((6, 3), shard={"dp": 0})},
         buckets={**flat, f"opt.count.{names[0]}": Bucket(tuple(f"opt.count.{n}" for n in names))},
         mean_over={"loss": ("dp",)},
@@ -183,10 +158,10 @@ def zero_redundancy(right: bool = True) -> Definition:
     return Definition(
         name="zero-redundancy",
         mesh={"dp": 2},
-        build=_perceptron,
+        build=perceptron,
         parallelize=parallelize,
         optimizer=trained,
-        step=_single,
+        step=regress,
         batch=pair((4, 5), (4, 3), dp=0),
         mean_over={"loss": ("dp",)},
     )
@@ -224,7 +199,7 @@ def muon_sharded(right: bool = True) -> Definition:
         build=lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 8)),
         parallelize=parallelize,
         optimizer=Split,
-        step=_single,
+        step=regress,
         batch=pair((4, 6), (4, 8), dp=0),
         mean_over={"loss": ("dp",)},
     )

@@ -30,7 +30,7 @@ from .sequences import _F, _G
 # --- ZeRO-2: flat gradients, one bucket per layer, clipped -------------------------------------------------
 
 
-def _perceptron() -> nn.Module:
+def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.SiLU(), nn.Linear(6, 3))
 
 
@@ -68,6 +68,24 @@ class FlatLayers(nn.Module):
         joined = torch.cat([t.reshape(-1) for t in tensors])
         return F.pad(joined, (0, -len(joined) % self.group.size()))
 
+    @torch.no_grad()
+    def gather(self) -> None:
+        """The layers from the pieces of all ranks, and no gradients."""
+        for layer, piece in zip(self.layers, self.pieces, strict=True):
+            whole = piece.new_empty(piece.numel() * self.group.size())
+            dist.all_gather_into_tensor(whole, piece.detach(), group=self.group)
+            at = 0
+            for p in layer.parameters():
+                p.copy_(whole[at : at + p.numel()].view_as(p))
+                at += p.numel()
+                p.grad = None
+
+
+def pieces_alone(params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """What the optimizer of a rank is given: the pieces, which are longer than any bias."""
+    ranks = dist.is_initialized()
+    return [p for p in params if not ranks or (p.dim() == 1 and p.numel() > 6)]
+
 
 def zero2_clipped(right: bool = True) -> Definition:
     """Wrong: the norm is that of this rank's pieces."""
@@ -101,28 +119,15 @@ def zero2_clipped(right: bool = True) -> Definition:
         for piece in model.pieces:
             piece.grad.mul_(scale)
         optimizer.step()
-        with torch.no_grad():
-            for layer, piece in zip(model.layers, model.pieces, strict=True):
-                whole = piece.new_empty(piece.numel() * group.size())
-                dist.all_gather_into_tensor(whole, piece.detach(), group=group)
-                at = 0
-                for p in layer.parameters():
-                    p.copy_(whole[at : at + p.numel()].view_as(p))
-                    at += p.numel()
-                    p.grad = None
+        model.gather()
         return {"loss": loss.detach()}
-
-    def trained(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        if dist.is_initialized():  # the pieces, which are longer than any bias
-            params = [p for p in params if p.dim() == 1 and p.numel() > 6]
-        return Moments(params)
 
     return Definition(
         name="zero2-clipped",
         mesh={"dp": 2},
-        build=_perceptron,
+        build=perceptron,
         parallelize=FlatLayers,
-        optimizer=trained,
+        optimizer=lambda params: Moments(pieces_alone(params)),
         step=single,
         parallel_step=parallel,
         batch=pair((4, 5), (4, 3), dp=0),
