@@ -48,6 +48,12 @@ def _torchtitan(most: int = 64, **settings: int | str) -> Source:
     return Source("torchtitan_llama3_405b.py", settings, most)
 
 
+def _pipeline(**settings: int | str) -> Source:
+    """All layers of 405B on 8,192 ranks: 16 stages, 16 microbatches."""
+    sizes = {"flavor": "405B", "layers": 126, "length": 8192, "microbatches": 16, "pp": 16, "tp": 8}
+    return Source("torchtitan_llama3_pipeline.py", {**sizes, **settings}, most=8)
+
+
 _SMALL_TITAN: dict[str, int | str] = {"flavor": "debugmodel", "layers": 1, "length": 8, "shards": 2, "tp": 2}
 SOURCES = {
     "ddp-bucket-dp4": Source("ddp_zero1.py", {"zero": 0}),
@@ -73,9 +79,20 @@ SOURCES = {
     "torchtitan-llama3-405b-8l-hsdp32-tp8-fsdp64": _torchtitan(layers=8, replicas=32),
     "torchtitan-llama3-405b-tp8-fsdp64": _torchtitan(6),
     "torchtitan-llama3-405b-hsdp2-tp8-fsdp64": _torchtitan(6, replicas=2),
+    "torchtitan-llama3-405b-126l-1f1b-pp16-dp_replicate2-fsdp32-tp8": _pipeline(replicas=2, shards=32),
+    "torchtitan-llama3-405b-126l-interleaved1f1b-pp16-fsdp64-tp8": _pipeline(
+        shards=64, schedule="Interleaved1F1B"
+    ),
+    "torchtitan-llama3-405b-126l-zbvzerobubble-pp16-fsdp64-tp8": _pipeline(
+        shards=64, schedule="ZBVZeroBubble"
+    ),
 }
 #: All 126 layers: a quarter of an hour or more.
-FULL_DEPTH = ("torchtitan-llama3-405b-tp8-fsdp64", "torchtitan-llama3-405b-hsdp2-tp8-fsdp64")
+FULL_DEPTH = (
+    "torchtitan-llama3-405b-tp8-fsdp64",
+    "torchtitan-llama3-405b-hsdp2-tp8-fsdp64",
+    *(name for name, source in SOURCES.items() if source.settings.get("layers") == 126),
+)
 
 
 @dataclass(frozen=True)

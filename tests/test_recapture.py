@@ -38,7 +38,10 @@ def test_settings_are_those_of_torchtitans_plans(name: str) -> None:
     sizes = dict(plan.mesh.axes)
     assert (sizes["fsdp"], sizes["tp"]) == (settings.get("shards", 64), settings.get("tp", 8))
     assert sizes.get("dp_replicate", 1) == settings.get("replicas", 1)
-    assert plan.specification.inputs["batch.tokens"].shape[1] == settings.get("length", 8192)
+    assert sizes.get("pp", 1) == settings.get("pp", 1)
+    assert sizes.get("mb", 1) == settings.get("microbatches", 1)
+    assert (plan.schedule is not None) == ("pp" in settings)
+    assert plan.specification.inputs["batch.tokens"].shape[-1] == settings.get("length", 8192)
 
 
 @pytest.mark.parametrize("name", OURS)
