@@ -172,10 +172,12 @@ class DeepMatcher:
                 cone.offsets.add(value.substitute(here))
             return
         if not first:
-            target = self._related(ref, at, ranges)
+            target, coef = self._related(ref, at, ranges)
             if target is not None and isinstance(self.model.literal(target[0]), Fraction):
                 cone.opened.add(ref)
                 return
+            if self.model.tensors.type(ref).sort == "Real":
+                cone.scale *= coef
             if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
                 cone.reads.append(target)
                 return
@@ -254,16 +256,19 @@ class DeepMatcher:
         cone.scale *= scale
         self._open(current, tuple(index), ranges, cone, stop=stop)
 
-    def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> tuple[Ref, Loose] | None:
-        """The atom element behind a related element."""
+    def _related(
+        self, ref: Ref, at: Loose, ranges: Mapping[str, Range]
+    ) -> tuple[tuple[Ref, Loose] | None, Fraction]:
+        """The atom element behind a related element, and the multiple of it."""
+        one = Fraction(1)
         if None not in at:
             try:
                 reading = self.k.read(ref, [f for f in at if f is not None], ranges)
             except Unrelated:
-                return None
-            return reading.target, tuple(reading.at)
+                return None, one
+            return (reading.target, tuple(reading.at)), reading.coef
         if ref not in self.k.by_lhs and self.k.is_atom(ref):
-            return ref, at
+            return (ref, at), one
         for number in self.k.facts_for(ref):
             fact = self.k.facts[number]
             values = _coordinates(fact, at, ranges)
@@ -273,8 +278,8 @@ class DeepMatcher:
                 fold(form.substitute(values), ranges) if set(form.symbols) <= set(values) else None
                 for form in fact.rhs_index
             )
-            return fact.rhs, loose
-        return None
+            return (fact.rhs, loose), fact.coef
+        return None, one
 
     # --- the specification ---------------------------------------------------------------------------------
 

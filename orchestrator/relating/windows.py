@@ -105,11 +105,13 @@ class Windows:
         table, whole = self.model.operands(ref)[0], self.k.full_index(ref)
         found = explore(whole, lambda cell: self.k.read(table, place(cell), cell.ranges))
         inner = [(c, r) for c, r in found if self.model.literal(r.target) is None] or found
-        cell, reading = max(inner, key=lambda box: math.prod(hi - lo for lo, hi in box[0].ranges.values()))
-        symbols: dict[str, Affine] = {}
-        for name, form in cell.at.items():
-            if len(form.terms) == 1 and form.terms[0][1] == 1:
-                symbols[form.terms[0][0]] = Affine.symbol(name) - form.const
-        if any(s not in symbols for f in reading.at for s in f.symbols):
-            raise Unfollowable(f"{ref}: a box of digits")
-        return reading, symbols
+        by_size = sorted(inner, key=lambda box: -math.prod(hi - lo for lo, hi in box[0].ranges.values()))
+        for cell, reading in by_size:
+            symbols = {
+                form.symbols[0]: Affine.symbol(name) - form.const
+                for name, form in cell.at.items()
+                if len(form.terms) == 1 and form.terms[0][1] == 1
+            }
+            if all(s in symbols for f in reading.at for s in f.symbols):
+                return reading, symbols
+        raise Unfollowable(f"{ref}: boxes of digits")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from certificates.plan.affine import Affine
+from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Op
 from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
@@ -229,19 +229,23 @@ class Partners:
         Or by those of the ``whole`` sums, each once.
         """
         mine = max(plan, key=lambda t: len({s for x in t.leaves() for f in x.at for s in f.symbols})).leaves()
-        candidates = [term.leaves() for term in theirs if term.coef]
+        candidates = [(term.leaves(), term.box) for term in theirs if term.coef]
         if whole:
             mine = list(dict.fromkeys(x for t in plan for x in t.leaves()))
-            candidates = [list(dict.fromkeys(x for t in theirs for x in t.leaves()))]
+            candidates = [(list(dict.fromkeys(x for t in theirs for x in t.leaves())), {})]
         refs = sorted(str(x.ref) for x in mine)
         seen: set[Forms] = set()
-        for other in candidates:
+        for other, box in candidates:
             if sorted(str(x.ref) for x in other) != refs:
                 continue
             for pairs in _pairings(other, mine):
                 known: dict[str, Affine] | None = {}
                 for theirs_at, mine_at in pairs:
-                    known = known if known is None else _solved(theirs_at, mine_at, place, cell, known)
+                    known = (
+                        known
+                        if known is None
+                        else _solved(theirs_at, mine_at, place.ranges, box, cell, known)
+                    )
                 if known is None or not place.ranges.keys() <= known.keys():
                     continue
                 out = tuple(f.substitute(known) for f in place.at.values())
@@ -308,15 +312,25 @@ def _pairings(theirs: Sequence[Leaf], mine: Sequence[Leaf]) -> Iterator[list[tup
 
 
 def _solved(
-    theirs: Forms, mine: Forms, place: Cell, cell: Cell, known: Mapping[str, Affine]
+    theirs: Forms,
+    mine: Forms,
+    place: Mapping[str, Range],
+    box: Mapping[str, Range],
+    cell: Cell,
+    known: Mapping[str, Affine],
 ) -> dict[str, Affine] | None:
-    """Symbols of a specification op by an element that it reads; ``None`` where that is impossible."""
+    """Symbols of a specification op by an element that it reads; ``None`` where that is impossible.
+
+    Symbols of the ``box`` that it sums over may be other digits of the same position.
+    """
     out = dict(known)
     for form, value in zip(theirs, mine, strict=True):
-        own = {s: place.ranges[s] for s in form.symbols if s in place.ranges}
-        if not form.symbols or len(own) < len(form.symbols) or set(value.symbols) - cell.ranges.keys():
+        own = {s: place.get(s) or box[s] for s in form.symbols if s in place or s in box}
+        if not place.keys() & own.keys() or len(own) < len(form.symbols):
+            continue
+        if set(value.symbols) - cell.ranges.keys():
             continue
         found = solve([form], own, [value], cell.ranges)
-        if found is None or any(out.setdefault(s, f) != f for s, f in found.items()):
+        if found is None or any(out.setdefault(s, f) != f for s, f in found.items() if s in place):
             return None
     return out

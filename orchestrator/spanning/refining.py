@@ -25,6 +25,8 @@ Shape = tuple[int, tuple[tuple[int, int], ...]]
 #: Pieces of one coordinate that are more than a point; points are equal or disjoint.
 MAX_PIECES = 64
 MAX_PARTS = 4000
+#: Positions that run downwards are taken one by one, if they are no more than these.
+MAX_DOWNWARDS = 32
 
 
 class Refinement:
@@ -115,6 +117,7 @@ class Refinement:
         """Raise a split of the term if one of its positions is in a piece here and out of it there."""
         ranges = {**self.ranges, **term.box}
         for group, form in self._positions(term, groups):
+            self._check_steps(form, ranges)
             mine = self._shape(form, term)
             for piece in (pieces if mine[1] else wide).get(group, ()):
                 if piece == mine or (mine, piece) in self._fine:
@@ -124,3 +127,10 @@ class Refinement:
                 pattern = Affine.of(offset, {f"p{i}": step for i, (step, _) in enumerate(digits)})
                 solve([pattern], symbols, [form], ranges)
                 self._fine.add((mine, piece))
+
+    def _check_steps(self, form: Affine, ranges: Mapping[str, Range]) -> None:
+        """Raise a split where a position runs downwards: an axis tree has steps upwards only."""
+        for symbol, step in form.terms:
+            lo, hi = ranges[symbol]
+            if step < 0 and 1 < hi - lo <= MAX_DOWNWARDS:
+                raise Cut(symbol, (lo + hi) // 2)

@@ -187,29 +187,42 @@ class LayoutBuilder:
         return used
 
     def _solutions(self, fact: Fact, at: Index) -> Iterator[dict[str, Affine]]:
-        """Fact symbols at an index; where they are no affine forms of it, a solution per value of a digit."""
-        values = self.resolve(fact.lhs_index, fact.ranges, at)
+        """Fact symbols at an index; where they are no affine forms of it, a solution for each value of its
+        digits."""
+        found = False
+        for values in self._by_digits(fact.lhs_index, fact.ranges, at, MAX_DIGITS):
+            found = True
+            yield values
+        if found or any(self._in_digits(f, target) for f, target in zip(fact.lhs_index, at, strict=True)):
+            return
+        quotients = self.quotients.symbols(fact, at, self.resolve)
+        if quotients is not None:
+            yield quotients
+
+    def _by_digits(
+        self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index, most: int
+    ) -> Iterator[dict[str, Affine]]:
+        """Solutions with at most so many values of major digits, of one coordinate after another."""
+        values = self.resolve(forms, symbols, at)
         if values is not None:
             yield values
             return
-        for form, target in zip(fact.lhs_index, at, strict=True):
-            digits = sorted(form.terms, key=lambda t: -t[1])
-            if len(digits) < 2 or target.is_const:
+        for form, target in zip(forms, at, strict=True):
+            if not self._in_digits(form, target):
                 continue
-            symbol, (lo, hi) = digits[0][0], fact.ranges[digits[0][0]]
-            if hi - lo > MAX_DIGITS:
-                return
-            for value in range(lo, hi):
+            symbol = max(form.terms, key=lambda t: t[1])[0]
+            lo, hi = symbols[symbol]
+            for value in range(lo, hi) if hi - lo <= most else ():
                 fixed = {symbol: Affine(value)}
-                forms = [f.substitute(fixed) for f in fact.lhs_index]
-                rest = {s: r for s, r in fact.ranges.items() if s != symbol}
-                found = self.resolve(forms, rest, at)
-                if found is not None:
+                rest = {s: r for s, r in symbols.items() if s != symbol}
+                there = [f.substitute(fixed) for f in forms]
+                for found in self._by_digits(there, rest, at, most // (hi - lo)):
                     yield found | fixed
             return
-        values = self.quotients.symbols(fact, at, self.resolve)
-        if values is not None:
-            yield values
+
+    @staticmethod
+    def _in_digits(form: Affine, target: Affine) -> bool:
+        return len(form.terms) > 1 and not target.is_const
 
     def resolve(
         self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index

@@ -229,7 +229,31 @@ def _index_put(
         return at.restored(c, added) if zero else c.b.binary("add", x, at.restored(c, added))
     if not at.distinct and not uniform:
         raise c.refuse("values at indices of which two may be equal: which of them stays is not defined")
-    rank, spread = len(at.shape), at.spread(c, values)
+    change = None if uniform else _change(c, values, _index(c, x, indices))
+    if change is not None:
+        how, amount = change
+        zero = c.b.like(0, target)
+        return c.b.binary(how, x, at.restored(c, _written(c, at, amount, zero)))
+    return at.restored(c, _written(c, at, values, target))
+
+
+def _change(c: Context, values: Value, before: Value) -> tuple[str, Value] | None:
+    """What is added to elements that are written back, or subtracted; ``None`` if they are no such sum.
+
+    ``x[i] -= v`` changes what stands at ``i`` by ``v`` whatever that is.
+    """
+    draft = c.b.draft(values)
+    if draft is None or draft.name not in ("add", "subtract"):
+        return None
+    x, y = c.b.operand(values, 0), c.b.operand(values, 1)
+    if x.name == before.name:
+        return draft.name, y
+    return ("add", x) if draft.name == "add" and y.name == before.name else None
+
+
+def _written(c: Context, at: Places, values: Value, target: Value) -> Value:
+    """A flattened tensor with values at places of which no two meet, or that are all the same."""
+    uniform, rank, spread = _same_everywhere(at, values), len(at.shape), at.spread(c, values)
     axes = range(at.counted, rank)
     here = c.b.reduce(_one_hot(c, at), axes, "or") if axes else _one_hot(c, at)
     if uniform or all(at.shape[a] == 1 for a in at.axes[at.counted :]):
@@ -238,8 +262,7 @@ def _index_put(
         entry = c.b.broadcast(entry, target.shape, [d for d in range(len(target.shape)) if d != at.counted])
     else:  # one entry at most is not zero
         entry = _added_at(c, at, spread)
-    here = c.b.broadcast(here, target.shape, range(at.counted + 1))
-    return at.restored(c, c.b.select(here, entry, target))
+    return c.b.select(c.b.broadcast(here, target.shape, range(at.counted + 1)), entry, target)
 
 
 def _one_hot(c: Context, at: Places) -> Value:

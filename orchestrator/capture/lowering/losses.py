@@ -6,6 +6,8 @@ Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate,
 
 from __future__ import annotations
 
+from certificates.plan.ops import ELEMENTWISE
+
 from ..builder import Value
 from .ranges import non_negative
 from .reductions import shifted_exponentials
@@ -28,14 +30,52 @@ def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Valu
     When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0
     elsewhere: its sum is ``-w``, because the kernel requires every label to be a class or to be ignored (then
     ``w`` is 0). So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as
-    ``loss_parallel`` has it.
+    ``loss_parallel`` has it. With smoothed labels, what is the same at every class is added to it: such a
+    sum is taken term by term.
     """
     powers, dtype, axis = c.b.unary("exponential", out), c.out[0].dtype, axis_of(dim, len(out.shape))
     if grad.name in c.one_hot_rows and axis == 1:
         one_hot, row = c.one_hot_rows[grad.name]
         return c.value(c.b.binary("multiply", c.b.binary("add", one_hot, powers), row), dtype)
-    total = c.b.reduce(grad, (axis,), "add", keepdim=True)
+    total = _row_sums(c, grad) if axis == 1 else None
+    if total is None:
+        total = c.b.reduce(grad, (axis,), "add", keepdim=True)
     return c.value(c.b.binary("subtract", grad, c.b.binary("multiply", powers, total)), dtype)
+
+
+def _row_sums(c: Context, x: Value) -> Value | None:
+    """Sums of rows, ``[n, 1]``, of a label's gradient and of others that are alike at every class.
+
+    ``None`` where it is anything else.
+    """
+    draft = c.b.draft(x)
+    if x.name in c.one_hot_rows:
+        return c.b.unary("negate", c.one_hot_rows[x.name][1])
+    if draft is None or draft.name != "add":
+        return None
+    parts = [c.b.operand(x, i) for i in (0, 1)]
+    found = [_row_sums(c, part) for part in parts]
+    if found == [None, None]:
+        return None
+    a, b = (
+        c.b.scale(c.b.narrow(part, 1, 0, 1), part.shape[1]) if total is None and _spread(c, part) else total
+        for part, total in zip(parts, found, strict=True)
+    )
+    return None if a is None or b is None else c.b.binary("add", a, b)
+
+
+def _spread(c: Context, x: Value) -> bool:
+    """Is it the same at every class, by how it is made?"""
+    draft = c.b.draft(x)
+    if draft is None:
+        return False
+    if draft.name == "broadcast_in_dim":
+        dims, shape = draft.attr("dims"), c.b.operand(x).shape
+        assert isinstance(dims, tuple)
+        return all(size == 1 for d, size in zip(dims, shape, strict=True) if d == 1)
+    if draft.name not in ELEMENTWISE:
+        return draft.name == "constant"
+    return all(_spread(c, c.b.operand(x, i)) for i in range(len(draft.ins)))
 
 
 def _labels(c: Context, x: Value, target: Value, ignore_index: int) -> tuple[Value, Value, Value]:
