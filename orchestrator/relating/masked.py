@@ -30,6 +30,8 @@ from .tries import IN_A_FILE
 
 MAX_CONE = 64
 SIGNED = ("subtract", "negate")
+#: An element behind a related one, if there is one, and how many times it that is.
+Related = tuple[tuple[Ref, Loose] | None, Fraction]
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,7 @@ class DeepMatcher:
             if target is not None and isinstance(self.model.literal(target[0]), Fraction):
                 cone.opened.add(ref)
                 return
-            if self.model.tensors.type(ref).sort == "Real":
-                cone.scale *= coef
+            cone.scale *= coef if self.model.tensors.type(ref).sort == "Real" else 1
             if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
                 cone.reads.append(target)
                 return
@@ -256,10 +257,8 @@ class DeepMatcher:
         cone.scale *= scale
         self._open(current, tuple(index), ranges, cone, stop=stop)
 
-    def _related(
-        self, ref: Ref, at: Loose, ranges: Mapping[str, Range]
-    ) -> tuple[tuple[Ref, Loose] | None, Fraction]:
-        """The atom element behind a related element, and the multiple of it."""
+    def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> Related:
+        """The atom element behind a related element, and how many times it that is."""
         one = Fraction(1)
         if None not in at:
             try:

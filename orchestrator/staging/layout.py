@@ -193,7 +193,7 @@ class LayoutBuilder:
         for values in self._by_digits(fact.lhs_index, fact.ranges, at, MAX_DIGITS):
             found = True
             yield values
-        if found or any(self._in_digits(f, target) for f, target in zip(fact.lhs_index, at, strict=True)):
+        if found or any(_in_digits(f, target) for f, target in zip(fact.lhs_index, at, strict=True)):
             return
         quotients = self.quotients.symbols(fact, at, self.resolve)
         if quotients is not None:
@@ -208,7 +208,7 @@ class LayoutBuilder:
             yield values
             return
         for form, target in zip(forms, at, strict=True):
-            if not self._in_digits(form, target):
+            if not _in_digits(form, target):
                 continue
             symbol = max(form.terms, key=lambda t: t[1])[0]
             lo, hi = symbols[symbol]
@@ -219,10 +219,6 @@ class LayoutBuilder:
                 for found in self._by_digits(there, rest, at, most // (hi - lo)):
                     yield found | fixed
             return
-
-    @staticmethod
-    def _in_digits(form: Affine, target: Affine) -> bool:
-        return len(form.terms) > 1 and not target.is_const
 
     def resolve(
         self, forms: Sequence[Affine], symbols: Mapping[str, Range], at: Index
@@ -344,6 +340,10 @@ class LayoutBuilder:
             self.premises.append(BoundValue(ref, at, symbol.symbols[0]))
             self.unfold(ref, at)
         return Affine.symbol(self.values[ref, at])
+
+
+def _in_digits(form: Affine, target: Affine) -> bool:
+    return len(form.terms) > 1 and not target.is_const
 
 
 def reads(model: Model, premise: LayoutPremise, builder: LayoutBuilder) -> list[tuple[Ref, Index]]:

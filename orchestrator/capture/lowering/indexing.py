@@ -232,8 +232,8 @@ def _index_put(
     change = None if uniform else _change(c, values, _index(c, x, indices))
     if change is not None:
         how, amount = change
-        zero = c.b.like(0, target)
-        return c.b.binary(how, x, at.restored(c, _written(c, at, amount, zero)))
+        nothing = c.b.like(0, target)
+        return c.b.binary(how, x, at.restored(c, _written(c, at, amount, nothing)))
     return at.restored(c, _written(c, at, values, target))
 
 
@@ -246,9 +246,20 @@ def _change(c: Context, values: Value, before: Value) -> tuple[str, Value] | Non
     if draft is None or draft.name not in ("add", "subtract"):
         return None
     x, y = c.b.operand(values, 0), c.b.operand(values, 1)
-    if x.name == before.name:
+    if _same(c, x, before):
         return draft.name, y
-    return ("add", x) if draft.name == "add" and y.name == before.name else None
+    return ("add", x) if draft.name == "add" and _same(c, y, before) else None
+
+
+def _same(c: Context, x: Value, y: Value, depth: int = 12) -> bool:
+    """Are they made in the same way of the same values? Literals of integers are anew each time."""
+    mine, theirs = c.b.draft(x), c.b.draft(y)
+    if x.name == y.name or mine is None or theirs is None or not depth:
+        return x.name == y.name
+    if (mine.name, mine.type, mine.attrs) != (theirs.name, theirs.type, theirs.attrs) or mine.meeting:
+        return False
+    pairs = [(c.b.operand(x, i), c.b.operand(y, i)) for i in range(len(mine.ins))]
+    return len(mine.ins) == len(theirs.ins) and all(_same(c, a, b, depth - 1) for a, b in pairs)
 
 
 def _written(c: Context, at: Places, values: Value, target: Value) -> Value:

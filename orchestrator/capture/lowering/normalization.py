@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..builder import Value
-from .table import Context, lowers
+from .table import Context, axis_of, lowers
 
 _BETA = math.sqrt(2) * 2 / math.sqrt(math.pi) * 0.5
 _KAPPA = 0.044715
@@ -116,3 +116,15 @@ def _gelu_backward(c: Context, grad: Value, x: Value, *, approximate: str = "non
     slope = c.b.scale(c.b.binary("add", one, c.b.scale(_times(c, x, x), 3 * _KAPPA)), _BETA)
     curve = _times(c, c.b.scale(x, 0.5), c.b.binary("subtract", one, _times(c, tanh, tanh)), slope)
     return _times(c, grad, c.b.binary("add", c.b.scale(c.b.binary("add", one, tanh), 0.5), curve))
+
+
+@lowers("aten._weight_norm_interface_backward")
+def _weight_norm_backward(
+    c: Context, grad: Value, v: Value, g: Value, norms: Value, dim: int
+) -> tuple[Value, Value]:
+    """Of ``w = v * (g / norm)``, the norm over all dimensions but one: gradients of ``v`` and ``g``."""
+    dims = [d for d in range(len(v.shape)) if d != axis_of(dim, len(v.shape))]
+    along = c.b.binary("divide", c.b.reduce(_times(c, grad, v), dims, "add", keepdim=True), norms)
+    unit = c.b.binary("divide", v, norms)
+    across = c.b.binary("subtract", grad, _times(c, unit, along))
+    return _times(c, across, c.b.binary("divide", g, norms)), along

@@ -156,6 +156,41 @@ def test_indexing_and_creation(agrees, function) -> None:
     agrees(function, x, torch.tensor([2, 0, 1]))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, i, v: a.index_put((torch.arange(3), i), a[torch.arange(3), i] - v),
+        lambda a, i, v: a.index_put((torch.arange(3), i), v + a[torch.arange(3), i]),
+    ],
+)
+def test_what_is_added_to_picked_elements_is_added_there(agrees, function) -> None:
+    """What stands there is not looked up and written back: that is a sum for whoever proves it."""
+    program = agrees(function, x, torch.tensor([2, 0, 1]), torch.randn(3, dtype=torch.float64))
+    (out,) = program.outputs.values()
+    (last,) = (op for op in program.ops if op.out == out)
+    assert last.name in ("add", "subtract") and last.ins[0] == "x0"
+
+
+def test_what_is_written_may_be_made_of_another_place(agrees) -> None:
+    def function(a, i, v):
+        return a.index_put((torch.arange(3), i), a[torch.arange(3), i.flip(0)] - v)
+
+    agrees(function, x, torch.tensor([2, 0, 1]), torch.randn(3, dtype=torch.float64))
+
+
+def test_the_gradient_of_smoothed_labels_sums_no_classes(agrees) -> None:
+    """A row of it adds up to the label's weight and that of all classes."""
+
+    def function(a, at, g):
+        a = a.detach().requires_grad_()
+        return torch.autograd.grad(F.cross_entropy(a, at, label_smoothing=0.1, reduction="none"), a, g)
+
+    at, g = torch.tensor([2, 0, 3]), torch.randn(3, dtype=torch.float64)
+    program = agrees(function, x, at, g)
+    summed = [op for op in program.ops if op.name == "reduce" and op.text("kind") == "add"]
+    assert len(summed) == 1  # the normaliser
+
+
 def test_gradient_of_slices(agrees) -> None:
     def step(a, g):
         a = a.detach().requires_grad_()

@@ -285,3 +285,18 @@ def test_a_look_up_of_two_batches_behind_each_other_is_found_in_both(swapped: bo
     made = pair({"dp": 2}, lambda s: write(s, 4, False), lambda b: write(b, 2, swapped), cut,
                 {"gain": {"dp": Shard(0)}}, {"at_p": (0, 5), "at_q": (0, 5)})  # fmt: skip
     assert (unproved(made) == []) is not swapped
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_a_multiple_of_a_table_is_looked_up(factor: int) -> None:
+    """Gradients of a rank's mean are multiples of the specification's, and stay so where rows are picked."""
+
+    def write(b: ProgramBuilder, rows: int, times: int) -> None:
+        x, at = b.input("x", f"f32[{rows},5]"), b.input("at", f"i64[{rows},2]")
+        scaled = x * b.constant(times, x.shape and f"f32[{rows},5]")
+        b.output("y", b.gather(scaled, at, axis=1, batch_dims=1) / b.constant(factor, f"f32[{rows},2]"))
+
+    cut = {n: {"dp": Shard(0)} for n in ("x", "at")}
+    made = pair({"dp": 2}, lambda s: write(s, 4, factor), lambda b: write(b, 2, factor), cut,
+                {"y": {"dp": Shard(0)}}, {"at": (0, 5)})  # fmt: skip
+    assert unproved(made) == []

@@ -92,6 +92,30 @@ def test_windows_at_other_positions_are_not() -> None:
     assert unproved(convolution(4, stride=2))
 
 
+@pytest.mark.parametrize("copies", [[2, 2], [2, 3]])
+def test_windows_of_what_is_put_together_are_those_of_all_rows(copies: list[int]) -> None:
+    """A picture beside one of fewer rows and columns, each of which stands there several times."""
+
+    def write(b: ProgramBuilder, rows: int, times: list[int]) -> None:
+        down, right = times
+        x, w = b.input("x", f"f32[{rows},1,4,6]"), b.input("w", "f32[3]")
+        small = b.input("small", f"f32[{rows},1,2,{6 // copies[1]}]")
+        wide = b.broadcast(small, (rows, 1, 2, down, 6 // right, right), (0, 1, 2, 4))
+        both = b.concatenate([x, b.reshape(wide, (rows, 1, 4, 6))], 1)
+        places = b.iota("i64[6,3]", 0) + b.iota("i64[6,3]", 1)
+        found = b.gather(b.pad(both, [0, 0, 0, 1], [0, 0, 0, 1]), places, axis=3)
+        b.output("y", b.exponential(b.dot(found, w, ((4,), (0,)))))
+
+    plan = pair(
+        {"dp": 2},
+        lambda b: write(b, 4, copies),
+        lambda b: write(b, 2, copies),
+        {"x": {"dp": Shard(0)}, "small": {"dp": Shard(0)}, "w": {"dp": Replicate()}},
+        {"y": {"dp": Shard(0)}},
+    )
+    assert unproved(plan) == []
+
+
 @pytest.mark.parametrize(
     ("terms", "found"),
     [({"i": 1}, False), ({"i": 1, "k": 1}, True), ({"i": 3, "k": 1}, False), ({"i": 2, "k": 1}, True)],

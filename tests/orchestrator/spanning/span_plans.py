@@ -577,6 +577,24 @@ def centred_product(right: bool) -> Plan:
     return pair(TP, spec, plan, {"x": ROWS, "n": WHOLE}, {"mean": WHOLE, "y": ROWS})
 
 
+def pairs_of_ranks(right: bool) -> Plan:
+    """Two ranks of ``r`` each add the other's row of a group to their own: places run up, and down."""
+
+    def spec(b: ProgramBuilder) -> None:
+        b.output("y", b.exponential(b.reduce(b.reshape(b.input("x", "f32[6,3]"), (3, 2, 3)), (1,))))
+
+    def rank(b: ProgramBuilder) -> None:
+        x, own, group = b.input("x", "f32[6,3]"), b.axis_index("r"), b.axis_index("h").scale(2)
+        other = own.scale(-1) + 1 if right else own
+        total = b.slice(x, [group + own, 0], [1, 3]) + b.slice(x, [group + other, 0], [1, 3])
+        b.output("y", b.exponential(total))
+
+    return pair(
+        {"h": 3, "r": 2}, spec, rank,
+        {"x": {"h": Replicate(), "r": Replicate()}}, {"y": {"h": Shard(0), "r": Replicate()}},
+    )  # fmt: skip
+
+
 ALL: dict[str, Twins] = {
     twins.__name__: twins
     for twins in (
@@ -585,6 +603,6 @@ ALL: dict[str, Twins] = {
         distributed, uneven_gradient, one_hot, gathered_product, summed_operand,
         partial_output, weighted_means, specification_in_parts, rotary,
         microbatches_of_other_rows, stacked_losses, chosen_number, maximum_in_parts, own_place_marked,
-        place_cut_from_zeros, least_of_two, softmax_over_ranks, centred_product,
+        place_cut_from_zeros, least_of_two, softmax_over_ranks, centred_product, pairs_of_ranks,
     )
 }  # fmt: skip

@@ -20,6 +20,7 @@ from . import (
     more_models,
     own_models,
     pictures,
+    pieces,
     preferences,
     rows,
     sequences,
@@ -112,6 +113,10 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         rows.buckets_of_distances,
         rows.token_after_next,
         rows.class_token,
+        pieces.shared_keys,
+        pieces.messages_along_edges,
+        pieces.smoothed_as_megatron,
+        pieces.down_and_up,
     )
 }
 #: Those that are right and not proved, and why.

@@ -284,6 +284,17 @@ def _weight_norm(d: Draw) -> Case:
     return Case(run, (d.tensor(shape), g))
 
 
+@cases("aten._weight_norm_interface_backward")
+def _weight_norm_backward(d: Draw) -> Case:
+    shape = d.shape(2, 3)
+    dim = d.one(0, len(shape) - 1)
+    g = d.tensor([n if i == dim else 1 for i, n in enumerate(shape)])
+    return Case(
+        gradients(lambda v, g: torch._weight_norm(v.contiguous(), g, dim)),
+        (d.tensor(shape), g, d.tensor(shape)),
+    )
+
+
 # --- elements in other places ----------------------------------------------------------------------------
 
 
