@@ -77,9 +77,16 @@ def chosen() -> Plan:
     )
 
 
-@pytest.mark.parametrize("plan", [looked_up(), chosen(), pairs()], ids=["look-up", "labels", "pairs"])
-def test_what_is_proved_does_not_fail_and_a_neighbour_does(plan: Plan) -> None:
-    """Of facts that are one off along some coordinate of the specification, or twice as large."""
+@pytest.mark.parametrize(
+    ("plan", "share"),
+    [(looked_up(), 0.8), (chosen(), 0.8), (pairs(), 0.5)],
+    ids=["look-up", "labels", "pairs"],
+)
+def test_what_is_proved_does_not_fail_and_a_neighbour_does(plan: Plan, share: float) -> None:
+    """Of facts that are one off along some coordinate of the specification, or twice as large.
+
+    Half of those about ``pairs`` are about sums over a dimension, which are not computed.
+    """
     engine = Engine(plan, CORES)
     engine.relate()
     for claims in engine.claims():
@@ -89,7 +96,7 @@ def test_what_is_proved_does_not_fail_and_a_neighbour_does(plan: Plan) -> None:
     facts = [known.facts[n] for n in engine.proved.built]
     assert facts and not [fact for fact in facts if fails(known, fact)]
     wrong = [w for fact in facts for w in _neighbours(fact, known)]
-    assert wrong and sum(fails(known, w) for w in wrong) >= 0.8 * len(wrong)
+    assert wrong and sum(fails(known, w) for w in wrong) >= share * len(wrong)
 
 
 def _neighbours(fact: Fact, known: Knowledge) -> list[Fact]:
