@@ -123,6 +123,6 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
 UNPROVED: dict[str, str] = {
     "ring_attention": "laws of exp inside sums: blocks are merged by the logarithms of their sums",
     "causal_ring": "laws of exp inside sums: blocks are merged by running maxima",
-    "smoothed_tokens": "1 - s and s times the logarithm of the normaliser are added up in other terms",
+    "smoothed_tokens": "its loss: a look-up of a difference, of which the plan looks up one operand",
     "two_views": "a row masked by -inf beside the label's: infinities are followed by tensors, not by places",
 }
