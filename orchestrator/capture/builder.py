@@ -253,6 +253,8 @@ class Builder:
         draft = self.made_by(x, "constant")
         if draft is not None and target.sort == "Real" and x.type.sort == "Real":
             return self._splat(draft.attr("value"), target)
+        if x.type.sort == "Int" and self.made_by(x, "convert") and self.operand(x).type.sort == "Bool":
+            return self.convert(self.operand(x), dtype)
         return self.emit("convert", (x,), target)
 
     # --- data movement -------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ class Cone:
 
     opened: set[Ref] = field(default_factory=set)
     reads: list[tuple[Ref, Loose]] = field(default_factory=list)
+    #: Of these, numbers that are counted along a dimension.
+    counted: set[Ref] = field(default_factory=set)
     offsets: set[Affine] = field(default_factory=set)
     #: The product of the numbers that scale what is opened.
     scale: Fraction = Fraction(1)
@@ -48,12 +50,24 @@ def positions(
     return [known | {missing[0]: form} for form in dict.fromkeys(moved) if form not in taken]
 
 
-def match(
+def matches(
     mine: Cone, theirs: Cone, ranges: Mapping[str, Range], splits: list[Cut]
+) -> Iterator[dict[str, Affine]]:
+    """Values of the specification's index symbols by all its reads, and then without what is counted: a rank
+    may count from another number."""
+    others = [(t, at) for t, at in mine.reads if t not in mine.counted]
+    for reads in (mine.reads, others) if len(others) < len(mine.reads) else (mine.reads,):
+        found = match(reads, theirs, ranges, splits)
+        if found is not None:
+            yield found
+
+
+def match(
+    reads: Sequence[tuple[Ref, Loose]], theirs: Cone, ranges: Mapping[str, Range], splits: list[Cut]
 ) -> dict[str, Affine] | None:
     """Values of the specification's index symbols under which each of its reads is one of the cone's."""
     known: dict[str, Affine] = {}
-    for target, loose in mine.reads:
+    for target, loose in reads:
         for other, at in theirs.reads:
             trial = dict(known)
             if other == target and _unify(loose, at, trial):

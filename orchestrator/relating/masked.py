@@ -21,7 +21,7 @@ from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
-from .cones import Cone, Loose, is_known, match, positions, stands
+from .cones import Cone, Loose, is_known, matches, positions, stands
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
 from .sampled import fails
@@ -181,6 +181,7 @@ class DeepMatcher:
             cone.scale *= coef if self.model.tensors.type(ref).sort == "Real" else 1
             if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
                 cone.reads.append(target)
+                cone.counted |= {t for t in target[:1] if (o := self.model.op(t)) and o.name == "iota"}
                 return
             if target is not None:
                 self._open(*target, ranges, cone, first=True, stop=stop)
@@ -331,18 +332,15 @@ class DeepMatcher:
             return []
         guesses = []
         for cell, mine in parts:
-            known = None
-            if {t for t, _ in mine.reads} <= atoms:
-                known = match(mine, cone, ranges, splits)
-            if known is None:
-                continue
-            known |= {s: Affine(lo) for s, (lo, hi) in cell.ranges.items() if hi == lo + 1 and s not in known}
+            fixed = {s: Affine(lo) for s, (lo, hi) in cell.ranges.items() if hi == lo + 1}
             symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
-            for full in positions(known, [s for s in symbols if s not in known], cone, index):
-                out = tuple(f.substitute(full) for f in cell.at.values())
-                known_here = all(s in ranges for f in out for s in f.symbols)
-                if known_here and stands(self.k, spec, cell, full, ranges, splits):
-                    guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
+            found = matches(mine, cone, ranges, splits) if {t for t, _ in mine.reads} <= atoms else ()
+            for known in ({**fixed, **k} for k in found):
+                for full in positions(known, [s for s in symbols if s not in known], cone, index):
+                    out = tuple(f.substitute(full) for f in cell.at.values())
+                    known_here = all(s in ranges for f in out for s in f.symbols)
+                    if known_here and stands(self.k, spec, cell, full, ranges, splits):
+                        guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
         return guesses
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from certificates.plan.types import TensorType
+
 from ..builder import Value
 from .infinities import equals_infinity
 from .table import Context, Lower, Operand, lowers
@@ -26,12 +28,36 @@ def _arithmetic(name: str) -> Lower:
             truth = c.b.binary(_OF_BOOLEANS[name], c.value(x, "i1"), c.value(y, "i1"))
             return c.b.convert(truth, dtype)
         left, right = c.value(x, dtype), c.value(y, dtype)
+        if name == "multiply" and left.type.sort == "Int":
+            return _masked(c, left, right) or _masked(c, right, left) or c.b.binary(name, left, right)
         inverse = _inverse_root(c, right) if name == "divide" else None
         if inverse is not None:
             return c.b.binary("multiply", left, inverse)
         return c.b.binary(name, left, right if alpha == 1 else c.b.scale(right, alpha))
 
     return lower
+
+
+def _masked(c: Context, x: Value, mask: Value) -> Value | None:
+    """Integers times truth values as integers: the integers where these hold, which is linear to solvers."""
+    truth, other = _truth(c, mask), _truth(c, x)
+    if truth is None:
+        return None
+    if other is not None:
+        return c.b.convert(c.b.binary("and", other, truth), x.dtype)
+    return c.b.select(truth, x, c.b.like(0, x))
+
+
+def _truth(c: Context, x: Value) -> Value | None:
+    """The truth values that integers are made of, moved; ``None`` if they are made of anything else."""
+    draft = c.b.draft(x)
+    if draft is None or draft.name not in ("broadcast_in_dim", "reshape", "transpose", "slice", "convert"):
+        return None
+    made = c.b.operand(x)
+    if draft.name == "convert":
+        return made if made.type.sort == "Bool" else None
+    truth, attrs = _truth(c, made), dict[str, Any](draft.attrs)
+    return None if truth is None else c.b.emit(draft.name, (truth,), TensorType("i1", x.shape), **attrs)
 
 
 def _inverse_root(c: Context, x: Value) -> Value | None:

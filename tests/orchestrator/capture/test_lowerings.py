@@ -191,6 +191,22 @@ def test_the_gradient_of_smoothed_labels_sums_no_classes(agrees) -> None:
     assert len(summed) == 1  # the normaliser
 
 
+@pytest.mark.parametrize(
+    ("function", "made"),
+    [
+        (lambda a, i: i * (i > 0), "select"),
+        (lambda a, i: (i > 0).long()[:, None] * i, "select"),
+        (lambda a, i: F.one_hot(i, 4) * (i > 0)[:, None], "convert"),
+        (lambda a, i: (F.one_hot(i, 4) * (i > 0).long()[:, None]).to(a.dtype), "convert"),
+    ],
+)
+def test_integers_times_truth_values_are_chosen(agrees, function, made: str) -> None:
+    """A product of two integers is no linear term: a solver is not asked about one where none is meant."""
+    program = agrees(function, x, torch.tensor([2, 0, 1]))
+    last = next(op for op in program.ops if op.out == program.outputs["y0"])
+    assert last.name == made and not any(op.name == "multiply" for op in program.ops)
+
+
 def test_gradient_of_slices(agrees) -> None:
     def step(a, g):
         a = a.detach().requires_grad_()

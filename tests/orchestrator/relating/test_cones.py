@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from certificates.plan.affine import Affine
 from orchestrator.cells import Cut
-from orchestrator.relating.cones import MAX_OFFSETS, Cone, Loose, match, positions
+from orchestrator.relating.cones import MAX_OFFSETS, Cone, Loose, match, matches, positions
 
 ROW, COL, Y, TP = (Affine.symbol(name) for name in ("i", "j", "y", "tp"))
 RANGES = {"i": (0, 4), "j": (0, 3), "tp": (0, 2)}
@@ -18,25 +18,25 @@ def cone(*reads: tuple[str, Loose], offsets: tuple[Affine, ...] = ()) -> Cone:
 
 def test_reads_of_one_tensor_give_the_index() -> None:
     splits: list[Cut] = []
-    found = match(cone(("s:x", (Y + 1, Affine(0)))), cone(("s:x", (ROW, Affine(0)))), RANGES, splits)
+    found = match(cone(("s:x", (Y + 1, Affine(0)))).reads, cone(("s:x", (ROW, Affine(0)))), RANGES, splits)
     assert found == {"y": ROW - 1} and not splits
 
 
 def test_what_the_other_cone_does_not_read_is_no_match() -> None:
-    assert match(cone(("s:x", (Y,))), cone(("s:z", (ROW,))), RANGES, []) is None
+    assert match(cone(("s:x", (Y,))).reads, cone(("s:z", (ROW,))), RANGES, []) is None
     both = cone(("s:x", (Y, Y)))
-    assert match(both, cone(("s:x", (ROW, ROW))), RANGES, []) == {"y": ROW}
-    assert match(both, cone(("s:x", (ROW, COL))), RANGES, []) is None
+    assert match(both.reads, cone(("s:x", (ROW, ROW))), RANGES, []) == {"y": ROW}
+    assert match(both.reads, cone(("s:x", (ROW, COL))), RANGES, []) is None
 
 
 def test_a_number_that_a_coordinate_becomes_on_one_rank_says_where_to_split() -> None:
     splits: list[Cut] = []
-    assert match(cone(("s:x", (Affine(1),))), cone(("s:x", (TP,))), RANGES, splits) is None
+    assert match(cone(("s:x", (Affine(1),))).reads, cone(("s:x", (TP,))), RANGES, splits) is None
     assert [(c.symbol, c.position) for c in splits] == [("tp", 1)]
 
 
 def test_an_element_at_an_integer_index_is_any_element() -> None:
-    assert match(cone(("s:x", (None, Y))), cone(("s:x", (ROW, COL))), RANGES, []) == {"y": COL}
+    assert match(cone(("s:x", (None, Y))).reads, cone(("s:x", (ROW, COL))), RANGES, []) == {"y": COL}
 
 
 def test_a_symbol_that_no_read_says_is_a_coordinate_with_an_offset_of_the_cone() -> None:
@@ -51,3 +51,14 @@ def test_a_symbol_that_no_read_says_is_a_coordinate_with_an_offset_of_the_cone()
 
 def test_a_cone_scales_by_nothing_at_first() -> None:
     assert Cone().scale == Fraction(1)
+
+
+def test_a_rank_may_count_from_another_number() -> None:
+    """Then what is counted does not say which column it is, only which row."""
+    mine, theirs = (
+        cone(("s:x", (Y,)), ("s:numbers", (Affine.symbol("z"),))),
+        cone(("s:x", (ROW,)), ("s:numbers", (COL,))),
+    )
+    assert list(matches(mine, theirs, RANGES, [])) == [{"y": ROW, "z": COL}]
+    mine.counted.add("s:numbers")
+    assert list(matches(mine, theirs, RANGES, [])) == [{"y": ROW, "z": COL}, {"y": ROW}]
