@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
+from certificates.plan.program import Op
 from certificates.proof.facts import Ref
 
 from ..cells import Cell, Cut, Unfollowable, within
@@ -34,6 +35,12 @@ class Cone:
     offsets: set[Affine] = field(default_factory=set)
     #: The product of the numbers that scale what is opened.
     scale: Fraction = Fraction(1)
+
+    def read(self, target: tuple[Ref, Loose], op: Op | None) -> None:
+        """Note a related element of a tensor that this op makes."""
+        self.reads.append(target)
+        if op is not None and op.name == "iota":
+            self.counted.add(target[0])
 
 
 def positions(

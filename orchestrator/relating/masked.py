@@ -180,8 +180,7 @@ class DeepMatcher:
                 return
             cone.scale *= coef if self.model.tensors.type(ref).sort == "Real" else 1
             if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
-                cone.reads.append(target)
-                cone.counted |= {t for t in target[:1] if (o := self.model.op(t)) and o.name == "iota"}
+                cone.read(target, self.model.op(target[0]))
                 return
             if target is not None:
                 self._open(*target, ranges, cone, first=True, stop=stop)

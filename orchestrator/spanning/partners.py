@@ -241,11 +241,8 @@ class Partners:
             for pairs in _pairings(other, mine):
                 known: dict[str, Affine] | None = {}
                 for theirs_at, mine_at in pairs:
-                    known = (
-                        known
-                        if known is None
-                        else _solved(theirs_at, mine_at, place.ranges, box, cell, known)
-                    )
+                    if known is not None:
+                        known = _solved(theirs_at, mine_at, place.ranges, box, cell, known)
                 if known is None or not place.ranges.keys() <= known.keys():
                     continue
                 out = tuple(f.substitute(known) for f in place.at.values())
