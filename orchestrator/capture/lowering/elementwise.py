@@ -9,7 +9,7 @@ from typing import Any
 
 from certificates.plan.types import TensorType
 
-from ..builder import Value
+from ..builder import Value, wraps
 from .infinities import equals_infinity
 from .table import Context, Lower, Operand, lowers
 
@@ -28,7 +28,7 @@ def _arithmetic(name: str) -> Lower:
             truth = c.b.binary(_OF_BOOLEANS[name], c.value(x, "i1"), c.value(y, "i1"))
             return c.b.convert(truth, dtype)
         left, right = c.value(x, dtype), c.value(y, dtype)
-        if name == "multiply" and left.type.sort == "Int":
+        if name == "multiply" and left.type.sort == "Int" and not wraps(dtype):
             return _masked(c, left, right) or _masked(c, right, left) or c.b.binary(name, left, right)
         inverse = _inverse_root(c, right) if name == "divide" else None
         if inverse is not None:
