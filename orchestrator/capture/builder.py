@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import COLLECTIVES, OPS
+from certificates.plan.ops import COLLECTIVES, ELEMENTWISE, OPS
 from certificates.plan.program import Attr
 from certificates.plan.shapes import concatenated, contracted, gathered, padded, reduced, transposed
 from certificates.plan.types import TensorType, format_rational
@@ -169,6 +169,19 @@ class Builder:
     def made_by(self, x: Value, name: str) -> Draft | None:
         draft = self.drafts.get(x.name)
         return draft if draft is not None and draft.name == name else None
+
+    def alike(self, name: str, dim: int) -> bool:
+        """Is a value the same along a dimension, by how it is made?"""
+        draft = self.drafts.get(name)
+        if draft is None:
+            return False
+        if draft.name == "constant" or (draft.name == "iota" and draft.attr("dim") != dim):
+            return True
+        if draft.name == "broadcast_in_dim":
+            dims, shape = draft.attr("dims"), self.operand(Value(name, draft.type)).shape
+            assert isinstance(dims, tuple)
+            return dim not in dims or shape[dims.index(dim)] == 1
+        return draft.name in ELEMENTWISE and all(self.alike(v, dim) for v in draft.ins)
 
     # --- literals ------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from .table import Context, Lower, Operand, lowers
 
 #: What arithmetic of two booleans is; a difference of them PyTorch refuses.
 _OF_BOOLEANS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
+#: Ops that pass elements on.
+_PASSED = ("broadcast_in_dim", "reshape", "transpose", "slice", "convert")
 
 
 def _arithmetic(name: str) -> Lower:
@@ -51,7 +53,7 @@ def _masked(c: Context, x: Value, mask: Value) -> Value | None:
 def _truth(c: Context, x: Value) -> Value | None:
     """The truth values that integers are made of, moved; ``None`` if they are made of anything else."""
     draft = c.b.draft(x)
-    if draft is None or draft.name not in ("broadcast_in_dim", "reshape", "transpose", "slice", "convert"):
+    if draft is None or draft.name not in _PASSED:
         return None
     made = c.b.operand(x)
     if draft.name == "convert":
@@ -70,7 +72,7 @@ def _inverse_root(c: Context, x: Value) -> Value | None:
         return None
     if draft.name == "sqrt":
         return None if c.b.made_by(c.b.operand(x), "constant") else c.b.unary("rsqrt", c.b.operand(x))
-    if draft.name in ("broadcast_in_dim", "reshape", "transpose", "slice", "convert"):
+    if draft.name in _PASSED:
         inverse, attrs = _inverse_root(c, c.b.operand(x)), dict[str, Any](draft.attrs)
         return None if inverse is None else c.b.emit(draft.name, (inverse,), x.type, **attrs)
     if draft.name == "multiply":

@@ -6,8 +6,6 @@ Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate,
 
 from __future__ import annotations
 
-from certificates.plan.ops import ELEMENTWISE
-
 from ..builder import Value
 from .ranges import non_negative
 from .reductions import shifted_exponentials
@@ -58,24 +56,12 @@ def _row_sums(c: Context, x: Value) -> Value | None:
     if found == [None, None]:
         return None
     a, b = (
-        c.b.scale(c.b.narrow(part, 1, 0, 1), part.shape[1]) if total is None and _spread(c, part) else total
+        c.b.scale(c.b.narrow(part, 1, 0, 1), part.shape[1])
+        if total is None and c.b.alike(part.name, 1)
+        else total
         for part, total in zip(parts, found, strict=True)
     )
     return None if a is None or b is None else c.b.binary("add", a, b)
-
-
-def _spread(c: Context, x: Value) -> bool:
-    """Is it the same at every class, by how it is made?"""
-    draft = c.b.draft(x)
-    if draft is None:
-        return False
-    if draft.name == "broadcast_in_dim":
-        dims, shape = draft.attr("dims"), c.b.operand(x).shape
-        assert isinstance(dims, tuple)
-        return all(size == 1 for d, size in zip(dims, shape, strict=True) if d == 1)
-    if draft.name not in ELEMENTWISE:
-        return draft.name == "constant"
-    return all(_spread(c, c.b.operand(x, i)) for i in range(len(draft.ins)))
 
 
 def _labels(c: Context, x: Value, target: Value, ignore_index: int) -> tuple[Value, Value, Value]:

@@ -243,7 +243,7 @@ class RowByRow:
     def check(self, x: Value, dim: int) -> None:
         """An error unless ``x`` has its rows along ``dim``, or is alike in all of them."""
         found = self._dim(x.name)
-        if found != dim and not (found is None and self._alike(x.name, dim)):
+        if found != dim and not (found is None and self._b.alike(x.name, dim)):
             raise refused(self._op)
 
     def _dim(self, name: str) -> int | None:
@@ -264,7 +264,7 @@ class RowByRow:
         (dim,) = known
         shape = self._shape(draft.ins[dims.index(dim)])
         if draft.name in ELEMENTWISE:
-            if not all(d == dim or self._alike(v, dim) for d, v in zip(dims, draft.ins, strict=True)):
+            if not all(d == dim or self._b.alike(v, dim) for d, v in zip(dims, draft.ins, strict=True)):
                 raise refused(self._op)
             return dim
         if draft.name in ("dot_general", "gather", "concatenate", "pad"):
@@ -298,19 +298,6 @@ class RowByRow:
             return before
         left = len(self._shape(draft.ins[0])) - len(attrs["lhs_batch"]) - len(attrs["lhs_contract"])
         return before + left
-
-    def _alike(self, name: str, dim: int) -> bool:
-        """Is a value that is made of no rows the same along ``dim``?"""
-        draft = self._b.drafts.get(name)
-        if draft is None:
-            return False
-        if draft.name == "constant" or (draft.name == "iota" and draft.attr("dim") != dim):
-            return True
-        if draft.name == "broadcast_in_dim":
-            dims = draft.attr("dims")
-            assert isinstance(dims, tuple)
-            return dim not in dims or self._shape(draft.ins[0])[dims.index(dim)] == 1
-        return draft.name in ELEMENTWISE and all(self._alike(v, dim) for v in draft.ins)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         b = self._b

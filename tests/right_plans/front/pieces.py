@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,9 +16,24 @@ from orchestrator.capture import Batch, Definition
 from .by_hand import Batches, _Enter, _Leave, own, pair
 
 
-def _averaged(model: nn.Module, right: bool = True) -> None:
+def _averaged(model: nn.Module, right: bool) -> None:
     for p in model.parameters():
         dist.all_reduce(p.grad, op=dist.ReduceOp.AVG if right else dist.ReduceOp.SUM)
+
+
+def _averaging(loss_of: Callable[[Any, Batches], Tensor], right: bool) -> Callable[..., dict[str, Tensor]]:
+    """A step whose ranks average gradients, or add them up."""
+
+    def step(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+        loss = loss_of(model, batch)
+        loss.backward()
+        if dist.is_initialized():
+            _averaged(model, right)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return step
 
 
 def _unchanged(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -103,14 +119,8 @@ class Graphs(nn.Module):
 def messages_along_edges(right: bool = True) -> Definition:
     """DP 2. Wrong: gradients are added up, not averaged."""
 
-    def step(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
-        loss = F.l1_loss(model(batch["x"], batch["source"], batch["target"]), batch["y"])
-        loss.backward()
-        if dist.is_initialized():
-            _averaged(model, right)
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach()}
+    def loss(model: Any, batch: Batches) -> Tensor:
+        return F.l1_loss(model(batch["x"], batch["source"], batch["target"]), batch["y"])
 
     edges = Batch((4, 5), torch.int64, {"dp": 0}, (0, 3))
     return Definition(
@@ -119,7 +129,7 @@ def messages_along_edges(right: bool = True) -> Definition:
         build=Graphs,
         parallelize=_unchanged,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
-        step=step,
+        step=_averaging(loss, right),
         batch={**pair((4, 3, 4), (4, 4), dp=0), "source": edges, "target": edges},
         mean_over={"loss": ("dp",)},
     )
@@ -246,14 +256,8 @@ class Down(nn.Module):
 def down_and_up(right: bool = True) -> Definition:
     """DP 2. Wrong: gradients are added up, not averaged."""
 
-    def step(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
-        loss = F.mse_loss(model(batch["x"]), batch["y"])
-        loss.backward()
-        if dist.is_initialized():
-            _averaged(model, right)
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach()}
+    def loss(model: Any, batch: Batches) -> Tensor:
+        return F.mse_loss(model(batch["x"]), batch["y"])
 
     return Definition(
         name="down-and-up",
@@ -261,7 +265,7 @@ def down_and_up(right: bool = True) -> Definition:
         build=Down,
         parallelize=_unchanged,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
-        step=step,
+        step=_averaging(loss, right),
         batch=pair((2, 2, 4, 4), dp=0),
         mean_over={"loss": ("dp",)},
     )
