@@ -36,6 +36,11 @@ def row(title: str, name: str, outcome: Outcome) -> str:
     return f"| {title} | {name} | {outcome.verdict} | {outcome.refuted} | {proved} |"
 
 
+def reason_row(title: str, mistake: str, word: str, why: str) -> str:
+    """A mistake that is ``refused``, or UNSAFE, before anything is proved."""
+    return f"| {title} | {mistake} | {word} | {why} |"
+
+
 def write(rows: list[str]) -> None:
     """Put the rows into the page, in place of those of the same parts."""
     before, rest = PAGE.read_text("utf-8").split(BEGIN)
@@ -63,7 +68,7 @@ def refused() -> list[str]:
         if line.startswith(absent) and "| refused |" in line
     ]
     told = (*refusals(), *stages, *refused_experts())
-    return [*head, *(f"| {' | '.join(found)} |" for found in told), *kept]
+    return [*head, *(reason_row(*found) for found in told), *kept]
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 import trainverify as tv
-from bench.breakages import EVERY, PAGE, refused, row
-from tests.breakages.by_hand import BY_HAND
+from bench.breakages import EVERY, PAGE, reason_row, row
+from tests.breakages.by_hand import BY_HAND, refusals
 from tests.breakages.corpus import PARTS
 from tests.breakages.experts import EXPERTS, installed
 from tests.breakages.experts import told as refused_experts
@@ -140,12 +140,13 @@ def test_a_mistake_in_a_pipeline_is_refused_or_unsafe_for_its_reason(name: str, 
     word, why = told(style, mistake)
     assert word == ("refused" if mistake in style.refused else "UNSAFE")
     assert {**style.refused, **style.unsafe}[mistake] in why
+    assert reason_row(PART.title, f"{name}: {mistake}", word, why) in PAGE.read_text("utf-8")
 
 
-@pytest.mark.slow
-def test_the_page_has_what_is_refused_before() -> None:
-    text = PAGE.read_text("utf-8")
-    assert len(refused()) > 50 and all(line in text for line in refused())
+def test_the_page_has_what_is_refused_by_hand() -> None:
+    """What is captured has a test each, which looks for its row."""
+    text, rows = PAGE.read_text("utf-8"), [reason_row(*found) for found in refusals()]
+    assert len(rows) > 20 and [row for row in rows if row not in text] == []
 
 
 # --- experts of libraries ---------------------------------------------------------------------------------
@@ -182,7 +183,9 @@ def test_a_mistake_in_a_layer_of_experts_is_refuted(number: str, mistake: str) -
 @pytest.mark.parametrize(("number", "mistake"), REFUSED_EXPERTS)
 def test_a_mistake_in_a_layer_of_experts_is_refused_for_its_reason(number: str, mistake: str) -> None:
     library(number)
-    assert re.search(EXPERTS[number][2][mistake][1], refused_experts(number, mistake))
+    why = refused_experts(number, mistake)
+    assert re.search(EXPERTS[number][2][mistake][1], why)
+    assert reason_row(EXPERTS[number][0].title, mistake, "refused", why) in PAGE.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def read_ahead() -> None:
         file = getattr(module, "__file__", None) or "<"
         if isinstance(module, ModuleType) and is_users(file) and not is_installed(file):
             for function in _functions(module):
-                for reader in (imports, stored, texts, chains, names):
+                for reader in (imports, stored, texts, built_names, chains, names):
                     reader(function.__code__)
 
 

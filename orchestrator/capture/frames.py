@@ -25,8 +25,8 @@ def installed() -> tuple[str, ...]:
 
 #: This project is installed, wherever its folders lie.
 _PROJECT = tuple(
-    str(Path(__file__).resolve().parents[2] / name) + "/"
-    for name in ("certificates", "orchestrator", "smtlib_emit")
+    f"{Path(__file__).resolve().parents[2]}/{name}"
+    for name in ("certificates/", "checker/", "orchestrator/", "smtlib_emit/", "trainverify.py")
 )
 _PACKAGES = (*installed(), *_PROJECT)
 #: Frames of these are not the user's; those of models that are installed as packages are.

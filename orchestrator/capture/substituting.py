@@ -24,7 +24,8 @@ def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]
     made = {id(getattr(*place)): change(getattr(*place)) for place, change in changes.items()}
     scopes = [vars(m) for m in list(sys.modules.values()) if is_users(getattr(m, "__file__", None) or "<")]
     found: list[tuple[Any, str]] = [(vars(module), name) for module, name in changes]
-    found += [(scope, name) for scope in scopes for name, item in list(scope.items()) if id(item) in made]
+    having = (scope for scope in scopes if not made.keys().isdisjoint(map(id, list(scope.values()))))
+    found += [(scope, name) for scope in having for name, item in list(scope.items()) if id(item) in made]
     saved = [(scope, name, scope[name]) for scope, name in found]
     for scope, name, item in saved:
         scope[name] = made[id(item)]

@@ -5,7 +5,7 @@ A mutant is a valid bundle with one change. Digests are always fresh, so that ob
 text
 generator, so that obligation 12 sees nothing either and only meaning is left. Solver answers come from z3.
 
-The default run takes a slice of the seeds; `-m slow` takes all (more than 2,000 mutants).
+The default run takes a slice of the seeds; `-m slow` takes all (more than 1,100 mutants).
 """
 
 from __future__ import annotations
@@ -900,8 +900,8 @@ def test_a_slice_of_all_mutants() -> None:
 @pytest.mark.slow
 def test_all_mutants() -> None:
     counts: Counter[str] = Counter()
-    assert strikes(range(22), counts) == []
-    assert sum(counts.values()) >= 2000
+    assert strikes(range(12), counts) == []
+    assert sum(counts.values()) >= 1100
 
 
 # A forger with a false claim --------------------------------------------------------------------------------
@@ -958,7 +958,7 @@ def test_false_claims_are_never_accepted() -> None:
 
 @pytest.mark.slow
 def test_many_false_claims_are_never_accepted() -> None:
-    assert forgeries(range(40, 600)) >= 300
+    assert forgeries(range(40, 340)) >= 160
 
 
 # Bytes and folders ------------------------------------------------------------------------------------------

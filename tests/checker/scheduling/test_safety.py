@@ -130,8 +130,8 @@ def test_what_is_safe_never_goes_wrong() -> None:
 
 @pytest.mark.slow
 def test_what_is_safe_never_goes_wrong_in_many() -> None:
-    seen = [agrees(seed) for seed in range(1000, 2000)]
-    assert seen.count("safe") > 300 and seen.count("wrong") > 300
+    seen = [agrees(seed) for seed in range(1000, 1500)]
+    assert seen.count("safe") > 150 and seen.count("wrong") > 150
 
 
 def struck(value: Any, rng: random.Random) -> bool:
@@ -207,5 +207,5 @@ def test_tampered_schedules() -> None:
 
 @pytest.mark.slow
 def test_many_tampered_schedules() -> None:
-    seen = [tampered(seed) for seed in range(500, 1100)]
-    assert len(seen) - seen.count("safe") > 400
+    seen = [tampered(seed) for seed in range(500, 900)]
+    assert len(seen) - seen.count("safe") > 260

@@ -196,5 +196,5 @@ def test_a_few_of_each_operator() -> None:
 @pytest.mark.slow
 def test_many_of_each_operator() -> None:
     counts: Counter[str] = Counter()
-    assert strikes(range(30), counts) == []
-    assert sum(counts.values()) >= 2000
+    assert strikes(range(16), counts) == []
+    assert sum(counts.values()) >= 1000

@@ -98,8 +98,9 @@ def test_what_is_read_ahead_is_not_read_again(module: Any, monkeypatch: pytest.M
     """Ranks are traced in forks: what their parent has read they need not."""
     bytecode.read_ahead()
     monkeypatch.setattr(dis, "get_instructions", None)
+    readers = (bytecode.imports, bytecode.stored, bytecode.texts, bytecode.chains, bytecode.names)
     for function in (module.Model.forward, module.Model.made, module.texts, module.nothing):
-        for reader in (bytecode.imports, bytecode.stored, bytecode.texts, bytecode.chains, bytecode.names):
+        for reader in (*readers, bytecode.built_names):
             reader(of(function))
 
 

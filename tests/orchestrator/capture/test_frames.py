@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import certificates
+import checker
 import smtlib_emit
+import trainverify
 from orchestrator.capture.frames import frames, inside_engine, installed, is_installed, is_users, user_frame
 from orchestrator.evaluating import interpreter
 
@@ -22,7 +24,7 @@ def test_a_file_is_the_users_unless_it_is_pythons_or_pytorchs() -> None:
 
 def test_this_project_is_installed_wherever_its_folders_lie() -> None:
     """Its own counts are no counters of the user's, from a checkout as from an installed package."""
-    for module in (certificates, interpreter, smtlib_emit):
+    for module in (certificates, checker, interpreter, smtlib_emit, trainverify):
         assert is_installed(module.__file__ or "") and is_users(module.__file__ or "")
 
 

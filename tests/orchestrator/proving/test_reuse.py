@@ -229,7 +229,7 @@ def test_a_mistake_in_a_function_is_found_with_all_kept(plan: Plan, answers: Pat
 
 
 @pytest.mark.parametrize("change", [swapped, added])
-@pytest.mark.parametrize("step", [pytest.param(14), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [pytest.param(14), pytest.param(8, marks=pytest.mark.slow)])
 def test_a_chain_of_edits_gives_the_bundles_that_are_made_from_scratch(
     plan: Plan, answers: Path, change: Change, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
