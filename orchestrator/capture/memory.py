@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from certificates.plan.types import TensorType
@@ -141,6 +141,12 @@ class Memory:
         """Was memory allocated here that nothing has written?"""
         segments = self._storages[storage].segments if storage in self._storages else []
         return any(s.value is None and s.start <= geometry.offset and geometry.end <= s.end for s in segments)
+
+    def values(self, storages: Set[int]) -> Iterator[Value]:
+        """What stands in some storages, in whole or in part."""
+        for cell in (self._storages[s] for s in storages if s in self._storages):
+            yield from (s.value for s in cell.segments if s.value is not None)
+            yield from cell.reads.values()
 
     def allocate(self, storage: int, dtype: str, geometry: Geometry) -> None:
         """Fresh memory without contents (``empty``)."""

@@ -203,6 +203,9 @@ class Losing:
             expected = self._expected(rank, ops, reader, k) if v in ops else None
             if expected is None:
                 continue
+            if ops[v].type.sort != "Real":
+                is_not = f"has not the values of {self.names.of(expected)}"
+                return ops[v], f"{op_words(self.plan, ops[v])} {is_not}, {self._read_by(reader)}"
             mine = self._specs(rank, v)
             terms = mine & self._terms(expected)
             if terms:
@@ -241,11 +244,10 @@ class Losing:
         ]
         found = [o.ins[index] for o in alike if known and all(o.ins[k] in specs for k, specs in known)]
         found = [v for v in found if not self._is_literal(self.names.ops.get(v))]
-        return (
-            None
-            if any(self.standings.stands(rank, reader.ins[index], v) for v in found)
-            else next(iter(found), None)
-        )
+        mine = reader.ins[index]
+        real = mine not in ops or ops[mine].type.sort == "Real"
+        same = self.standings.stands if real else self.standings.like
+        return None if any(same(rank, mine, v) for v in found) else next(iter(found), None)
 
     @staticmethod
     def _is_literal(op: Op | None) -> bool:

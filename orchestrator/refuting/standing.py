@@ -228,6 +228,11 @@ class Standings:
             )
         return self._alike[key]
 
+    def like(self, rank: int, name: str, spec: str) -> bool:
+        """Is a tensor of integers or truth values a block of this tensor of the specification?"""
+        owner, every = self._names.index(spec), (self, *self._others)
+        return all(o._block_of(o._expansion.value(rank, name), owner) for o in every)
+
     def _block_of(self, node: int, owner: int) -> bool:
         nodes = self._expansion.network.nodes
         other = nodes[self._expansion.value(-1, self._names[owner])]

@@ -35,7 +35,7 @@ from .decompositions import Expansion, expand
 from .empties import without_empties
 from .foreach import single_ops
 from .picked import PLACES, PickedOp, refused
-from .routing import Numbers
+from .routing import Numbers, read_by
 from .sizes import Sizes, has_amount
 from .table import EFFECTS, Called, Context, Rooted, find
 
@@ -141,7 +141,9 @@ class Lowering:
         return self.refused(error, TensorType(ref.dtype, ref.geometry.size))
 
     def run(self, nodes: Sequence[Node]) -> None:
-        for recorded in nodes:
+        for i, recorded in enumerate(nodes):
+            if self.context.routing.full:
+                self.context.routing.forget(self.memory.values(read_by(nodes[i:])))
             self.builder.frame, self.builder.caller = recorded.frame, recorded.caller
             self.context.op = recorded.op
             try:
@@ -153,9 +155,8 @@ class Lowering:
             if node.op == "storage.resize":
                 self.memory.forget(node.args[0])
                 continue
-            known, drawn = len(self.builder.drafts), {}
-            if not self.sizes.picked:
-                drawn = self.context.routing.run(node, self.read, self.sizes.drawn)
+            known, routing = len(self.builder.drafts), self.context.routing
+            drawn = {} if self.sizes.picked else routing.run(node, self.read, self.sizes.drawn)
             self.context.drawn = tuple(drawn.values())
             try:
                 self._step(node)

@@ -11,7 +11,7 @@ it may have. So what agrees with a known order on all draws is it, and whatever 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,12 @@ DRAWS = (
     *("even", "uneven", "even", "one choice", "some never", "uneven"),
     *("even", "one choice", "even", "uneven", "even", "some never"),
 )
+#: So many numbers that a router chooses have each key many times: a draw of each kind tells them apart.
+MANY, OF_MANY = 1 << 20, ("even", "uneven", "one choice", "some never")
 #: In as many of them what is told apart must differ.
 ENOUGH = 3
+#: What is kept of all tensors, in numbers, before those are let go that nothing reads any more.
+KEPT = 1 << 28
 
 _TYPES = {name: dtype for dtype, name in DTYPES.items()}
 _MOVES = ("reshape", "transpose", "broadcast_in_dim", "slice", "concatenate", "convert")
@@ -72,22 +76,57 @@ class Routing:
     whole: set[str] = field(default_factory=set)
     #: Sorts so far; two put equal numbers in different orders where they may.
     _sorts: int = 0
+    #: What is drawn, as the first choice says.
+    draws: tuple[str, ...] = DRAWS
+    #: Numbers that are kept, and how many may be.
+    _held: int = 0
+    _most: int = 0
 
     def choose(self, ids: Value, count: int, dim: int) -> None:
         """``ids`` are different ones of ``count`` keys along ``dim``."""
         if ids.name in self._chosen:  # computed again
+            self._keep(ids.name, self._of(ids, 0) or ())
             return
         seed = len(self._chosen)
+        if not self._chosen and ids.type.size >= MANY:
+            self.draws = OF_MANY
 
         def draw(world: int) -> Numbers:
             generator = torch.Generator().manual_seed(1000 * world + seed)
             shape = (*ids.shape[:dim], *ids.shape[dim + 1 :])
             with _disable_current_modes():
-                rows = [_drawn(kind, math.prod(shape), count, ids.shape[dim], generator) for kind in DRAWS]
+                given = math.prod(shape), count, ids.shape[dim], generator
+                rows = [_drawn(kind, *given) for kind in self.draws]
                 return tuple(r.reshape(*shape, -1).movedim(-1, dim) for r in rows)
 
         self._chosen[ids.name] = count, draw
-        self.numbers[ids.name] = draw(0)
+        self._keep(ids.name, draw(0))
+
+    def _keep(self, name: str, numbers: Numbers) -> Numbers:
+        """What is known of a value by now."""
+        if name not in self.numbers:
+            self.numbers[name] = numbers
+            self._held += sum(n.numel() for n in numbers)
+        return self.numbers[name]
+
+    @property
+    def full(self) -> bool:
+        """Is it time to ask what will be read again?"""
+        return self._held > max(KEPT, self._most)
+
+    def forget(self, read: Iterable[Value]) -> None:
+        """Keep the numbers of what will be ``read``, and of what that is moved from. What has none any more
+        is as unknown as what never had any; a choice is drawn again where it is asked for."""
+        waiting, kept = [v.name for v in read], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name not in kept:
+                kept.add(name)
+                draft = self.b.drafts.get(name)
+                waiting += draft.ins if draft is not None and draft.name in _MOVES else ()
+        self.numbers = {name: numbers for name, numbers in self.numbers.items() if name in kept}
+        self._held = sum(n.numel() for numbers in self.numbers.values() for n in numbers)
+        self._most = 2 * self._held
 
     def rests(self, x: Value) -> bool:
         """Is ``x`` made of a routing, as far as is known here?"""
@@ -116,7 +155,7 @@ class Routing:
 
     def note(self, x: Value, numbers: Numbers) -> None:
         """``x`` was computed; what is computed in two ways that differ has no numbers."""
-        known = self.numbers.setdefault(x.name, numbers)
+        known = self._keep(x.name, numbers)
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
             raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
         draft = self.b.draft(x)
@@ -157,7 +196,7 @@ class Routing:
             return {}
         with _disable_current_modes(), torch.no_grad():
             self._sorts += name == "sort"
-            return _evaluated(node, name, given, drawn, self._sorts)
+            return _evaluated(node, name, given, drawn, self._sorts, len(self.draws))
 
     def _seen_whole(self, x: Value) -> bool:
         """Does each value that ``x`` may have occur in the draws?"""
@@ -168,20 +207,20 @@ class Routing:
             x = self.b.operand(x)
         if x.name in self.whole:
             return True
-        seen = torch.unique(torch.cat([n.flatten() for n in self.numbers[x.name]]))
+        seen = torch.unique(torch.cat([n.flatten() for n in self._of(x, 0) or ()]))
         return len(seen) == self._chosen[x.name][0]
 
     def _of(self, x: Value, world: int) -> Numbers | None:
-        if world and x.name in self._chosen:
-            return self._chosen[x.name][1](world)
         if not world and x.name in self.numbers:
             return self.numbers[x.name]
+        if x.name in self._chosen:
+            return self._chosen[x.name][1](world)
         draft = self.b.draft(x)
         if draft is None:
             return None
         if draft.name in ("constant", "iota"):
             found = _literal(draft)
-            return None if found is None else (found,) * len(DRAWS)
+            return None if found is None else (found,) * len(self.draws)
         if draft.name not in _MOVES:
             return None
         parts = [self._of(self.b.operand(x, i), world) for i in range(len(draft.ins))]
@@ -294,13 +333,14 @@ def _evaluated(
     given: Mapping[TensorRef, Numbers | None],
     drawn: Callable[[Sequence[Amount | int]], Numbers | None],
     seed: int,
+    draws: int,
 ) -> dict[TensorRef, Numbers]:
     op: Any = torch.ops
     for part in node.op.split("."):
         op = getattr(op, part)
     targets = list(node.writes) or _tensors(node.outs)
     found: dict[TensorRef, list[torch.Tensor]] = {t: [] for t in targets}
-    for draw in range(len(DRAWS)):
+    for draw in range(draws):
         call = _Call(given, frozenset(node.writes), drawn, draw)
         try:
             args = [call.argument(a) for a in node.args]
@@ -369,6 +409,11 @@ def _sorted(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> tuple[
     shuffled = torch.randperm(len(x), generator=generator)
     values, places = torch.sort(x[shuffled], stable=True, descending=bool(named.get("descending")))
     return values, shuffled[places]
+
+
+def read_by(nodes: Iterable[Node]) -> set[int]:
+    """Storages that these ops read, or write in part."""
+    return {t.storage for node in nodes for t in _tensors((node.args, dict(node.kwargs)))}
 
 
 def _tensors(tree: Any) -> list[TensorRef]:

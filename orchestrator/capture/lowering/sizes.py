@@ -18,7 +18,7 @@ from ..builder import MEETING, Value
 from ..errors import LoweringError
 from ..memory import Geometry
 from ..recorder import Node, TensorRef
-from .routing import DRAWS, Numbers
+from .routing import Numbers
 from .row_orders import RowOrders
 
 #: Ops with sizes among their arguments, which say no more than the result does.
@@ -76,11 +76,11 @@ class Sizes:
 
     def _on_draws(self, amount: Amount | int) -> list[int] | None:
         if isinstance(amount, int):
-            return [amount] * len(DRAWS)
+            return [amount] * len(self.rows.routing.draws)
         if any(number not in self._read for number, _ in amount.terms):
             return None
-        terms = [(self._read[number], factor) for number, factor in amount.terms]
-        return [amount.const + sum(int(n[i]) * f for n, f in terms) for i in range(len(DRAWS))]
+        terms, draws = [(self._read[n], factor) for n, factor in amount.terms], self.rows.routing.draws
+        return [amount.const + sum(int(n[i]) * f for n, f in terms) for i in range(len(draws))]
 
     def slots(self, amount: Amount | int) -> int:
         """The size that a plan has."""

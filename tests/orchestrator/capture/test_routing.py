@@ -10,7 +10,8 @@ import torch
 from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Builder, Value
 from orchestrator.capture.errors import LoweringError
-from orchestrator.capture.lowering.routing import DRAWS, Routing, covered
+from orchestrator.capture.lowering import routing as module
+from orchestrator.capture.lowering.routing import DRAWS, OF_MANY, Routing, covered
 
 
 def chosen(tokens: int = 8, k: int = 2, count: int = 5) -> tuple[Routing, Value]:
@@ -45,6 +46,36 @@ def test_what_is_moved_has_moved_numbers_and_keys() -> None:
     assert before is not None and after is not None and routing.keys(moved) == 5
     assert torch.equal(after[3], before[3].t().reshape(-1))
     assert routing.keys(routing.b.binary("add", ids, ids)) is None
+
+
+def test_of_many_choices_few_draws_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first choice says how many: numbers of all values are compared draw by draw."""
+    monkeypatch.setattr(module, "MANY", 16)
+    for tokens, draws in ((8, OF_MANY), (7, DRAWS)):
+        routing, ids = chosen(tokens)
+        later = routing.b.input("later", TensorType("i64", (9, 2)))
+        routing.choose(later, 5, 1)
+        zero = routing.b.constant(0, TensorType("i64", (2,)))
+        assert {len(routing.of(x) or ()) for x in (ids, later, zero)} == {len(draws)}
+
+
+def test_what_nothing_reads_any_more_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer's integers, of every draw at true sizes, would stay for all other layers."""
+    monkeypatch.setattr(module, "KEPT", 300)
+    routing, ids = chosen()
+    before = routing.of(ids)
+    twice, thrice = routing.b.binary("add", ids, ids), routing.b.binary("multiply", ids, ids)
+    assert before is not None and not routing.full
+    for made in (twice, thrice):
+        routing.note(made, before)
+    assert routing.full
+    moved = routing.b.transpose(thrice, (1, 0))
+    routing.forget([moved])
+    assert routing.of(twice) is None and not routing.rests(twice), "refused, as what never had numbers"
+    assert routing.of(moved) is not None and routing.of(thrice) is not None, "what it is moved from stays"
+    again = routing.of(ids)
+    assert again is not None and all(map(torch.equal, before, again)), "a choice is drawn again"
+    assert not routing.full
 
 
 def test_what_is_computed_twice_must_be_the_same() -> None:

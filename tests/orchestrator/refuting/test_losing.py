@@ -114,3 +114,24 @@ def test_an_op_that_makes_something_else_of_right_operands_is_told_with_its_read
     found = told(plan)
     assert found.op.name == "exponential"
     assert "its operands are the specification's, its result is not, where `subtract %3` (" in found.what
+
+
+def masked(b: ProgramBuilder, mine: bool, wrong: bool) -> None:
+    """Scores of the same document, or, ``wrong``, of all earlier ones; else another function of them."""
+    ids, scores = b.input("ids", "i64[6]"), b.input("scores", "f32[6,6]")
+    rows, columns = b.broadcast(ids, (6, 6), (0,)), b.broadcast(ids, (6, 6), (1,))
+    earlier = b.compare(rows, columns, "GE")
+    same = b.logical_and(earlier, b.compare(rows, columns, "LE"))
+    kept = b.select(earlier if wrong else same, scores, b.constant(0, "f32[6,6]"))
+    b.output("y", b.tanh(kept) if mine and not wrong else b.exponential(kept))
+
+
+@pytest.mark.parametrize(("wrong", "op"), [(True, "compare"), (False, "tanh")])
+def test_a_mask_that_is_another_one_of_the_specification_is_told(wrong: bool, op: str) -> None:
+    """Each of its truth values stands in the specification, for something else: not what an op lacks is told,
+    but what the mask should be. A mask that is right is no cause of what comes after it."""
+    plan = pair({"dp": 2}, lambda b: masked(b, False, False), lambda b: masked(b, True, wrong),
+                {"ids": {}, "scores": {}}, {"y": {}}, ranges={"ids": (0, 3)})  # fmt: skip
+    found = told(plan)
+    assert found.op.name == op
+    assert ("has not the values of the specification's `and %4`" in found.what) is wrong
