@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,6 +21,8 @@ Z3_RLIMIT = 60_000_000
 CVC5_RLIMIT = 4_000_000
 #: Steps of a check after which a core is minimised within a limit: what that costs, in such checks.
 HARD, CHECKS = 500_000, 4
+#: Steps that a check may take in which a premise is left out: without bounds z3 may search for ever.
+LEFT_OUT = 200_000
 #: What the solvers say of themselves.
 SOLVERS = {"z3": z3.get_version_string(), "cvc5": cvc5.__version__}
 #: Everything but the text that an answer depends on.
@@ -54,7 +57,7 @@ def _limited(solver: z3.Solver) -> z3.Solver:
 
 
 def minimal_core(text: str) -> tuple[int, ...] | None:
-    """z3's minimised core of a file whose last assertion is the negated goal.
+    """A minimised core of a file whose last assertion is the negated goal.
 
     It depends on the text alone: what z3 did before in the same context could change its choice.
     """
@@ -62,7 +65,6 @@ def minimal_core(text: str) -> tuple[int, ...] | None:
     context = z3.Context()
     assertions = list(z3.parse_smt2_string(text, ctx=context))
     solver = _limited(z3.Solver(ctx=context))
-    solver.set("core.minimize", True)
     goal = assertions.pop()
     solver.add(goal)
     markers = [z3.Bool(f"premise!{i}", context) for i in range(len(assertions))]
@@ -72,10 +74,8 @@ def minimal_core(text: str) -> tuple[int, ...] | None:
         return None
     position = {m.get_id(): i for i, m in enumerate(markers)}
     first = _steps(solver)
-    if first > HARD:
-        solver.set("core.minimize", False)  # z3's own minimisation knows no limit
-    core = sorted(position[m.get_id()] for m in solver.unsat_core())
-    return tuple(_bounded(markers, solver, core, first) if first > HARD else _delete(markers, solver, core))
+    core = sorted(position[m.get_id()] for m in solver.unsat_core())  # z3's own minimisation knows no limit
+    return tuple(_delete(markers, solver, core, first))
 
 
 def _steps(solver: z3.Solver) -> int:
@@ -83,27 +83,19 @@ def _steps(solver: z3.Solver) -> int:
     return int(solver.statistics().get_key_value("rlimit count"))
 
 
-def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int]) -> list[int]:
-    """Deletion pass: z3's own minimisation is not always minimal across theories."""
-    kept = list(core)
-    for i in core:
-        if len(kept) > 60:
-            break
-        rest = [k for k in kept if k != i]
-        if solver.check(*(markers[k] for k in rest)) == z3.unsat:
-            kept = rest
-    return kept
+def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: Sequence[int], first: int) -> list[int]:
+    """What is left of a core after each premise was left out once, if the others refute the goal as well.
 
-
-def _bounded(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: list[int], first: int) -> list[int]:
-    """What is left of a core after deletions that cost as much as some checks of all premises did."""
-    kept, end = list(core), _steps(solver) + CHECKS * first
+    If a check of all premises took many steps, ``first``, all deletions together take as many as some such.
+    """
+    kept, most = list(core), max(2 * first, LEFT_OUT)
+    end = _steps(solver) + CHECKS * first if first > HARD else math.inf
     for i in core:
         left = end - _steps(solver)
         if left <= 0:
             break
         rest = [k for k in kept if k != i]
-        solver.set("rlimit", min(2 * first, left))
+        solver.set("rlimit", int(min(most, left)))
         if solver.check(*(markers[k] for k in rest)) == z3.unsat:
             kept = rest
     return kept
