@@ -15,6 +15,7 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Unfollowable
 from ..errors import Unproved
+from ..ghosts.adding import Ghosts
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from ..relating.recipes import AlgebraRecipe
@@ -47,7 +48,7 @@ class Engine:
 
     A guess that does not pass the ``judge`` of its plan, or of its function, is dropped before it is proved;
     ``kept`` has what is known of lemmas. ``signs`` are of the plan that calls, if this one is the bodies of a
-    function.
+    function. ``ghosts`` are what the plan has besides its own ops, which the proof gives with it.
     """
 
     def __init__(
@@ -59,15 +60,20 @@ class Engine:
         kept: KeptLemma = lambda _function, _assumed: None,
         signs: Signs | None = None,
         ahead: Ahead | None = None,
+        ghosts: Ghosts | None = None,
     ) -> None:
-        outer, function = (signs, plan.name) if signs else (Signs(plan), "")
-        begin = beginning(plan, cores, outer, judge, ahead)
+        function = plan.name if signs else ""
+        if ghosts is not None and signs is None:
+            plan = ghosts.plan
+        outer = signs or Signs(plan)
+        begin = beginning(plan, cores, outer, judge, ahead, ghosts)
         self.plan, self.plausible = plan, judge(plan)
         self.relations = Relations(
             plan,
             self.proves,
             Shown(outer, function),
             lambda callee, assumed: Lemma(callee, assumed, begin, kept(callee, assumed)),
+            ghosts.followed.get(function) if ghosts is not None else None,
         )
         self.knowledge, self.model = self.relations.knowledge, self.relations.model
         self.stages = Stages(self.knowledge, cores)
@@ -194,11 +200,12 @@ def beginning(
     signs: Signs | None,
     judge: Judge = anything,
     ahead: Ahead | None = None,
+    ghosts: Ghosts | None = None,
 ) -> Begin:
     """How the functions of a plan are related."""
 
     def begin(function: str, assumed: Sequence[Fact]) -> tuple[Prover, list[int]]:
-        engine = Engine(body_plan(plan, function), cores, judge, signs=signs, ahead=ahead)
+        engine = Engine(body_plan(plan, function), cores, judge, signs=signs, ahead=ahead, ghosts=ghosts)
         for fact in assumed:
             engine.knowledge.add(fact, None)
         engine.relate()

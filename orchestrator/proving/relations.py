@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from certificates.plan.calls import Site
@@ -11,6 +11,9 @@ from certificates.plan.sites import CallSite, bodies, sites
 from certificates.proof.facts import Fact, Reduced, Ref, relation_facts
 from smtlib_emit.model import Model
 
+from ..ghosts.following import Followed
+from ..ghosts.hops import Hops
+from ..ghosts.live import live as live_tensors
 from ..relating.carried import sums_of_moved
 from ..relating.indicators import Indicators
 from ..relating.knowledge import Knowledge
@@ -38,7 +41,8 @@ class Relations:
     """Guessed relations of the tensors of one plan, and the claims about its outputs.
 
     ``proves`` says whether a guess, by its number, has a proof; ``shown`` what signs tensors have;
-    ``lemma`` makes the lemma of a function for operands of which some facts are known.
+    ``lemma`` makes the lemma of a function for operands of which some facts are known; ``ghosts`` are what the
+    plan has besides its own ops, by program.
     """
 
     def __init__(
@@ -47,8 +51,9 @@ class Relations:
         proves: Callable[[int], bool],
         shown: Shown,
         lemma: Callable[[str, Sequence[Fact]], Lemma],
+        ghosts: Mapping[str, Followed] | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self._ghosts = plan, ghosts
         self.model = Model(plan)
         self.knowledge = Knowledge(
             self.model,
@@ -80,11 +85,19 @@ class Relations:
     def relate(self) -> None:
         """Guess a relation for every tensor of the plan, in execution order."""
         self.knowledge.declare_inputs()
+        live: frozenset[str] | None = None
+        if self._ghosts:
+            hops = Hops(self.knowledge)
+            for owner, followed in self._ghosts.items():
+                hops.declare(owner, followed)
+            live = live_tensors(self.model, self.knowledge)
+        ghostly = frozenset(self.knowledge.hops)
         self.positions.declare()
         self.landmarks.declare()
         self.matcher.index_specification(
             lambda ref: (
-                self.folder.fold(ref)
+                ref in ghostly
+                or self.folder.fold(ref)
                 or self.positions.relate(ref)
                 or self.lookups.relate(ref)
                 or self.roots.relate(ref)
@@ -95,7 +108,7 @@ class Relations:
             if isinstance(segment, tuple):
                 self._call(self.sites[segment])
                 continue
-            waiting = self._settle(segment)
+            waiting = self._settle([r for r in segment if r not in ghostly and (live is None or r in live)])
             inner = self._summands(waiting)
             outer = [ref for ref in waiting if ref not in inner]
             waiting = self._explain(outer, waiting)

@@ -39,7 +39,7 @@ DECOMPOSED = frozenset(
         ),
         *("hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward"),
         *("hardtanh", "hardtanh_backward", "leaky_relu", "leaky_relu_backward"),
-        *("log_sigmoid_forward", "log_sigmoid_backward", "mish", "mish_backward"),
+        *("mish", "mish_backward"),
         *("_prelu_kernel", "_prelu_kernel_backward"),
         # losses
         *("smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss", "huber_loss_backward"),
@@ -48,7 +48,7 @@ DECOMPOSED = frozenset(
         # products
         *("addmv", "addr", "baddbmm", "dot", "vdot"),
         # reductions and functions
-        *("logsumexp", "logaddexp", "logaddexp2", "aminmax", "count_nonzero", "dist", "norm", "renorm"),
+        *("logsumexp", "logaddexp2", "aminmax", "count_nonzero", "dist", "norm", "renorm"),
         *("isinf", "isposinf", "isneginf", "isnan", "nan_to_num", "heaviside", "deg2rad", "rad2deg"),
         *("_safe_softmax", "special_entr"),
         # normalisation

@@ -334,6 +334,26 @@ def _sigmoid_backward(c: Context, grad: Value, out: Value) -> Value:
     return c.b.binary("multiply", grad, slope)
 
 
+@lowers("aten.log_sigmoid_forward")
+def _log_sigmoid(c: Context, x: Value) -> tuple[Value, Value]:
+    """As it is defined: cases that keep a kernel from overflowing would hide its laws. The second result is
+    what the CPU's kernel keeps for the gradient."""
+    buffer = c.b.unary("exponential", c.b.unary("negate", c.b.unary("abs", x)))
+    return c.b.unary("log", c.b.unary("logistic", x)), buffer
+
+
+@lowers("aten.log_sigmoid_backward", ignores=("buffer",))
+def _log_sigmoid_backward(c: Context, grad: Value, x: Value) -> Value:
+    return c.b.binary("multiply", grad, c.b.unary("logistic", c.b.unary("negate", x)))
+
+
+@lowers("aten.logaddexp")
+def _logaddexp(c: Context, x: Operand, y: Operand) -> Value:
+    dtype = c.out[0].dtype
+    terms = [c.b.unary("exponential", c.value(v, dtype)) for v in (x, y)]
+    return c.b.unary("log", c.b.binary("add", *terms))
+
+
 @lowers("aten.tanh_backward")
 def _tanh_backward(c: Context, grad: Value, out: Value) -> Value:
     slope = c.b.binary("subtract", c.b.like(1, out), c.b.binary("multiply", out, out))

@@ -1,0 +1,1 @@
+"""Tensors that only a proof has: partial results under names of their own."""
