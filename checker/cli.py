@@ -208,7 +208,7 @@ def check(
         read_plan(given)  # which may be malformed
         raise Rejected(1, "the bundle's plan is not the plan you gave")
     notes = tied(plan, *run)
-    proof = read_proof(data["proof.json"])
+    proof = read_proof(data["proof.json"], data["plan.json"])
     progress.phase = "examining"
     examined = kernel.examine(manifest, plan, proof, data)
     if not policy.reductions and examined.algebra:

@@ -1,6 +1,6 @@
 """The kernel: decides whether a bundle proves what it claims. No input or output, no solver, no trust.
 
-    examine(manifest, plan, proof, members)     obligations 1-16, 19, 20, 22, 23, gives the files to refute
+    examine(manifest, plan, proof, members)     obligations 1-16, 19-23, gives the files to refute
     conclude(examined, answers, confirmations)  obligation 17, builds the one kind of `Verified`
 
  1 members            every member has the digest that the manifest lists, and every member is listed
@@ -27,6 +27,7 @@
 18 witnesses          a refuted output has a witness that replays at true sizes without a solver (witness.py)
 19 messages           what a rank receives is what the rank that both ends mean sends, once, at the same time
 20 time               a rank has each tensor once for all its runs, which sums and stacks alone join
+21 ghosts             tensors that only the proof has are computed from the plan's by ops without effect on it
 22 rows               no result depends on the order of packed rows: each op on rows names it, keys lie in
                       their range, and ranks that meet ship rows of one order (rows.py)
 23 schedule           the schedule is one of this plan, its times grow; SAFE or UNSAFE is a verdict of its own
@@ -57,6 +58,7 @@ from .language.proof import (
 from .rules.acyclic import check_acyclic
 from .rules.algebra import Algebra
 from .rules.calls import Call, check_symbols, seen, tensors
+from .rules.ghosts import check_ghosts
 from .rules.infinite import infinities
 from .rules.layout import Layout
 from .rules.messages import check_messages
@@ -85,7 +87,7 @@ class Proved:
 
 @dataclass(frozen=True)
 class Examined:
-    """A bundle that fulfils obligations 1 to 16, 19, 20, 22 and 23; what is left: solvers refute `files`.
+    """A bundle that fulfils obligations 1 to 16 and 19 to 23; what is left: solvers refute `files`.
     `safe` is the verdict on its schedule, if it has one."""
 
     plan: Plan
@@ -129,7 +131,7 @@ class Verified:
 
 
 def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, bytes]) -> Examined:
-    """Obligations 1 to 16, 19, 20, 22 and 23; raises `Rejected` where one fails."""
+    """Obligations 1 to 16 and 19 to 23; raises `Rejected` where one fails."""
     for name, digest in manifest.members.items():
         if name not in members or hashlib.sha256(members[name]).hexdigest() != digest:
             raise Rejected(1, f"{name} is missing or not what the manifest lists")
@@ -140,9 +142,11 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
     check_rows(plan)
     check_acyclic(plan)
     safe = safety(plan, proof.when)
-    model, assumptions, never = Model(plan), list[str](), None
+    whole = proof.extended or plan
+    check_ghosts(plan, whole)
+    model, assumptions, never = Model(whole), list[str](), None
     try:
-        assumptions = infinities(plan)
+        assumptions = infinities(whole)
     except Masked as error:
         never = error
     check_once(plan.inputs, 15)
@@ -157,7 +161,7 @@ def examine(manifest: Manifest, plan: Plan, proof: Proof, members: Mapping[str, 
         if relation is not None and (relation >= len(declared) or fact not in declared[relation]):
             raise Rejected(3, "this is no fact of the input relation it cites", f"fact {number}")
     texts = _Texts(members, manifest)
-    lemmas = [_lemma(plan, lemma, texts, f"lemma {i}, ") for i, lemma in enumerate(proof.lemmas)]
+    lemmas = [_lemma(whole, lemma, texts, f"lemma {i}, ") for i, lemma in enumerate(proof.lemmas)]
     unlisted = dict.fromkeys(f for relation in declared for f in relation if lemmas).keys() - set(proof.facts)
     facts = [*proof.facts, *unlisted]  # a call may rest on a declared fact without its being listed
     given = {*proof.declared, *range(len(proof.facts), len(facts))}

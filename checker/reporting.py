@@ -26,7 +26,7 @@ NAMES = ("report.txt", "report.html")
 
 def read(data: Mapping[str, bytes]) -> Findings:
     """What a bundle claims, as far as its records show; a `CheckerError` where it does not hold."""
-    plan, proof = read_plan(data["plan.json"]), read_proof(data["proof.json"])
+    plan, proof = read_plan(data["plan.json"]), read_proof(data["proof.json"], data["plan.json"])
     found = kernel.examine(read_manifest(data), plan, proof, data)
     return find(found, proof, data, witnesses(plan, data, found.claimed))
 

@@ -43,6 +43,7 @@ from .children import schedule_said
 from .early import early
 from .emission import Emission
 from .errors import NoAnswer, SolverMissing, Unproved
+from .ghosts.adding import Added, with_ghosts
 from .progress import Progress
 from .proving.assembly import Assembled, Obligation
 from .proving.engine import Engine, Judge, Plausibility, anything
@@ -169,12 +170,9 @@ def _check_out(out: Path, plan: str, force: bool) -> None:
 def provable(plan: Plan) -> bool:
     """Whether a proof of every output is found; nothing is confirmed or written."""
     try:
-        engine = Engine(plan, _solving(Journal(), 1).cores)
+        return _provable(plan, range(len(plan.outputs)), _solving(Journal(), 1).cores)
     except SolverMissing:
         return False
-    if _attempt(engine.relate):
-        return False
-    return not any(_attempt(partial(engine.prove, n)) for facts in engine.claims() for n in facts)
 
 
 # What evaluates plans in numbers is loaded where it is needed: a proof needs none of it.
@@ -202,11 +200,15 @@ def _provable(plan: Plan, outputs: Sequence[int], cores: CoreFinder) -> bool:
         check_plan(plan)
     except FormatError:
         return False
-    engine = Engine(plan, cores)
-    if _attempt(engine.relate):
-        return False
-    claims = engine.claims()
-    return not any(_attempt(partial(engine.prove, n)) for i in outputs for n in claims[i])
+
+    def found(ghosts: Added | None) -> bool:
+        engine = Engine(plan, cores, ghosts=ghosts)
+        if _attempt(engine.relate):
+            return False
+        claims = engine.claims()
+        return not any(_attempt(partial(engine.prove, n)) for i in outputs for n in claims[i])
+
+    return found(None) or ((ghosts := with_ghosts(plan)) is not None and found(ghosts))
 
 
 @dataclass(frozen=True)
@@ -277,11 +279,14 @@ class _Run:
     def anew(self, begin: Callable[[Assembled], None] | None = None) -> Assembled:
         """The proof of all outputs that stand; outputs with a file that one solver does not refute fall.
         ``begin`` is told of a proof of all outputs before solvers are asked."""
-        known = self.kept.lemma if self.kept else lambda _function, _assumed: None
-        confirming = self.solving.confirming
-        ahead = confirming.ahead if confirming is not None else None
-        self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known, ahead=ahead)
         self._relate_and_prove()
+        ghosts = with_ghosts(self.plan) if self.why else None
+        if ghosts is not None:
+            before = self.engine, self.claims, self.why, self.lacks
+            self.why, self.lacks = {}, {}
+            self._relate_and_prove(ghosts)
+            if len(self.why) >= len(before[2]):
+                self.engine, self.claims, self.why, self.lacks = before
         while True:
             wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
             with self.progress.phase("assemble"):
@@ -296,11 +301,16 @@ class _Run:
                 fallen = [broken[f] for f in facts if f in broken]
                 if i not in self.why and fallen:
                     self.why[i] = fallen[0]
-        if self.kept and not self.why:
+        if self.kept and not self.why and self.engine.ghosts is None:
             self.kept.keep(proof.main, self.engine.lemmas)
         return proof
 
-    def _relate_and_prove(self) -> None:
+    def _relate_and_prove(self, ghosts: Added | None = None) -> None:
+        """With ``ghosts``, nothing is kept for a later emission: what depends on them is not told apart."""
+        known = self.kept.lemma if self.kept and not ghosts else lambda _function, _assumed: None
+        confirming = self.solving.confirming
+        ahead = confirming.ahead if confirming is not None else None
+        self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known, ahead=ahead, ghosts=ghosts)
         with self.progress.phase("relate"):
             trouble = _attempt(self.engine.relate)
         self.claims = self.engine.claims()

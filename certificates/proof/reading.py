@@ -14,6 +14,7 @@ from ..errors import FormatError
 from ..plan.affine import Affine
 from ..plan.types import rational
 from ..shapes import as_list, as_object, as_text
+from .ghosts import ghosts_from_json
 from .stages import (
     FORMAT,
     VERSION,
@@ -48,15 +49,16 @@ _MAX_DEPTH = 200
 
 def proof_from_json(data: object) -> Proof:
     """The proof of a parsed ``proof.json``."""
-    called, scheduled = (isinstance(data, dict) and key in data for key in ("lemmas", "when"))
-    wanted = "format version facts stages" + " lemmas" * called + " when" * scheduled
+    called, scheduled, haunted = (isinstance(data, dict) and k in data for k in ("lemmas", "when", "ghosts"))
+    wanted = "format version facts stages" + " lemmas" * called + " when" * scheduled + " ghosts" * haunted
     raw = as_object(data, "a proof", wanted.split())
     if raw["format"] != FORMAT or raw["version"] != VERSION:
         raise FormatError(f"not a {FORMAT} document of version {VERSION}")
     lemmas = tuple(_lemma(entry) for entry in as_list(raw["lemmas"], "lemmas")) if called else ()
     facts = [fact_from_json(f) for f in as_list(raw["facts"], "facts")]
     stages = [_call(s, len(lemmas)) or _stage(s, len(facts)) for s in as_list(raw["stages"], "stages")]
-    return Proof(facts, stages, lemmas, when_from_json(raw["when"]) if scheduled else None)
+    when = when_from_json(raw["when"]) if scheduled else None
+    return Proof(facts, stages, lemmas, when, ghosts_from_json(raw["ghosts"]) if haunted else {})
 
 
 def _lemma(data: object) -> Lemma:

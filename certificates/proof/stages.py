@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.proof.facts import Fact, Ref
 
 from ..plan.affine import Affine
+from .ghosts import Ghosts
 from .when import When
 
 FORMAT, VERSION = "trainverify-proof", 1
@@ -181,9 +182,11 @@ class Lemma:
 
 @dataclass(frozen=True)
 class Proof:
-    """All facts and the stages that prove them, in dependency order; ``when`` is of the plan's schedule."""
+    """All facts and the stages that prove them, in dependency order; ``when`` is of the plan's schedule, and
+    ``ghosts`` are tensors that only the proof has."""
 
     facts: Sequence[Fact]
     stages: Sequence[Stage | CallStage]
     lemmas: Sequence[Lemma] = ()
     when: When | None = None
+    ghosts: Ghosts = field(default_factory=dict)

@@ -12,6 +12,7 @@ from certificates.proof.facts import Fact, Ref
 
 from ..canonical import canonical_text, object_text
 from ..plan.types import format_rational
+from .ghosts import Ghosts, ghosts_json
 from .stages import (
     FORMAT,
     VERSION,
@@ -179,9 +180,11 @@ class LemmaSection:
     concludes: Sequence[int]
 
 
-def document(main: Section, lemmas: Sequence[LemmaSection]) -> bytes:
+def document(main: Section, lemmas: Sequence[LemmaSection], ghosts: Ghosts) -> bytes:
     """``proof.json``: canonical JSON."""
     parts = {"facts": main.facts, "format": canonical_text(FORMAT)}
+    if ghosts:
+        parts["ghosts"] = canonical_text(ghosts_json(ghosts))
     if lemmas:
         parts["lemmas"] = "[" + ",".join(map(_lemma_text, lemmas)) + "]"
     return (object_text(parts | {"stages": main.stages, "version": str(VERSION)}) + "\n").encode("ascii")
@@ -196,5 +199,5 @@ def _lemma_text(lemma: LemmaSection) -> str:
 def proof_bytes(proof: Proof) -> bytes:
     """``proof.json`` of a whole proof."""
     lemmas = [LemmaSection(m.function, Section.of(m.facts, m.stages), m.concludes) for m in proof.lemmas]
-    made = document(Section.of(proof.facts, proof.stages), lemmas)
+    made = document(Section.of(proof.facts, proof.stages), lemmas, proof.ghosts)
     return made if proof.when is None else with_when(made, proof.when)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from .affine import Affine
+from .plan import Plan
 from .schedule import When
 
 MAX_REPS = 1000
@@ -173,13 +174,14 @@ class Lemma(NamedTuple):
 
 class Proof(NamedTuple):
     """All facts, the input relation that each declared fact cites (by fact number), lemmas, all stages; when
-    the events of the plan's schedule happen."""
+    the events of the plan's schedule happen; the plan with its ghosts, if the proof has any."""
 
     facts: tuple[Fact, ...]
     declared: Mapping[int, int]
     stages: tuple[Stage | CallStage, ...]
     lemmas: tuple[Lemma, ...]
     when: When | None = None
+    extended: Plan | None = None
 
 
 class Manifest(NamedTuple):

@@ -39,6 +39,7 @@ from ..language.proof import (
     Stage,
     Tensor,
 )
+from .ghosts import read_ghosts
 from .schedule import read_when
 from .strict import (
     DIGEST,
@@ -143,10 +144,10 @@ def _bag(data: Mapping[str, bytes]) -> dict[str, str]:
     return digests(lists[0], "manifest-sha256.txt") | lists[1]
 
 
-def read_proof(data: bytes) -> Proof:
-    """`proof.json` as records, or `Malformed`."""
+def read_proof(data: bytes, plan: bytes) -> Proof:
+    """`proof.json` of a plan as records, or `Malformed`."""
     document = read_json(data, "proof")
-    extra = [k for k in ("lemmas", "when") if isinstance(document, dict) and k in document]
+    extra = [k for k in ("lemmas", "when", "ghosts") if isinstance(document, dict) and k in document]
     given = {k: document.pop(k) for k in extra}
     top = record(
         document,
@@ -190,7 +191,8 @@ def read_proof(data: bytes) -> Proof:
         else:
             stages.append(_stage(entry, f"stage {i}", facts))
     when = read_when(given["when"]) if "when" in given else None
-    return Proof(tuple(facts), declared, tuple(stages), tuple(lemmas), when)
+    extended = read_ghosts(given["ghosts"], plan) if "ghosts" in given else None
+    return Proof(tuple(facts), declared, tuple(stages), tuple(lemmas), when, extended)
 
 
 def read_ref(value: Any, what: str) -> Ref:

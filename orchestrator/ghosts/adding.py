@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from certificates.plan.plan import Plan
 from certificates.plan.program import Op, Program
+from certificates.proof.ghosts import Ghosts
 
 from ..relating.signs import Signs
 from .following import Followed, Follower
@@ -16,28 +17,31 @@ SPECIFICATION = "s"
 
 
 @dataclass(frozen=True)
-class Ghosts:
+class Added:
     """The ``plan`` with its ghosts; by function, which is empty for the main programs, and by program what was
     ``followed``."""
 
     plan: Plan
     followed: Mapping[str, Mapping[str, Followed]] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return any(f.ghosts for of in self.followed.values() for f in of.values())
-
-    def ops(self) -> dict[str, dict[str, list[Op]]]:
-        """The ghosts, by function and program."""
+    def behind(self, named: Mapping[str, Collection[str]]) -> Ghosts:
+        """The ghosts that tensors rest on which a proof names, ``program:value``, function by function."""
         out: dict[str, dict[str, list[Op]]] = {}
-        for function, of in self.followed.items():
-            found = {o: [op for op in f.program.ops if op.out in f.ghosts] for o, f in of.items() if f.ghosts}
-            if found:
-                out[function] = found
+        for function, tensors in named.items():
+            for owner, followed in self.followed[function].items():
+                needed = {t.partition(":")[2] for t in tensors if t.partition(":")[0] == owner}
+                found: list[Op] = []
+                for op in reversed(followed.program.ops):
+                    if op.out in followed.ghosts and op.out in needed:
+                        needed.update(op.ins)
+                        found.append(op)
+                if found:
+                    out.setdefault(function, {})[owner] = found[::-1]
         return out
 
 
-def with_ghosts(plan: Plan) -> Ghosts:
-    """Follow all programs of a plan and of its functions."""
+def with_ghosts(plan: Plan) -> Added | None:
+    """A plan with the ghosts of all its programs and functions; ``None`` if no program merges blocks."""
     signs = Signs(plan)
     found: dict[str, dict[str, Followed]] = {}
     for (function, owner), program in _programs(plan):
@@ -47,6 +51,8 @@ def with_ghosts(plan: Plan) -> Ghosts:
             partial(_said, signs.nonnegative, function, owner),
         )
         found.setdefault(function, {})[owner] = follower.follow()
+    if not any(f.merges for of in found.values() for f in of.values()):
+        return None
     functions = {
         name: replace(
             f,
@@ -57,7 +63,7 @@ def with_ghosts(plan: Plan) -> Ghosts:
     }
     classes = tuple(replace(c, program=found[""][c.name].program) for c in plan.classes)
     main = found[""][SPECIFICATION].program
-    return Ghosts(replace(plan, specification=main, classes=classes, functions=functions), found)
+    return Added(replace(plan, specification=main, classes=classes, functions=functions, schedule=None), found)
 
 
 def _programs(plan: Plan) -> Iterator[tuple[tuple[str, str], Program]]:
@@ -68,6 +74,5 @@ def _programs(plan: Plan) -> Iterator[tuple[tuple[str, str], Program]]:
         yield from (((name, role), program) for role, program in f.classes.items())
 
 
-def _said(said: object, function: str, owner: str, name: str) -> bool:
-    assert callable(said)
-    return bool(said(function, f"{owner}:{name}"))
+def _said(said: Callable[[str, str], bool], function: str, owner: str, name: str) -> bool:
+    return said(function, f"{owner}:{name}")

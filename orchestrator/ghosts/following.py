@@ -38,13 +38,15 @@ class Hop:
 @dataclass(frozen=True)
 class Followed:
     """A program with its ``ghosts``, the ``hops`` to them in order, the tensors of the program that are ``seen``
-    through behind an exponential, and ``sums`` of products of letters, which have names."""
+    through behind an exponential, and ``sums`` of products of letters, which have names. A program ``merges`` if it
+    divides by a sum of sums of exponentials."""
 
     program: Program
     ghosts: frozenset[str]
     hops: tuple[Hop, ...]
     seen: frozenset[str]
     sums: frozenset[str]
+    merges: bool
 
 
 class Follower:
@@ -89,6 +91,7 @@ class Follower:
             tuple(self.hops),
             frozenset(self._through),
             frozenset(self.sums.named()),
+            any(map(self._merges, self._known.values())),
         )
 
     def _pass(self, op: Op) -> None:
@@ -112,6 +115,12 @@ class Follower:
             letters = {self.writer.root(a.name) for v in op.ins for a in self._value(v).letters()}
             # Of a sum in two steps the first is proved by what is summed as it is, not by what that equals.
             self.hops.insert(hops, Hop(op.out, ghost, frozenset(letters)))
+
+    def _merges(self, value: Value) -> bool:
+        return any(
+            len(f) > 1 and all(any(isinstance(a, Letter) and a.name in self._lively for a, _ in m) for m, _ in f)
+            for f in value.below
+        )
 
     def _is_lively(self, value: Value) -> bool:
         return bool(value.below) or not all(map(self._plain_atom, value.atoms()))

@@ -68,8 +68,7 @@ class Hops:
                 number = self.k.add(fact, recipe, relates=False)
                 numbers.append(number)
                 AlgebraBuilder(self.k, number, recipe).build("")
-        except (Unrelated, Unfollowable, NoDefinition) as e:
-            print("NO", ref, ghost, e)
+        except (Unrelated, Unfollowable, NoDefinition):
             for number in reversed(numbers):
                 if number >= known:
                     self.k.drop(number)

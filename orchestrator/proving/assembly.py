@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from certificates.proof.facts import Fact
+from certificates.proof.ghosts import Ghosts
 from certificates.proof.stages import CallStage, LayoutStage, Stage
 from certificates.proof.writing import LemmaSection, Section, document
 from smtlib_emit.algebra import AlgebraText
 from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import without_comments
+
+
+#: The tensors that a proof names, by function, as ``program:value``.
+Named = Mapping[str, Collection[str]]
+_NAMES = re.compile(r'"([a-z][a-z0-9_]*:%[0-9]+)"')
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,11 @@ class Assembled:
     names: Sequence[Mapping[str, str]]
 
 
-def assembled(main: Part, lemmas: Sequence[tuple[str, Part]]) -> Assembled:
-    """The proof of a main part and of the lemmas that it calls, in the order of its numbers for them."""
+def assembled(
+    main: Part, lemmas: Sequence[tuple[str, Part]], ghosts: Callable[[Named], Ghosts] = lambda _: {}
+) -> Assembled:
+    """The proof of a main part and of the lemmas that it calls, in the order of its numbers for them; with those
+    ``ghosts`` that tensors rest on which it names."""
     files = Files()
     names = [
         {Obligation(i, text).file: files.name(text) for i, text in enumerate(part.texts, 1)}
@@ -100,6 +110,9 @@ def assembled(main: Part, lemmas: Sequence[tuple[str, Part]]) -> Assembled:
         for (function, part), own in zip(lemmas, names[:-1], strict=True)
     ]
     sizes = [m.section.size for m in sections] + [main.section.size]
-    whole = document(main.section.with_files(names[-1]), sections)
+    named: dict[str, set[str]] = {}
+    for function, part in (*lemmas, ("", main)):
+        named.setdefault(function, set()).update(_NAMES.findall(part.section.facts + part.section.stages))
+    whole = document(main.section.with_files(names[-1]), sections, ghosts(named))
     size = sum(facts for facts, _ in sizes), sum(stages for _, stages in sizes)
     return Assembled(main, whole, files.obligations, size, names)

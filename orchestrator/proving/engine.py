@@ -8,6 +8,7 @@ from typing import Literal
 from certificates.plan.calls import Site
 from certificates.plan.functions import body_plan
 from certificates.plan.plan import Plan
+from certificates.plan.program import Op
 from certificates.plan.sites import bodies
 from certificates.proof.facts import Fact
 from certificates.proof.stages import Stage
@@ -15,13 +16,13 @@ from smtlib_emit.errors import NoDefinition
 
 from ..cells import Unfollowable
 from ..errors import Unproved
-from ..ghosts.adding import Ghosts
+from ..ghosts.adding import Added
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe
 from ..relating.recipes import AlgebraRecipe
 from ..relating.signs import Shown, Signs
 from ..solving.premises import CoreFinder
-from .assembly import Assembled, Part
+from .assembly import Assembled, Named, Part
 from .lemmas import Begin, FromCall, KeptLemma, Lemma, Prover, facts_about, renamed
 from .proved import Called, Proved, uses_of
 from .relations import Relations
@@ -32,6 +33,11 @@ from .written import Written
 Plausibility = Callable[[Knowledge, int, Literal["guess", "conclusion"]], bool]
 #: Made for one plan, or for one function of it.
 Judge = Callable[[Plan], Plausibility]
+
+
+def nothing(_named: Named) -> Mapping[str, Mapping[str, Sequence[Op]]]:
+    """The ghosts of a proof that has none."""
+    return {}
 
 
 def anything(_plan: Plan) -> Plausibility:
@@ -60,14 +66,14 @@ class Engine:
         kept: KeptLemma = lambda _function, _assumed: None,
         signs: Signs | None = None,
         ahead: Ahead | None = None,
-        ghosts: Ghosts | None = None,
+        ghosts: Added | None = None,
     ) -> None:
         function = plan.name if signs else ""
         if ghosts is not None and signs is None:
             plan = ghosts.plan
         outer = signs or Signs(plan)
         begin = beginning(plan, cores, outer, judge, ahead, ghosts)
-        self.plan, self.plausible = plan, judge(plan)
+        self.plan, self.plausible, self.ghosts = plan, judge(plan), ghosts
         self.relations = Relations(
             plan,
             self.proves,
@@ -79,7 +85,8 @@ class Engine:
         self.stages = Stages(self.knowledge, cores)
         self.proved = Proved()
         self.failed: dict[int, str] = {}
-        self.written = Written(self.model, self.knowledge.facts, self.proved, self.lemmas)
+        named = ghosts.behind if ghosts is not None else nothing
+        self.written = Written(self.model, self.knowledge.facts, self.proved, self.lemmas, named)
         self._ahead = ahead
         self._open: set[int] = set()
         self._believed: dict[Fact, bool] = {}
@@ -200,7 +207,7 @@ def beginning(
     signs: Signs | None,
     judge: Judge = anything,
     ahead: Ahead | None = None,
-    ghosts: Ghosts | None = None,
+    ghosts: Added | None = None,
 ) -> Begin:
     """How the functions of a plan are related."""
 

@@ -5,13 +5,14 @@ A solver that refuses a file takes down what rests on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from certificates.proof.facts import Fact
+from certificates.proof.ghosts import Ghosts
 from certificates.proof.stages import CallStage, Stage
 from smtlib_emit.model import Model
 
-from .assembly import Assembled, Files, Part, assembled, texts_of
+from .assembly import Assembled, Files, Named, Part, assembled, texts_of
 from .dependencies import dependencies, files_of, renumber
 from .lemmas import Binding, Lemma
 from .proved import Called, Proved, uses_of
@@ -21,11 +22,20 @@ from .stages import title
 class Written:
     """The last proof, or the last part, that was written of the proved facts of one plan.
 
-    ``facts`` are those of its knowledge and ``lemmas`` those in use, both as they grow.
+    ``facts`` are those of its knowledge and ``lemmas`` those in use, both as they grow; ``ghosts`` has those
+    that named tensors rest on.
     """
 
-    def __init__(self, model: Model, facts: Sequence[Fact], proved: Proved, lemmas: Sequence[Lemma]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        facts: Sequence[Fact],
+        proved: Proved,
+        lemmas: Sequence[Lemma],
+        ghosts: Callable[[Named], Ghosts],
+    ) -> None:
         self.model, self.facts, self.proved, self.lemmas = model, facts, proved, lemmas
+        self._ghosts = ghosts
         self._files: dict[int, tuple[str, ...]] = {}
         #: Names of the files of each lemma, and of the main program, in the last proof.
         self._names: dict[Lemma | None, Mapping[str, str]] = {}
@@ -48,7 +58,7 @@ class Written:
         # A claim that is declared, of a parameter that is handed on untouched, is named though no stage does.
         declared = [n for n in wanted if n not in self.proved.built]
         main = self._part(needed, status, {lemma: place for place, lemma in enumerate(used)}, stated=declared)
-        whole = assembled(main, parts)
+        whole = assembled(main, parts, self._ghosts)
         self._names = dict(zip((*used, None), whole.names, strict=True))
         return whole
 
