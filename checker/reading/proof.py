@@ -144,8 +144,8 @@ def _bag(data: Mapping[str, bytes]) -> dict[str, str]:
     return digests(lists[0], "manifest-sha256.txt") | lists[1]
 
 
-def read_proof(data: bytes, plan: bytes) -> Proof:
-    """`proof.json` of a plan as records, or `Malformed`."""
+def read_proof(data: bytes, plan: bytes = b"") -> Proof:
+    """`proof.json` as records, of the plan in these bytes if it has ghosts, or `Malformed`."""
     document = read_json(data, "proof")
     extra = [k for k in ("lemmas", "when", "ghosts") if isinstance(document, dict) and k in document]
     given = {k: document.pop(k) for k in extra}

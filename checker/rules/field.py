@@ -2,10 +2,11 @@
 
 A term is a quotient of two polynomials whose monomials are products of powers of atoms. `exp` of a sum is the
 product of the exponentials of its monomials, `log` of a product of positive numbers the sum of their
-logarithms, `flogistic(x)` is `recip(1 + exp(-x))`. Only what is evidently positive is divided by or has a
+logarithms, `flogistic(x)` is `recip(1 + exp(-x))`. Only what is evidently positive is cancelled or has a
 logarithm: a sum, with positive coefficients, of products of exponentials and of elements of tensors that are
 not negative by the way they are computed, in one of the products positive. Everything else is an atom, known
-by its normal form.
+by its normal form; `recip(0) = 0`, so `recip` of a product is that of its factors. A truth value `p` is 0 or 1:
+`p p = p`, and `exp` is taken case by case. Behind a case, `exp` of `-inf` and a real number is 0.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Form = tuple[Poly, Poly]
 UNIT: Monomial = frozenset()
 ONE: Poly = frozenset({(UNIT, Fraction(1))})
 ZERO: Poly = frozenset()
+OMEGA: Atom = ("neg_inf",)
 MAX_PRODUCTS, MAX_BITS, MAX_POWER = 10_000, 1 << 12, 8
 
 
@@ -51,8 +53,15 @@ class Field:
         self.signs, self.products = signs, 0
 
     def equal(self, left: Node, right: Node) -> bool:
-        (a, b), (c, d) = self.form(left), self.form(right)
+        (a, b), (c, d) = self.real(left), self.real(right)
         return self.times(a, d) == self.times(c, b)
+
+    def real(self, node: Node) -> Form:
+        """The form of a term that is a real number, whatever truth values are."""
+        found = self.form(node)
+        if any(a == OMEGA for p in found for m, _ in p for a, _ in m):
+            raise Infinite
+        return found
 
     def form(self, node: Node) -> Form:
         if isinstance(node, Element):
@@ -78,22 +87,42 @@ class Field:
             case ("flogistic", x):
                 return self.form(("recip", ("+", ("lit", Fraction(1)), ("fexp", ("neg", x)))))
             case ("recip", x):
-                top, bottom = self.form(x)
-                if self.positive(top):
-                    return bottom, top
-                if self.positive(self.times(top, number(Fraction(-1)))):
-                    return self.times(bottom, number(Fraction(-1))), self.times(top, number(Fraction(-1)))
-                return atom(("recip", (top, bottom))), ONE
+                return self.inverse(*self.real(x))
             case ("fexp", x):
                 return self.exponential(self.form(x))
             case ("flog", x):
-                top, bottom = self.form(x)
+                top, bottom = self.real(x)
                 if not self.positive(top):
                     return atom(("flog", (top, bottom))), ONE
                 return added(self.logarithm(top), self.logarithm(bottom), -1), ONE
-            case (str(head),) if head in ("neg_inf", "pos_inf"):
+            case ("neg_inf",):
+                return atom(OMEGA), ONE
+            case ("pos_inf",):
                 raise Infinite
-        return atom((node[0], *map(self.form, node[1:]))), ONE
+        return atom((node[0], *map(self.real, node[1:]))), ONE
+
+    def truth(self, a: Atom) -> bool:
+        return isinstance(a, Element) and self.signs.truth(a.ref)
+
+    def inverse(self, top: Poly, bottom: Poly) -> Form:
+        opposite = self.times(top, number(Fraction(-1)))
+        if self.positive(top):
+            return bottom, top
+        if self.positive(opposite):
+            return self.times(bottom, number(Fraction(-1))), opposite
+        _, common = shared(top)
+        away: Monomial = frozenset((a, -k) for a, k in common.items())
+        rest, below = collect([(joined(m, away), c) for m, c in top]), ONE
+        over: Monomial = frozenset({(("recip", rest), Fraction(1))}) if rest != ONE else UNIT
+        for a, k in common.items():
+            one: Monomial = frozenset({(a, k)})
+            if isinstance(a, tuple) and a[0] == "exp":
+                over = joined(over, frozenset({(a, -k)}))
+            elif self._atom(a, self.signs.positive):
+                below = self.times(below, frozenset({(one, Fraction(1))}))
+            else:
+                over = joined(over, frozenset({(("recip", atom(a)), k)}))
+        return self.times(bottom, frozenset({(over, Fraction(1))})), below
 
     def positive(self, p: Poly) -> bool:
         """Evidently so: positive multiples of products that are not negative, one of which is positive."""
@@ -116,11 +145,26 @@ class Field:
         self.products += len(p) * len(q)
         if self.products > MAX_PRODUCTS:
             raise Undecided("a normal form of the field law is too large")
-        return collect([(joined(m, n), c * d) for m, c in p for n, d in q])
+        return collect([(self._idempotent(joined(m, n)), c * d) for m, c in p for n, d in q])
+
+    def _idempotent(self, m: Monomial) -> Monomial:
+        return frozenset((a, Fraction(1) if k > 1 and self.truth(a) else k) for a, k in m)
 
     def exponential(self, x: Form) -> Form:
         """Powers of `exp` of monomials, multiplied; `exp` of a whole multiple of `log p` is a power of p."""
         top = x[0] if x[1] == ONE else atom(("quotient", *x))
+        here = {a for m, _ in top for a, _ in m}
+        for p in filter(self.truth, here):
+            on = collect([(frozenset(f for f in m if f[0] != p), c) for m, c in top])
+            off = frozenset((m, c) for m, c in top if all(a != p for a, _ in m))
+            true, false = self.exponential((on, ONE)), self.exponential((off, ONE))
+            chosen = self.product((atom(p), ONE), true)
+            return self.sum(chosen, self.product((added(ONE, atom(p), -1), ONE), false), 1)
+        if OMEGA in here:
+            found = [(m, c) for m, c in top if OMEGA in dict(m)]
+            if x[1] != ONE or len(found) > 1 or found[0][0] != frozenset({(OMEGA, Fraction(1))}) or found[0][1] < 0:
+                raise Infinite
+            return ZERO, ONE
         above, below = ONE, ONE
         for m, c in top:
             [(a, power)] = m if len(m) == 1 else [(None, Fraction(0))]
@@ -135,9 +179,7 @@ class Field:
 
     def logarithm(self, p: Poly) -> Poly:
         """Of a positive polynomial: of its content and its largest common monomial apart."""
-        content = sum((c for _, c in p), Fraction(0))
-        shared = {a for m, _ in p for a, _ in m}
-        common = {a: min(dict(m).get(a, Fraction(0)) for m, _ in p) for a in shared}
+        content, common = shared(p)
         inverse: Monomial = frozenset((a, -k) for a, k in common.items() if k)
         rest = collect([(joined(m, inverse), c / content) for m, c in p])
         total = ZERO if content == 1 else atom(("log", number(content)))
@@ -145,6 +187,13 @@ class Field:
             one = ("log", atom(a)) if isinstance(a, Element) else None  # else `exp` of a monomial
             total = added(total, frozenset({(frozenset({(one, Fraction(1))}) if one else a[1], k)}), 1)
         return total if rest == ONE else added(total, atom(("log", rest)), 1)
+
+
+def shared(p: Poly) -> tuple[Fraction, dict[Atom, Fraction]]:
+    """The sum of the coefficients, and the least power of each atom."""
+    atoms = {a for m, _ in p for a, _ in m}
+    least = {a: min(dict(m).get(a, Fraction(0)) for m, _ in p) for a in atoms}
+    return sum((c for _, c in p), Fraction(0)), least
 
 
 def number(q: Fraction) -> Poly:

@@ -6,8 +6,8 @@ from ..errors import Rejected
 from ..language.plan import Plan, Program
 
 GHOSTS = frozenset(
-    "add subtract negate multiply divide exponential log constant broadcast_in_dim reshape transpose reduce "
-    "dot_general".split()
+    "add subtract negate multiply divide exponential log not convert constant broadcast_in_dim reshape transpose "
+    "reduce dot_general".split()
 )
 
 

@@ -11,8 +11,9 @@ from .infinite import MOVES
 from .model import Model
 from .roots import CLOSED, called, nonnegative
 
-#: Ops whose result may be infinite where an operand is (obligation 2); no other op takes an infinity.
-CARRIES = MOVES | {"negate", "add", "subtract", "reduce", "all_reduce", "reduce_scatter"}
+#: Ops whose result may be infinite where an operand is (obligation 2). Of the others an exponential takes an
+#: infinity, and a maximum over rows, of which it is assumed, or seen in constants, that none is masked as a whole.
+CARRIES = MOVES | {"negate", "add", "subtract"}
 MAX_DEPTH = 100
 
 
@@ -31,6 +32,10 @@ class Signs:
     def positive(self, ref: Ref) -> bool:
         """Is every element a positive real number? A sum over ranks has a summand."""
         return all(self._of("positive", self._positive, self.model.function, t) for t in members(ref))
+
+    def truth(self, ref: Ref) -> bool:
+        """Is every element 0 or 1?"""
+        return self.model.type(ref).sort == "Bool"
 
     def nonnegative(self, ref: Ref) -> bool:
         return nonnegative(self.model, ref)

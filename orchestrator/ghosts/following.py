@@ -13,7 +13,7 @@ from certificates.plan.types import rational
 from ..cells import Unfollowable
 from ..relating.access import access
 from .sums import Definition, Places, Sums, places_of
-from .values import UNIT, Atom, Inverse, Letter, Powers, Value, Values, letter, number
+from .values import OMEGA, UNIT, Atom, Exponential, Inverse, Letter, Powers, Value, Values, letter, number
 from .writing import MOVES, Writer, groups
 
 #: Ops with laws of their own; what is made of their results is followed.
@@ -66,6 +66,8 @@ class Follower:
         #: What the last op was on the way to its value, if that takes two steps.
         self._step: Value | None = None
         self._through: set[str] = set()
+        #: By mask its truth value as a number, or that of its opposite.
+        self._truths: dict[str, tuple[str, bool]] = {}
         self._open: set[str] = set()
         self.hops: list[Hop] = []
 
@@ -99,9 +101,12 @@ class Follower:
         self._step, hops = None, len(self.hops)
         try:
             value = self._by_rule(op)
-            if value is None or not self._is_lively(value):
+            if value is None:
                 return
             self._known[op.out] = value
+            if not self._is_lively(value):
+                self._through.add(op.out)
+                return
             self._lively.add(op.out)
             if op.name in MOVES:
                 return
@@ -112,14 +117,18 @@ class Follower:
             self._lively.discard(op.out)
             return
         if ghost != op.out:
-            letters = {self.writer.root(a.name) for v in op.ins for a in self._value(v).letters()}
+            letters = self._roots([self._value(v) for v in op.ins if self.writer.types[v].sort == "Real"])
             # Of a sum in two steps the first is proved by what is summed as it is, not by what that equals.
-            self.hops.insert(hops, Hop(op.out, ghost, frozenset(letters)))
+            self.hops.insert(hops, Hop(op.out, ghost, letters))
+
+    def _roots(self, values: Sequence[Value]) -> frozenset[str]:
+        """The letters of values that a proof need not open."""
+        return frozenset(self.writer.root(x.name) for v in values for x in v.letters() if not x.truth)
 
     def _merges(self, value: Value) -> bool:
         return any(
             len(f) > 1 and all(any(isinstance(a, Letter) and a.name in self._lively for a, _ in m) for m, _ in f)
-            for f in value.below
+            for f in (*value.below, *(a.of for a in value.atoms() if isinstance(a, Inverse)))
         )
 
     def _is_lively(self, value: Value) -> bool:
@@ -137,7 +146,9 @@ class Follower:
         op = self.ops.get(name)
         if op is not None and op.name == "constant":
             text = op.attrs["value"]
-            if isinstance(text, str) and text not in ("inf", "-inf", "true", "false"):
+            if text == "-inf":
+                return Value({frozenset({(OMEGA, ONE)}): ONE}, {})
+            if isinstance(text, str) and text not in ("inf", "true", "false"):
                 return number(rational(text))
         elif op is not None and op.type.sort == "Real" and not any(v in self._lively for v in op.ins):
             try:
@@ -162,9 +173,12 @@ class Follower:
             return self._by_rule(op) if squeezed[0] == squeezed[1] else None
         if op.name in ("multiply", "divide") and any(self._number(v) is not None for v in op.ins):
             return self._by_rule(op)
-        if op.name == "select" and self._chosen(op) is not None:
+        if op.name == "select" and (self._chosen(op) or any(self._literal(v) for v in op.ins[1:])):
             return self._by_rule(op)
         return None
+
+    def _literal(self, name: str) -> bool:
+        return name in self.ops and self.ops[name].name == "constant"
 
     def _number(self, name: str) -> Fraction | None:
         op = self.ops.get(name)
@@ -172,6 +186,33 @@ class Follower:
             return None
         value = self._value(name).above
         return value.get(UNIT, Fraction(0)) if not value.keys() - {UNIT} else None
+
+    def _by_case(self, op: Op) -> Value:
+        """What a mask chooses: a truth value times the one, and its opposite times the other."""
+        mask, true, false = op.ins
+        at = tuple(range(len(op.type.shape)))
+        while mask in self.ops and self.ops[mask].name in ("broadcast_in_dim", "transpose"):
+            moved = self.ops[mask]
+            places = moved.ints("dims" if moved.name == "broadcast_in_dim" else "perm")
+            if moved.name == "transpose":
+                at = tuple(at[places.index(d)] for d in range(len(places)))
+            else:
+                at = tuple(at[d] for d in places)
+            mask = moved.ins[0]
+        shape = self.writer.types[mask].shape
+        at = tuple(p for p, n in zip(at, shape, strict=True) if n > 1)
+        if mask not in self._truths:
+            kept, name = not self._literal(true), self.writer.squeezed(mask)
+            shape = self.writer.types[name].shape
+            name = name if kept else self.writer.op("not", (name,), shape, "i1")
+            self._truths[mask] = self.writer.op("convert", (name,), shape, op.type.dtype), kept
+        name, kept = self._truths[mask]
+        truth = Value({frozenset({(Letter(name, at, truth=True), ONE)}): ONE}, {})
+        other = self.values.plus(number(ONE), self.values.scaled(truth, -ONE))
+        parts = (truth, other) if kept else (other, truth)
+        return self.values.plus(
+            self.values.times(parts[0], self._value(true)), self.values.times(parts[1], self._value(false))
+        )
 
     def _chosen(self, op: Op) -> str | None:
         """What a constant mask chooses."""
@@ -207,13 +248,13 @@ class Follower:
                 return self._value(op.ins[0]) if self.writer.types[op.ins[0]].sort == "Real" else None
             case "select":
                 chosen = self._chosen(op)
-                return None if chosen is None else self._value(chosen)
+                return self._value(chosen) if chosen is not None else self._by_case(op)
             case "broadcast_in_dim":
                 dims = op.ints("dims")
-                return self._value(op.ins[0]).renamed(lambda x: Letter(x.name, tuple(dims[p] for p in x.at)))
+                return self._value(op.ins[0]).renamed(lambda x: Letter(x.name, tuple(dims[p] for p in x.at), x.truth))
             case "transpose":
                 perm = op.ints("perm")
-                return self._value(op.ins[0]).renamed(lambda x: Letter(x.name, tuple(map(perm.index, x.at))))
+                return self._value(op.ins[0]).renamed(lambda x: Letter(x.name, tuple(map(perm.index, x.at)), x.truth))
             case "reshape":
                 before, after = self.writer.types[op.ins[0]].shape, op.type.shape
                 return self._regrouped(self._value(op.ins[0]), groups(before, after), before, after)
@@ -230,11 +271,11 @@ class Follower:
         def moved(x: Letter) -> Letter:
             touched = [g for g in parts if any(p in g[0] for p in x.at)]
             if all(len(own) == len(new) == 1 for own, new in touched):
-                return Letter(x.name, tuple(there[p][1][0] for p in x.at))
+                return Letter(x.name, tuple(there[p][1][0] for p in x.at), x.truth)
             want = tuple(p for own, _ in touched for p in own)
             name = self.writer.placed(x.name, x.at, want, before)
             at = tuple(p for _, new in touched for p in new)
-            return self._seen(self._like(self.writer.reshaped(name, [after[p] for p in at]), x.name), at)
+            return self._seen(self._like(self.writer.reshaped(name, [after[p] for p in at]), x.name), at, x.truth)
 
         return value.renamed(moved)
 
@@ -247,19 +288,19 @@ class Follower:
                 own = self.writer.types[name].shape
                 shape = [n for p, size in zip(x.at, own, strict=True) for n in into.get(p, (size,))]
                 name = self._like(self.writer.reshaped(name, shape), x.name)
-            return self._seen(name, places)
+            return self._seen(name, places, x.truth)
 
         return value.renamed(moved)
 
-    def _seen(self, name: str, at: Places) -> Letter:
+    def _seen(self, name: str, at: Places, truth: bool) -> Letter:
         """A letter, by the name that it has where it is read as an operand."""
         if name in self.ops and name not in self._lively:
             value = self._value(name)
             ((m, c),) = value.above.items() if len(value.above) == 1 else ((UNIT, ONE),)
             ((x, k),) = m if len(m) == 1 else ((None, ONE),)
             if isinstance(x, Letter) and c == k == 1 and not value.below:
-                return Letter(x.name, tuple(at[p] for p in x.at))
-        return Letter(name, at)
+                return Letter(x.name, tuple(at[p] for p in x.at), x.truth)
+        return Letter(name, at, truth)
 
     def _like(self, name: str, other: str) -> str:
         """A letter is what another one is, in other places."""
@@ -282,7 +323,7 @@ class Follower:
         operands = []
         for v, names in zip(op.ins, pattern.operands, strict=True):
             at = [places[n] for n in names]
-            operands.append(self._value(v).renamed(lambda x, at=at: Letter(x.name, tuple(at[p] for p in x.at))))
+            operands.append(self._value(v).renamed(lambda x, at=at: Letter(x.name, tuple(at[p] for p in x.at), x.truth)))
         into = {}
         for v in operands:
             for x in v.letters():
@@ -307,7 +348,11 @@ class Follower:
         for v in operands:
             whole, parts = self.values.times(whole, v), parts + sum(v.below.values())
         within = {f: k for f, k in whole.below.items() if places_of(Inverse(f)) & set(summed)}
-        if within and (len(whole.above) > 1 or sum(whole.below.values()) >= parts):
+        cancels = sum(whole.below.values()) < parts or self._meet(operands, summed)
+        apart = within or any(
+            isinstance(a, Inverse) and places_of(a) & set(summed) for m in whole.above for a, _ in m
+        )
+        if apart and not (cancels and len(whole.above) == 1):
             raise Unfollowable("a sum of quotients with different denominators")
         if len(whole.above) > MOST_PRODUCTS:
             raise Unfollowable("a sum of too many products")
@@ -318,16 +363,32 @@ class Follower:
             total = self.values.plus(total, term)
         outside = {f: k for f, k in whole.below.items() if f not in within}
         total = self.values.times(total, Value({UNIT: ONE}, outside))
-        if within:
+        if cancels:
             self._step = self._inside(operands, whole, total, summed, sizes, dtype)
         return total
+
+    @staticmethod
+    def _meet(operands: Sequence[Value], summed: Places) -> bool:
+        """Whether a law is needed for the product of operands, for each element of what is summed."""
+        seen: set[object] = set()
+        for v in operands:
+            own = {
+                a.of if isinstance(a, Exponential) else a
+                for m in v.above
+                for a, _ in m
+                if (isinstance(a, Exponential) or (isinstance(a, Letter) and a.truth)) and places_of(a) & set(summed)
+            }
+            if own & seen:
+                return True
+            seen |= own
+        return False
 
     def _inside(
         self, operands: Sequence[Value], whole: Value, total: Value, summed: Places, sizes: Sequence[int], dtype: str
     ) -> Value:
         """The sum of a product whose operands cancel: first what is summed, a law for each element of it, then
         the sum."""
-        letters = frozenset(self.writer.root(x.name) for v in operands for x in v.letters())
+        letters = self._roots(operands)
         product = self.writer.folded("multiply", [self.writer.quotient(v, sizes, dtype) for v in operands], sizes)
         lowest = self.writer.quotient(whole, sizes, dtype)
         self.hops.append(Hop(product[0], self.writer.placed(*lowest, product[1], sizes), letters))
@@ -367,7 +428,7 @@ class Follower:
         self._open.add(name)
         try:
             for v, own in zip(op.ins, pattern.operands, strict=True):
-                value = self._value(v).renamed(lambda x, own=own: Letter(x.name, tuple(names[own[p]] for p in x.at)))
+                value = self._value(v).renamed(lambda x, own=own: Letter(x.name, tuple(names[own[p]] for p in x.at), x.truth))
                 ((m, c),) = value.above.items() if len(value.above) == 1 else ((UNIT, Fraction(0)),)
                 if c != 1 or value.below or m & factors:
                     return None

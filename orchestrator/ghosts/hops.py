@@ -68,7 +68,9 @@ class Hops:
                 number = self.k.add(fact, recipe, relates=False)
                 numbers.append(number)
                 AlgebraBuilder(self.k, number, recipe).build("")
-        except (Unrelated, Unfollowable, NoDefinition):
+        except (Unrelated, Unfollowable, NoDefinition) as e:
+            import os
+            if os.environ.get("GH"): print("NO", ref, ghost, e)
             for number in reversed(numbers):
                 if number >= known:
                     self.k.drop(number)

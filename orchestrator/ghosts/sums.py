@@ -145,7 +145,7 @@ def _key(flat: Sequence[Factor1], bound: set[int]) -> tuple[object, Mapping[int,
 def _placed(factors: Powers, own: Mapping[int, int]) -> Powers:
     def moved(atom: Atom) -> Atom:
         if isinstance(atom, Letter):
-            return Letter(atom.name, tuple(own[p] for p in atom.at))
+            return Letter(atom.name, tuple(own[p] for p in atom.at), atom.truth)
         if isinstance(atom, Exponential):
             return Exponential(frozenset((moved(a), k) for a, k in atom.of))
         return type(atom)(frozenset((frozenset((moved(a), k) for a, k in m), c) for m, c in atom.of))

@@ -23,10 +23,12 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Letter:
-    """A tensor of the program, none of whose dimensions is 1, and the dimension that each of its own lies along."""
+    """A tensor of the program, none of whose dimensions is 1, and the dimension that each of its own lies along;
+    a ``truth`` is 0 or 1."""
 
     name: str
     at: tuple[int, ...]
+    truth: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Inverse:
     of: Factor
 
 
+#: The infinite literal that masks have: it is seen in exponentials only.
+OMEGA = Letter("-inf", ())
 Atom = Letter | Exponential | Logarithm | Inverse
 Powers = frozenset[tuple[Atom, Fraction]]
 Polynomial = Mapping[Powers, Fraction]
@@ -148,10 +152,15 @@ class Values:
         return self._lowest(self._times(x.above, y.above), below)
 
     def inverse(self, x: Value) -> Value:
-        """``1 / x``; of a positive number, or a negative one."""
-        if x.above and max(x.above.values()) < 0:
+        """``1 / x``. What is not evidently positive cancels against nothing."""
+        if not x.above or OMEGA in inside(x.above):
+            raise Unfollowable("a division by zero or by what is infinite")
+        if max(x.above.values()) < 0:
             return self.scaled(self.inverse(self.scaled(x, -ONE)), -ONE)
-        content, powers, rest = self._parts(x.above)
+        content, powers = shared(x.above)
+        powers = {a: k for a, k in powers.items() if self.atom_positive(a)}
+        away: Powers = frozenset((a, -k) for a, k in powers.items())
+        rest = {joined(m, away): c / content for m, c in x.above.items()}
         above: Polynomial = {UNIT: 1 / content}
         below: dict[Factor, int] = {}
         for atom, k in powers.items():
@@ -161,8 +170,10 @@ class Values:
                 below[_factor({_power(atom): ONE})] = int(k)
             else:
                 raise Unfollowable("a root under a division")
-        if rest != {UNIT: ONE}:
+        if rest != {UNIT: ONE} and self.is_positive(rest):
             below[_factor(rest)] = 1
+        elif rest != {UNIT: ONE}:
+            above = self._times(above, {_power(Inverse(_factor(rest))): ONE})
         for f, k in x.below.items():
             for _ in range(k):
                 above = self._times(above, dict(f))
@@ -173,6 +184,21 @@ class Values:
     def exponential(self, x: Value) -> Value:
         if x.below:
             raise Unfollowable("an exponential of a quotient")
+        here = {a for m in x.above for a, _ in m}
+        for p in sorted((a for a in here if isinstance(a, Letter) and a.truth), key=told):
+            on: Polynomial = {}
+            for m, c in x.above.items():
+                on = _sum(on, {frozenset(f for f in m if f[0] != p): c})
+            off = {m: c for m, c in x.above.items() if all(a != p for a, _ in m)}
+            chosen = Value({_power(p): ONE}, {})
+            true, false = (self.exponential(Value(q, {})) for q in (on, off))
+            other = self.plus(number(ONE), self.scaled(chosen, -ONE))
+            return self.plus(self.times(chosen, true), self.times(other, false))
+        if OMEGA in here:
+            found = [(m, c) for m, c in x.above.items() if any(a == OMEGA for a, _ in m)]
+            if len(found) > 1 or found[0][0] != _power(OMEGA) or found[0][1] < 0:
+                raise Unfollowable("an exponential of infinities that do not cancel")
+            return number(Fraction(0))
         out = number(ONE)
         for m, c in x.above.items():
             atom, power = next(iter(m)) if len(m) == 1 else (None, ONE)
@@ -220,10 +246,12 @@ class Values:
         return some and all(c > 0 and all(self._atom_kept(a) for a, _ in m) for m, c in p.items())
 
     def atom_positive(self, a: Atom) -> bool:
-        return isinstance(a, Exponential | Inverse) or (isinstance(a, Letter) and self._positive(a.name))
+        if isinstance(a, Inverse):
+            return self.is_positive(dict(a.of))
+        return isinstance(a, Exponential) or (isinstance(a, Letter) and self._positive(a.name))
 
     def _atom_kept(self, a: Atom) -> bool:
-        return self.atom_positive(a) or (isinstance(a, Letter) and self._nonnegative(a.name))
+        return self.atom_positive(a) or (isinstance(a, Letter) and (a.truth or self._nonnegative(a.name)))
 
     # --- lowest terms --------------------------------------------------------------------------------------
 
@@ -300,6 +328,8 @@ def joined(m: Powers, n: Powers) -> Powers:
     out = dict(m)
     for atom, power in n:
         out[atom] = out.get(atom, Fraction(0)) + power
+        if isinstance(atom, Letter) and atom.truth:
+            out[atom] = min(out[atom], ONE)
     return frozenset((a, k) for a, k in out.items() if k)
 
 

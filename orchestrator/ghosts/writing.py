@@ -130,7 +130,7 @@ class Writer:
             if below:
                 under = sorted(below.items(), key=lambda f: told(Inverse(f[0])))
                 factors = [self._polynomial(dict(f), sizes, dtype) for f, k in under for _ in range(k)]
-                part = self.folded("divide", [part, self.folded("multiply", factors, sizes)], sizes)
+                part = self.folded("divide", [part, *factors], sizes)
             parts.append(part)
         return self.folded("add", parts, sizes)
 
@@ -150,19 +150,20 @@ class Writer:
         else:
             sums = [rest]
             self._sums.setdefault(frozenset(rest.items()))
-        factors = [self.product(frozenset(powers.items()), Fraction(1), sizes, dtype)] if powers else []
+        outside = frozenset(f for f in powers.items() if not isinstance(f[0], Inverse))
+        factors = [self.product(outside, Fraction(1), sizes, dtype)] if outside else []
         for part in sums:
             terms = [self.product(m, c, sizes, dtype) for m, c in sorted(part.items(), key=lambda t: told_powers(t[0]))]
             factors.append(self.folded("add", terms, sizes))
-        return self._scaled(self.folded("multiply", factors, sizes), content)
+        found = self._scaled(self.folded("multiply", factors, sizes), content)
+        return self._under(found, frozenset(powers.items()) - outside, sizes, dtype)
 
     def product(self, m: Powers, c: Fraction, sizes: Sequence[int], dtype: str) -> tuple[str, Places]:
         """A monomial, along the dimensions that it has."""
-        factors, under = [], []
-        for atom, k in sorted(m, key=lambda f: told(f[0])):
-            if isinstance(atom, Inverse):
-                under += [self._polynomial(dict(atom.of), sizes, dtype)] * int(k)
-            elif isinstance(atom, Exponential):
+        factors = []
+        under = frozenset(f for f in m if isinstance(f[0], Inverse))
+        for atom, k in sorted(m - under, key=lambda f: told(f[0])):
+            if isinstance(atom, Exponential):
                 inner, have = self.product(atom.of, k, sizes, dtype)
                 shape = self.types[inner].shape
                 factors.append((self.op("exponential", (inner,), shape, dtype), have))
@@ -170,12 +171,15 @@ class Writer:
                 raise Unfollowable("a power that is no product")
             else:
                 factors += [self._atom(atom, sizes, dtype)] * int(k)
-        if not factors and not under:
-            return self._number(c, dtype)
-        name, have = self.folded("multiply", factors or [self._number(Fraction(1), dtype)], sizes)
-        if under:
-            name, have = self.folded("divide", [(name, have), self.folded("multiply", under, sizes)], sizes)
-        return self._scaled((name, have), c)
+        if not factors:
+            return self._under(self._number(c, dtype), under, sizes, dtype)
+        return self._under(self._scaled(self.folded("multiply", factors, sizes), c), under, sizes, dtype)
+
+    def _under(self, part: tuple[str, Places], m: Powers, sizes: Sequence[int], dtype: str) -> tuple[str, Places]:
+        """A tensor divided by what a product of inverses divides by."""
+        inverses = sorted(m, key=lambda f: told(f[0]))
+        under = [self._polynomial(dict(a.of), sizes, dtype) for a, k in inverses for _ in range(int(k))]
+        return self.folded("divide", [part, *under], sizes)
 
     def _scaled(self, part: tuple[str, Places], c: Fraction) -> tuple[str, Places]:
         name, have = part

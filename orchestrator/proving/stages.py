@@ -69,7 +69,11 @@ class Stages:
                 # Without a sum the stage can be proved at true sizes.
                 if not all(self._pointwise(ref) for ref in recipe.expand):
                     raise Unproved(str(first)) from first
-                recipe = LayoutRecipe(recipe.expand)
+                known = tuple(dict.fromkeys(i.fact for i in recipe.instances))
+                plain = self._layout(number, LayoutRecipe(recipe.expand))
+                recipe = LayoutRecipe(recipe.expand, used=known)
+                if plain is not None:
+                    return plain
         assert isinstance(recipe, LayoutRecipe)
         stage = self._layout(number, recipe)
         if fact.rhs in self.knowledge.landmarks and (stage is None or not self._reaches(stage, fact.rhs)):

@@ -38,12 +38,14 @@ class Lift:
 class LayoutRecipe:
     """Prove by unfolding: ``expand`` lists tensors whose definitions are used besides data movement.
 
-    ``parts`` are facts about pieces of the same tensors, which prove the whole.
+    ``parts`` are facts about pieces of the same tensors, which prove the whole; facts that are ``used`` say
+    what their left sides are here, whatever else is known of these.
     """
 
     expand: frozenset[Ref] = frozenset()
     lifts: tuple[Lift, ...] = ()
     parts: tuple[int, ...] = ()
+    used: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

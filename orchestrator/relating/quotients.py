@@ -1,8 +1,9 @@
 """Quotients of exponential polynomials: what the law ``field`` says is equal.
 
 A number is a quotient of two polynomials over letters and exponentials. ``exp`` of a sum is a product of
-powers, ``log`` of a product of positive numbers a sum; only what is evidently positive is divided by or has a
-logarithm. What fits nowhere is a letter of its own, named by its normal form.
+powers, ``log`` of a product of positive numbers a sum; only what is evidently positive is cancelled or has a
+logarithm. What fits nowhere is a letter of its own, named by its normal form. A truth value is 0 or 1, and
+``exp`` is taken case by case; of ``-inf`` and a number it is 0.
 """
 
 from __future__ import annotations
@@ -58,11 +59,20 @@ class Quotient:
         return frozenset(self.above.items()), frozenset(self.below.items())
 
 
-class Quotients:
-    """Arithmetic of quotients; ``positive`` and ``nonnegative`` say which letters are so."""
+#: The infinite literal that masks have: it is seen in exponentials only.
+OMEGA = "-inf"
 
-    def __init__(self, positive: Callable[[Hashable], bool], nonnegative: Callable[[Hashable], bool]) -> None:
-        self.positive, self.nonnegative = positive, nonnegative
+
+class Quotients:
+    """Arithmetic of quotients; ``positive``, ``nonnegative`` and ``truth`` say which letters are so."""
+
+    def __init__(
+        self,
+        positive: Callable[[Hashable], bool],
+        nonnegative: Callable[[Hashable], bool],
+        truth: Callable[[Hashable], bool] = lambda _: False,
+    ) -> None:
+        self.positive, self.nonnegative, self.truth = positive, nonnegative, truth
         self._work = 0
 
     # --- atoms ---------------------------------------------------------------------------------------------
@@ -75,6 +85,8 @@ class Quotients:
 
     def apply(self, function: str, *arguments: Quotient) -> Quotient:
         """A function by its name in the plan format."""
+        if function != "exponential" and any(self.infinite(a) for a in arguments):
+            raise Unfollowable(f"{function} of an infinite number")
         match function:
             case "recip":
                 return self._inverse(arguments[0])
@@ -86,6 +98,10 @@ class Quotients:
                 opposite = self._exponential(self.scaled(arguments[0], Fraction(-1)))
                 return self._inverse(self.plus(self.number(Fraction(1)), opposite))
         return self.letter(Applied(function, tuple(a.key for a in arguments)))
+
+    def infinite(self, x: Quotient) -> bool:
+        """Whether what is left of a sum is infinite, in some case."""
+        return any(atom == OMEGA for p in (x.above, x.below) for m in p for atom, _ in m)
 
     # --- arithmetic ----------------------------------------------------------------------------------------
 
@@ -116,7 +132,9 @@ class Quotients:
         out: dict[Powers, Fraction] = {}
         for m, c in p.items():
             for n, d in q.items():
-                key = _joined(m, n)
+                key = frozenset(
+                    (a, Fraction(1) if k > 1 and self.truth(a) else k) for a, k in _joined(m, n)
+                )
                 out[key] = out.get(key, Fraction(0)) + c * d
         return {m: c for m, c in out.items() if c}
 
@@ -128,12 +146,40 @@ class Quotients:
         opposite = self.scaled(x, Fraction(-1)).above
         if self._is_positive(opposite):
             return Quotient({m: -c for m, c in x.below.items()}, opposite)
-        return self.letter(Applied("recip", x.key))
+        least = _least(x.above)
+        away: Powers = frozenset((a, -k) for a, k in least.items() if k)
+        rest = {_joined(m, away): c for m, c in x.above.items()}
+        below: Polynomial = {NOTHING: Fraction(1)}
+        over = NOTHING if rest == below else _power(_recip(rest), Fraction(1))
+        for atom, k in least.items():
+            if isinstance(atom, Exponential):
+                over = _joined(over, _power(atom, -k))
+            elif k and _sign(atom, self.positive):
+                below = self._times(below, {_power(atom, k): Fraction(1)})
+            elif k:
+                over = _joined(over, _power(_recip({_power(atom, Fraction(1)): Fraction(1)}), k))
+        return Quotient(self._times(x.below, {over: Fraction(1)}), below)
 
     def _exponential(self, x: Quotient) -> Quotient:
         exponent = x.above
         if dict(x.below) != {NOTHING: Fraction(1)}:
+            if self.infinite(x):
+                raise Unfollowable("an exponential of an infinite quotient")
             exponent = self.letter(Applied("divided", x.key)).above
+        here = {a for m in exponent for a, _ in m}
+        for p in filter(self.truth, here):
+            chosen, other = self.letter(p), self.plus(self.number(Fraction(1)), self.scaled(self.letter(p), Fraction(-1)))
+            on: Polynomial = {}
+            for m, c in exponent.items():
+                on = _sum(on, {frozenset(f for f in m if f[0] != p): c})
+            off = {m: c for m, c in exponent.items() if all(a != p for a, _ in m)}
+            cases = [self._exponential(Quotient(q, {NOTHING: Fraction(1)})) for q in (on, off)]
+            return self.plus(self.times(chosen, cases[0]), self.times(other, cases[1]))
+        if OMEGA in here:
+            found = [(m, c) for m, c in exponent.items() if OMEGA in dict(m)]
+            if len(found) > 1 or found[0][0] != _power(OMEGA, Fraction(1)) or found[0][1] < 0:
+                raise Unfollowable("an exponential of infinities that do not cancel")
+            return self.number(Fraction(0))
         out = self.number(Fraction(1))
         for powers, factor in exponent.items():
             whole = factor.denominator == 1 and abs(factor) <= MAX_POWER
@@ -157,9 +203,7 @@ class Quotients:
     def _parts(self, p: Polynomial) -> Polynomial:
         """The logarithm of a positive polynomial: of its content, of common powers, and of what is left."""
         total = sum(p.values(), Fraction(0))
-        least: dict[Hashable, Fraction] = {}
-        for atom in {a for m in p for a, _ in m}:
-            least[atom] = min(dict(m).get(atom, Fraction(0)) for m in p)
+        least = _least(p)
         away: Powers = frozenset((a, -k) for a, k in least.items() if k)
         rest = {_joined(m, away): c / total for m, c in p.items()}
         out: Polynomial = {}
@@ -184,10 +228,19 @@ class Quotients:
         return all(_sign(a, self.nonnegative) for m in p for a, _ in m)
 
 
+def _recip(p: Polynomial) -> Applied:
+    return Applied("recip", (frozenset(p.items()),))
+
+
 def _sign(atom: Hashable, holds: Callable[[Hashable], bool]) -> bool:
     if isinstance(atom, Applied | Logarithm):
         return False
     return isinstance(atom, Exponential) or holds(atom)
+
+
+def _least(p: Polynomial) -> dict[Hashable, Fraction]:
+    """The least power of each atom."""
+    return {a: min(dict(m).get(a, Fraction(0)) for m in p) for a in {a for m in p for a, _ in m}}
 
 
 def _power(atom: Hashable, power: Fraction) -> Powers:

@@ -18,6 +18,7 @@ def ratio(plan: Sum, spec: Sum, known: Knowledge) -> Fraction | None:
     quotients = Quotients(
         lambda letter: isinstance(letter, Leaf) and known.positive(letter.ref),
         lambda letter: isinstance(letter, Leaf) and known.nonnegative(letter.ref),
+        lambda letter: isinstance(letter, Leaf) and known.model.tensors.type(letter.ref).sort == "Bool",
     )
     return quotients.ratio(_sum(quotients, plan), _sum(quotients, spec))
 

@@ -13,7 +13,7 @@ from smtlib_emit.errors import NoDefinition
 from smtlib_emit.layout import variant
 
 from ..relating.knowledge import Knowledge
-from ..relating.quotients import Quotient, Quotients
+from ..relating.quotients import OMEGA, Quotient, Quotients
 
 #: Nodes of the two terms of an instance.
 MAX_NODES = 2000
@@ -35,8 +35,11 @@ def field_law(
     quotients = Quotients(
         lambda e: isinstance(e, Elem) and known.positive(e.ref),
         lambda e: isinstance(e, Elem) and known.nonnegative(e.ref),
+        lambda e: isinstance(e, Elem) and known.model.tensors.type(e.ref).sort == "Bool",
     )
     forms = [_form(quotients, side) for side in sides]
+    if any(map(quotients.infinite, forms)):
+        raise NoDefinition(f"{left.ref} may be infinite")
     if quotients.ratio(forms[0], forms[1]) != 1 and (forms[0].above or forms[1].above):
         raise NoDefinition(f"{left.ref}: its two sides are different quotients")
     return Law("field", *sides)
@@ -62,6 +65,8 @@ class _Writer:
             raise NoDefinition(f"more than {MAX_NODES} elements in a term")
         value = self.model.literal(e.ref)
         if value is not None:
+            if value == "-inf":
+                return ("neg_inf",)
             value = {"true": Fraction(1), "false": Fraction(0)}.get(str(value), value)
             if not isinstance(value, Fraction):
                 raise NoDefinition(f"{e.ref} is not a rational literal")
@@ -111,6 +116,8 @@ def _form(quotients: Quotients, term: Term) -> Quotient:
     if isinstance(term, Fraction):
         return quotients.number(term)
     head, *rest = term
+    if head == "neg_inf":
+        return quotients.letter(OMEGA)
     if head == "*":
         factor, inner = rest
         assert isinstance(factor, Fraction)

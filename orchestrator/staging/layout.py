@@ -115,6 +115,9 @@ class LayoutBuilder:
             raise NoDefinition(f"{self.goal.lhs}: more than {MAX_PREMISES} premises")
         if self.model.literal(ref) is not None or self._stands_for_itself(ref):
             return
+        used = [n for n in self.recipe.used if self.k.facts[n].lhs == ref]
+        if goal is None and used and self._instances(used, at):
+            return
         whole = not self.k.moves(ref) or ref in self.k.restated
         if goal is None and ref not in self.recipe.expand and whole and self.use_facts(ref, at):
             return

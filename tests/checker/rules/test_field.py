@@ -34,6 +34,9 @@ class Signs:
     def finite(self, ref: Ref) -> bool:
         return not (isinstance(ref, Tensor) and ref.value == "masked")
 
+    def truth(self, ref: Ref) -> bool:
+        return isinstance(ref, Tensor) and ref.value[0] == "t"
+
 
 def letter(name: str) -> Element:
     return Element(Tensor("s", name), ())
