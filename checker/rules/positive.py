@@ -78,10 +78,25 @@ class Signs:
             return all(self._of("finite", self._finite, function, t) for t in behind)
         if op.name == "logistic":
             return True
+        if op.name == "reduce" and self._shifted(here, tensor, op):
+            return True
         if op.name in ("add", "maximum"):
             one = any(all_({(function, t)}) for t in behind)
             return one and all(nonnegative(here, t) for t in behind)
         return op.name in CLOSED | {"divide", "sqrt"} and all_({(function, t) for t in behind})
+
+    def _shifted(self, here: Model, tensor: Tensor, op: Op) -> bool:
+        """A sum of `exp(x - y)` over rows of which obligation 2 says that none is masked as a whole: the program
+        takes the maximum of `x` over them; `y` is finite."""
+        power = here.producer(Tensor(tensor.space, op.operands[0]))
+        if op.attrs["kind"] != "add" or power is None or power.name != "exponential":
+            return False
+        inner = here.producer(Tensor(tensor.space, power.operands[0]))
+        x, *rest = inner.operands if inner is not None and inner.name == "subtract" else power.operands
+        return all(self._of("finite", self._finite, here.function, Tensor(tensor.space, y)) for y in rest) and any(
+            o.name == "reduce" and (o.operands, o.attrs) == ((x,), op.attrs | {"kind": "max"})
+            for o in here.plan.program(tensor.space).ops
+        )
 
     def _model(self, function: str) -> Model:
         if not function:

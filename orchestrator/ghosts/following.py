@@ -12,7 +12,7 @@ from certificates.plan.types import rational
 
 from ..cells import Unfollowable
 from ..relating.access import access
-from .sums import Definition, Places, Sums, places_of
+from .sums import Definition, Places, Sums, placed, places_of
 from .values import OMEGA, UNIT, Atom, Exponential, Inverse, Letter, Powers, Value, Values, letter, number
 from .writing import MOVES, Writer, groups
 
@@ -28,11 +28,14 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Hop:
-    """A tensor of a program, the ghost that it equals, and the letters of what it is made of."""
+    """A tensor of a program, the ghost that it equals, and the letters of what it is made of. It is opened by its
+    op, but if it is ``given``; so are tensors that are ``opened``, whatever they equal."""
 
     name: str
     ghost: str
     letters: frozenset[str]
+    given: bool = False
+    opened: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -103,12 +106,17 @@ class Follower:
             value = self._by_rule(op)
             if value is None:
                 return
+            if op.name == "reduce" and self._certain(op, value):
+                return
             self._known[op.out] = value
             if not self._is_lively(value):
                 self._through.add(op.out)
                 return
             self._lively.add(op.out)
             if op.name in MOVES:
+                return
+            if any(a == OMEGA for a in value.atoms()):  # no ghost is infinite
+                self._through.add(op.out)
                 return
             ghost = self.writer.value(self._step or value, op.type)
         except Unfollowable:
@@ -414,6 +422,51 @@ class Follower:
 
     def _plain_atom(self, atom: Atom) -> bool:
         return isinstance(atom, Letter) and atom.name not in self._lively
+
+    def _certain(self, op: Op, value: Value) -> bool:
+        """Names a sum over masked rows, of which it does not show that it is positive, by the program's own sum, of
+        which it does: without the powers that stand before it."""
+        ((m, c),) = value.above.items() if len(value.above) == 1 else ((UNIT, ONE),)
+        sums = [a for a, k in m if isinstance(a, Letter) and k == 1 and self.sums.own(a.name)]
+        outside = frozenset(f for f in m if f[0] not in sums)
+        x = sums[0] if len(sums) == 1 else None
+        if (
+            x is None
+            or value.below
+            or not all(isinstance(a, Exponential) for a, _ in outside)
+            or self.values.atom_positive(x)
+            or not self.values.positive(op.out)
+        ):
+            return False
+        own = self._letter(op.out)
+        away = Value({frozenset((a, -k) for a, k in outside): 1 / c}, {})
+        name, at = self.writer.quotient(self.values.times(own, away), op.type.shape, op.type.dtype)
+        if at != x.at:
+            return False
+        self._signs[name] = True
+        self._lively.add(name)
+        factors, summed = self.sums.renamed(x.name, name)
+        self._known[op.out] = self.values.times(letter(name, at), Value({outside: c}, {}))
+        self._lively.add(op.out)
+        ghost = self.writer.value(self._known[op.out], op.type)
+        self.hops.append(Hop(op.out, ghost, frozenset(), given=True))
+        # Each summand is that of the program's sum, without the powers.
+        rank = len(op.type.shape)
+        pattern = access(op, [self.writer.types[op.ins[0]].shape])
+        assert pattern is not None
+        names = {n: d for d, n in enumerate((*pattern.out, *(n for n, _ in pattern.summed)))}
+        sizes = [*op.type.shape, *(n for _, n in pattern.summed)]
+        places = [names[n] for n in pattern.operands[0]]
+        term = self._letter(op.ins[0]).renamed(lambda y: Letter(y.name, tuple(places[p] for p in y.at), y.truth))
+        product = self.writer.quotient(self.values.times(term, away), sizes, op.type.dtype)
+        letters = self._roots([self._value(op.ins[0])])
+        order = dict(enumerate((*at, *(p for p in range(rank, len(sizes)) if sizes[p] > 1))))
+        lowest = self.writer.product(placed(factors, order), ONE, sizes, op.type.dtype)
+        self.hops.append(Hop(product[0], self.writer.placed(*lowest, product[1], sizes), letters))
+        total, have = self.writer.reduced(product, [p for p in product[1] if p >= rank], sizes)
+        self.hops.append(Hop(name, self.writer.placed(total, have, at, sizes), letters, opened=frozenset({op.out, product[0]})))
+        self.hops.append(Hop(total, self.writer.placed(x.name, x.at, have, sizes), letters))
+        return True
 
     def _definition(self, name: str) -> Definition | None:
         """What a tensor of the program is a sum of, if it is one of products of letters."""

@@ -43,19 +43,22 @@ class Hops:
         for hop in followed.hops:
             ref, ghost = f"{owner}:{hop.name}", f"{owner}:{hop.ghost}"
             letters = {f"{owner}:{n}" for n in hop.letters}
-            for opens in ((ghosts - letters) | seen, ghosts | seen | sums):
-                numbers = self._stated(ref, ghost, opens)
+            opened = {f"{owner}:{n}" for n in hop.opened}
+            for opens, ends in (((ghosts - letters) | seen | opened, letters | opened), (ghosts | seen | sums, opened)):
+                numbers = self._stated(ref, ghost, opens, ends, given=hop.given)
                 if numbers:
                     self.k.hops[ref] = numbers
                     break
 
-    def _stated(self, ref: str, ghost: str, opens: Collection[str]) -> list[int]:
+    def _stated(
+        self, ref: str, ghost: str, opens: Collection[str], ends: Collection[str], *, given: bool
+    ) -> list[int]:
         """The facts, piece by piece; none if a stage cannot be built."""
         whole = self.k.full_index(ref)
         known = len(self.k.facts)
         numbers: list[int] = []
         try:
-            for cell, opened in explore(whole, lambda c: self._opened(ref, ghost, c, opens)):
+            for cell, opened in explore(whole, lambda c: self._opened(ref, ghost, c, opens, ends, given)):
                 at = tuple(cell.at[s] for s in whole.ranges)
                 fact = make_fact(self.model, cell, ref, at, ghost, at, Fraction(1))
                 goal = solve(fact.lhs_index, fact.ranges, at, cell.ranges)
@@ -78,11 +81,16 @@ class Hops:
             return []
         return numbers
 
-    def _opened(self, ref: str, ghost: str, cell: Cell, opens: Collection[str]) -> _Opening:
+    def _opened(
+        self, ref: str, ghost: str, cell: Cell, opens: Collection[str], ends: Collection[str], given: bool
+    ) -> _Opening:
         at = tuple(cell.at[s] for s in self.k.full_index(ref).ranges)
-        opening = _Opening(self.k, cell, opens)
+        opening = _Opening(self.k, cell, opens, ends)
         try:
-            opening.open(ref, at)
+            if given:
+                opening.uses.append(Use(ref, at))
+            else:
+                opening.open(ref, at)
             opening.element(ghost, at)
         except (Cut, Digits) as split:
             if split.symbol not in cell.ranges:
@@ -92,10 +100,13 @@ class Hops:
 
 
 class _Opening:
-    """What is opened of a tensor and of its ghost, on a box."""
+    """What is opened of a tensor and of its ghost, on a box: tensors that are in ``opens``, through what they equal
+    but for those in ``ends``."""
 
-    def __init__(self, knowledge: Knowledge, cell: Cell, opens: Collection[str]) -> None:
-        self.k, self.model, self.opens = knowledge, knowledge.model, opens
+    def __init__(
+        self, knowledge: Knowledge, cell: Cell, opens: Collection[str], ends: Collection[str]
+    ) -> None:
+        self.k, self.model, self.opens, self.ends = knowledge, knowledge.model, opens, ends
         self.ranges: dict[str, Range] = dict(cell.ranges)
         self.expand: set[str] = set()
         self.instances: list[Instance] = []
@@ -125,6 +136,8 @@ class _Opening:
         source, there = ref, tuple(fold(f, self.ranges) for f in at)
         start = there
         while True:
+            if source in self.ends:
+                break
             if source in self.k.hops:
                 found = self.k.through(self.k.hops[source], there, self.ranges)
                 if found is None:

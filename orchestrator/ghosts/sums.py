@@ -50,6 +50,19 @@ class Sums:
                 self._known.setdefault(key, (name, tuple(numbers[p] for p in range(rank))))
         return self._own[name]
 
+    def own(self, name: str) -> bool:
+        """Whether a letter is a sum that was named here."""
+        return any(known == name for known, _ in self._known.values())
+
+    def renamed(self, name: str, other: str) -> tuple[Powers, Places]:
+        """From now on a sum has another name, with the same dimensions; what it is a sum of, and over which."""
+        for key, (known, order) in self._known.items():
+            if known == name:
+                self._known[key] = other, order
+        definition = self._own[other] = self._own[name]
+        assert definition is not None
+        return definition.factors, definition.summed
+
     def named(self) -> Iterator[str]:
         """The letters that are sums, as far as it was asked."""
         yield from (name for name, definition in self._own.items() if definition is not None)
@@ -66,7 +79,7 @@ class Sums:
             order = [*at, *sorted(bound)]
             own = dict(zip(order, range(len(order)), strict=True))
             self._own[name] = Definition(
-                _placed(frozenset(flat), own), tuple(own[p] for p in sorted(bound)), tuple(wide[p] for p in sorted(bound))
+                placed(frozenset(flat), own), tuple(own[p] for p in sorted(bound)), tuple(wide[p] for p in sorted(bound))
             )
         name, order_ = self._known[key]
         return Letter(name, tuple(places[n] for n in order_))
@@ -128,7 +141,7 @@ class Sums:
                 own[p] = len(sizes)
                 bound.add(len(sizes))
                 sizes.append(size)
-            yield from self._opened(_placed(definition.factors, own), bound, sizes)
+            yield from self._opened(placed(definition.factors, own), bound, sizes)
 
 
 def _key(flat: Sequence[Factor1], bound: set[int]) -> tuple[object, Mapping[int, int]]:
@@ -142,7 +155,9 @@ def _key(flat: Sequence[Factor1], bound: set[int]) -> tuple[object, Mapping[int,
     return (factors, tuple(sorted(numbers[p] for p in bound))), numbers
 
 
-def _placed(factors: Powers, own: Mapping[int, int]) -> Powers:
+def placed(factors: Powers, own: Mapping[int, int]) -> Powers:
+    """Factors along other dimensions."""
+
     def moved(atom: Atom) -> Atom:
         if isinstance(atom, Letter):
             return Letter(atom.name, tuple(own[p] for p in atom.at), atom.truth)

@@ -122,7 +122,7 @@ class Values:
     """Arithmetic of values; ``positive`` and ``nonnegative`` say which letters are so."""
 
     def __init__(self, positive: Callable[[str], bool], nonnegative: Callable[[str], bool]) -> None:
-        self._positive, self._nonnegative = positive, nonnegative
+        self.positive, self._nonnegative = positive, nonnegative
         self._work = 0
 
     def begin(self) -> None:
@@ -248,7 +248,7 @@ class Values:
     def atom_positive(self, a: Atom) -> bool:
         if isinstance(a, Inverse):
             return self.is_positive(dict(a.of))
-        return isinstance(a, Exponential) or (isinstance(a, Letter) and self._positive(a.name))
+        return isinstance(a, Exponential) or (isinstance(a, Letter) and self.positive(a.name))
 
     def _atom_kept(self, a: Atom) -> bool:
         return self.atom_positive(a) or (isinstance(a, Letter) and (a.truth or self._nonnegative(a.name)))

@@ -225,7 +225,7 @@ class DeepMatcher:
             self._open(
                 ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
             )
-        elif op.name in ELEMENTWISE:
+        elif op.name in ELEMENTWISE and ref not in self.k.hops:
             cone.scale *= _factor(op, [_number(self.k, v, at, ranges) for v in ins])
             for v in ins:
                 self._open(v, at, ranges, cone, stop=stop)

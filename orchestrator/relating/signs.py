@@ -93,11 +93,27 @@ class Signs:
                 return all(self._shown(t, "finite", depth) for t in read)
             case "logistic":
                 return True
+            case "reduce" if self._shifted(tensor, op, depth):
+                return True
             case "add" | "maximum":
                 some = any(self._shown(t, "positive", depth) for t in read)
                 return some and all(self.nonnegative(*t) for t in read)
         closed = op.name in _CLOSED or op.name in ("divide", "sqrt")
         return closed and all(self._shown(t, "positive", depth) for t in read)
+
+    def _shifted(self, tensor: tuple[str, str], op: Op, depth: int) -> bool:
+        """Whether it is a sum of ``exp(x - y)`` over rows of whose ``x`` the program takes the maximum, so that
+        none is masked as a whole; ``y`` is finite."""
+        function, (owner, _) = tensor[0], split_ref(tensor[1])
+        body = self._body(function)
+        power = body.ops.get(f"{owner}:{op.ins[0]}")
+        if op.text("kind") != "add" or power is None or power.name != "exponential":
+            return False
+        inner = body.ops.get(f"{owner}:{power.ins[0]}")
+        x, *rest = inner.ins if inner is not None and inner.name == "subtract" else power.ins
+        if not all(self._shown((function, f"{owner}:{y}"), "finite", depth) for y in rest):
+            return False
+        return (owner, x, op.ints("dims")) in body.maxima
 
     def _read(self, tensor: tuple[str, str], op: Op) -> list[tuple[str, str]]:
         """The operands of an op, or of all ranks that meet in a collective or a message."""
@@ -172,6 +188,16 @@ class _Body:
     @cached_property
     def ops(self) -> Mapping[str, Op]:
         return {f"{o}:{op.out}": op for o, p in self.programs.items() for op in p.ops}
+
+    @cached_property
+    def maxima(self) -> frozenset[tuple[str, str, tuple[int, ...]]]:
+        """What each program takes maxima of, over which dimensions."""
+        return frozenset(
+            (o, op.ins[0], op.ints("dims"))
+            for o, p in self.programs.items()
+            for op in p.ops
+            if op.name == "reduce" and op.text("kind") == "max"
+        )
 
     @cached_property
     def operands(self) -> Mapping[tuple[str, str], set[str]]:

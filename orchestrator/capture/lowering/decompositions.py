@@ -48,7 +48,7 @@ DECOMPOSED = frozenset(
         # products
         *("addmv", "addr", "baddbmm", "dot", "vdot"),
         # reductions and functions
-        *("logsumexp", "logaddexp2", "aminmax", "count_nonzero", "dist", "norm", "renorm"),
+        *("logaddexp2", "aminmax", "count_nonzero", "dist", "norm", "renorm"),
         *("isinf", "isposinf", "isneginf", "isnan", "nan_to_num", "heaviside", "deg2rad", "rad2deg"),
         *("_safe_softmax", "special_entr"),
         # normalisation

@@ -137,12 +137,21 @@ class Shifted:
     total: Value
 
 
-def shifted_exponentials(c: Context, x: Value, dim: int) -> Shifted:
+def shifted_exponentials(c: Context, x: Value, *dims: int) -> Shifted:
     """Maximum, ``x - maximum``, its exponential, and the sum of that."""
-    top = c.b.reduce(x, (dim,), "max", keepdim=True)
+    top = c.b.reduce(x, dims, "max", keepdim=True)
     shifted = c.b.binary("subtract", x, top)
     powers = c.b.unary("exponential", shifted)
-    return Shifted(top, shifted, powers, c.b.reduce(powers, (dim,), "add", keepdim=True))
+    return Shifted(top, shifted, powers, c.b.reduce(powers, dims, "add", keepdim=True))
+
+
+@lowers("aten.logsumexp")
+def _logsumexp(c: Context, x: Value, dim: int | Sequence[int], keepdim: bool = False) -> Value:
+    """As it is defined; PyTorch has a case of its own for rows that are masked as a whole, which none is."""
+    x = c.value(x, c.out[0].dtype)
+    parts = shifted_exponentials(c, x, *dims_of(dim, len(x.shape)))
+    found = c.b.binary("add", parts.top, c.b.unary("log", parts.total))
+    return c.b.reshape(found, c.out[0].shape)
 
 
 @lowers("aten._softmax", ignores=("half_to_float",))
