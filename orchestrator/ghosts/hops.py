@@ -83,9 +83,9 @@ class Hops:
 
     def _opened(
         self, ref: str, ghost: str, cell: Cell, opens: Collection[str], ends: Collection[str], given: bool
-    ) -> _Opening:
+    ) -> Opening:
         at = tuple(cell.at[s] for s in self.k.full_index(ref).ranges)
-        opening = _Opening(self.k, cell, opens, ends)
+        opening = Opening(self.k, cell, opens, ends)
         try:
             if given:
                 opening.uses.append(Use(ref, at))
@@ -99,7 +99,7 @@ class Hops:
         return opening
 
 
-class _Opening:
+class Opening:
     """What is opened of a tensor and of its ghost, on a box: tensors that are in ``opens``, through what they equal
     but for those in ``ends``."""
 

@@ -32,9 +32,14 @@ from ..spanning.expansion import SUMS
 from ..spanning.masked_copies import MaskedCopies
 from ..spanning.patchworks import Patchworks
 from ..spanning.spans import Spans
+from ..spanning.vanishing import Vanishing
 from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
 from .slices import Slice
+
+
+#: Ops of which the ranks may have a part each.
+PARTS = SUMS | {"dot_general"}
 
 
 class Relations:
@@ -73,7 +78,7 @@ class Relations:
         self.roots = Roots(self.knowledge, shown.nonnegative)
         self.indicators = Indicators(self.knowledge)
         self.landmarks = Landmarks(self.knowledge)
-        self.spans = Spans(self.knowledge)
+        self.spans = Spans(self.knowledge, Vanishing(self.knowledge, self.positions))
         self.patchworks = Patchworks(self.knowledge, self.spans)
         self.copies = MaskedCopies(self.knowledge, self.folder, self.positions, self.spans)
         self.lemmas: list[Lemma] = []
@@ -186,6 +191,19 @@ class Relations:
         yield lambda: self.spans.relate_below(self.model.operands(ref))
         yield lambda: ref not in self.knowledge.by_lhs and self.patchworks.restate(ref)
         yield lambda: ref not in self.knowledge.by_lhs and self.spans.relate(ref)
+        yield lambda: ref not in self.knowledge.by_lhs and any([self.spans.relate(v) for v in self._parts_below(ref)])
+
+    def _parts_below(self, ref: str) -> list[str]:
+        """Sums that an op reads, moved or not, which were taken for a part of a sum over ranks only: here one of
+        them is read alone, as where other ranks' parts are masked."""
+        known, found, work = self.knowledge, list[str](), list(self.model.operands(ref) if self._ghosts else ())
+        while work:
+            v = work.pop()
+            if v in self.model.ops and known.moves(v) and not known.covers(v):
+                work += known.below(v)
+            elif v in self.model.ops and self.model.ops[v].name in PARTS and not known.facts_for(v):
+                found.append(v)
+        return found
 
     def _known_in_part(self, ref: str) -> list[str]:
         """Operands of which some elements have a relation, and others none yet."""

@@ -20,6 +20,7 @@ from ..relating.solving_facts import solve
 from .expansion import RING, Alien, Expansion
 from .fields import FIELD, ratio
 from .refining import Refinement
+from .vanishing import Vanishing
 from .terms import Call, Factor, Forms, Key, Leaf, Sum, Term, collected, members
 
 #: Whether to end at a specification tensor.
@@ -81,8 +82,8 @@ class Span:
 class Partners:
     """The specification's ops, by the elements that they are made of."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.k, self.model = knowledge, knowledge.model
+    def __init__(self, knowledge: Knowledge, vanishing: Vanishing) -> None:
+        self.k, self.model, self.vanishing = knowledge, knowledge.model, vanishing
         self._readers: dict[Ref, list[str]] | None = None
 
     def find(self, plan: Sum, cell: Cell, attempt: Attempt, *, field: bool = False) -> Iterator[Span]:
@@ -115,12 +116,24 @@ class Partners:
                         refine = Refinement(self.model, cell.ranges, attempt.expansion.fresh)
                         mine, other = refine.of([plan, other])
                         coef = ratio(mine, other, self.k) if field else attempt.ratio(mine, other)
+                        if coef is None and not field:
+                            mine, other, coef = self._without(mine, other, cell, attempt)
                         if coef is not None:
                             yield Span(spec, out, coef, (*mine, *other), field)
                 except (Cut, Digits) as error:
                     attempt.split = attempt.split or error
                 except (Alien, Unrelated, Unfollowable, NoDefinition):
                     continue
+
+    def _without(
+        self, mine: Sum, other: Sum, cell: Cell, attempt: Attempt
+    ) -> tuple[Sum, Sum, Fraction | None]:
+        """Both sums again, without what a mask makes zero in the specification's."""
+        left = self.vanishing.without(other, cell.ranges)
+        if left is None:
+            return mine, other, None
+        mine, left = Refinement(self.model, cell.ranges, attempt.expansion.fresh).of([mine, left])
+        return mine, left, attempt.ratio(mine, left)
 
     # --- the specification ---------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from .expansion import Expansion, kind_of
 from .fields import FIELD, lawful, ratio
 from .partners import Attempt, Partners, Span
 from .refining import Refinement
+from .vanishing import Vanishing
 from .terms import Call, Forms, Sum, Term
 
 #: How often known tensors are opened in turn, where what they are made of is needed.
@@ -40,8 +41,8 @@ MAX_IN_VAIN, IN_VAIN_PER_OP, FEW_STEPS = 20_000, 4, 8
 class Spans:
     """Relates ops and sums over ranks that one op does not explain."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.k, self.model, self.partners = knowledge, knowledge.model, Partners(knowledge)
+    def __init__(self, knowledge: Knowledge, vanishing: Vanishing) -> None:
+        self.k, self.model, self.partners = knowledge, knowledge.model, Partners(knowledge, vanishing)
         self._tried: set[Ref] = set()
         self._in_vain, self._most = 0, max(MAX_IN_VAIN, IN_VAIN_PER_OP * len(self.model.ops))
 
