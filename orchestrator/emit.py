@@ -208,7 +208,7 @@ def _provable(plan: Plan, outputs: Sequence[int], cores: CoreFinder) -> bool:
         claims = engine.claims()
         return not any(_attempt(partial(engine.prove, n)) for i in outputs for n in claims[i])
 
-    return found(None) or ((ghosts := with_ghosts(plan)) is not None and found(ghosts))
+    return found(None) or ((ghosts := _ghosts(plan)) is not None and found(ghosts))
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,7 @@ class _Run:
     why: dict[int, str] = field(default_factory=dict)
     lacks: dict[int, Missing] = field(default_factory=dict)
     claims: list[list[int]] = field(default_factory=list)
+    engine: Engine = field(init=False)
 
     def again(self) -> Assembled | None:
         """The proof of all outputs as it was made before, if nothing that it depends on is different."""
@@ -280,7 +281,7 @@ class _Run:
         """The proof of all outputs that stand; outputs with a file that one solver does not refute fall.
         ``begin`` is told of a proof of all outputs before solvers are asked."""
         self._relate_and_prove()
-        ghosts = with_ghosts(self.plan) if self.why else None
+        ghosts = _ghosts(self.plan) if self.why else None
         if ghosts is not None:
             before = self.engine, self.claims, self.why, self.lacks
             self.why, self.lacks = {}, {}
@@ -310,7 +311,9 @@ class _Run:
         known = self.kept.lemma if self.kept and not ghosts else lambda _function, _assumed: None
         confirming = self.solving.confirming
         ahead = confirming.ahead if confirming is not None else None
-        self.engine = Engine(self.plan, self.solving.cores, self.judge, kept=known, ahead=ahead, ghosts=ghosts)
+        self.engine = Engine(
+            self.plan, self.solving.cores, self.judge, kept=known, ahead=ahead, ghosts=ghosts
+        )
         with self.progress.phase("relate"):
             trouble = _attempt(self.engine.relate)
         self.claims = self.engine.claims()
@@ -417,6 +420,13 @@ def _attempt(task: Callable[[], None]) -> str:
         at = traceback.extract_tb(error.__traceback__)[-1]
         return f"internal error {type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error}"
     return ""
+
+
+def _ghosts(plan: Plan) -> Added | None:
+    """The plan with tensors that only a proof has; ``None`` where nothing could be gained by that."""
+    found: list[Added | None] = []
+    _attempt(lambda: found.append(with_ghosts(plan)))
+    return found[0] if found else None
 
 
 def _peak_mib() -> float:

@@ -62,12 +62,13 @@ ROWS = {
         "solving": "certificates smtlib_emit children errors room",
         "relating": "certificates smtlib_emit cells",
         "staging": "certificates smtlib_emit relating",
-        "spanning": "certificates smtlib_emit cells relating staging",
-        "proving": "certificates smtlib_emit cells errors relating solving spanning staging",
+        "ghosts": "certificates smtlib_emit cells relating staging",
+        "spanning": "certificates smtlib_emit cells ghosts relating staging",
+        "proving": "certificates smtlib_emit cells errors ghosts relating solving spanning staging",
         "refuting": "certificates children errors evaluating relating",
         "standalone": "",
         "emission": "certificates",
-        "emit": "certificates children early emission errors progress proving refuting relating room "
+        "emit": "certificates children early emission errors ghosts progress proving refuting relating room "
         "scheduling solving standalone",
         "cli": "certificates children emit errors progress",
         "starting": "certificates",

@@ -1,4 +1,4 @@
-"""Ghosts: the member ``ghosts`` of ``proof.json``, ops that a proof puts behind those of the plan's programs."""
+"""Ghosts, the member ``ghosts`` of ``proof.json``: ops that a proof puts behind those of the programs."""
 
 from __future__ import annotations
 

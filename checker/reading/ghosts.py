@@ -12,7 +12,7 @@ from .strict import array, members, read_json
 
 
 def read_ghosts(value: Any, data: bytes) -> Plan:
-    """The plan in these bytes with its ghosts, everything in it checked, without its schedule; else `Malformed`.
+    """The plan in these bytes with its ghosts and without its schedule, all of it checked; or `Malformed`.
 
     Which ops a ghost may be, and that nothing else differs, is obligation 21.
     """
@@ -20,7 +20,12 @@ def read_ghosts(value: Any, data: bytes) -> Plan:
     document.pop("schedule", None)
     functions = document.get("functions", {})
     given = members(value, "ghosts", "", "main functions")
-    _add(given.get("main", {}), "ghosts", document["specification"], {c["name"]: c["program"] for c in document["classes"]})
+    _add(
+        given.get("main", {}),
+        "ghosts",
+        document["specification"],
+        {c["name"]: c["program"] for c in document["classes"]},
+    )
     for name, programs in members(given.get("functions", {}), "ghosts", "", " ".join(functions)).items():
         _add(programs, f"ghosts of {name}", functions[name]["specification"], functions[name]["classes"])
     return read_plan(json.dumps(document).encode())

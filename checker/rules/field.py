@@ -5,8 +5,8 @@ product of the exponentials of its monomials, `log` of a product of positive num
 logarithms, `flogistic(x)` is `recip(1 + exp(-x))`. Only what is evidently positive is cancelled or has a
 logarithm: a sum, with positive coefficients, of products of exponentials and of elements of tensors that are
 not negative by the way they are computed, in one of the products positive. Everything else is an atom, known
-by its normal form; `recip(0) = 0`, so `recip` of a product is that of its factors. A truth value `p` is 0 or 1:
-`p p = p`, and `exp` is taken case by case. Behind a case, `exp` of `-inf` and a real number is 0.
+by its normal form; `recip(0) = 0`, so `recip` of a product is that of its factors. A truth value `p` is 0 or
+1: `p p = p`, and `exp` is taken case by case. In a case, `exp` of `-inf` plus a real number is 0.
 """
 
 from __future__ import annotations
@@ -162,7 +162,12 @@ class Field:
             return self.sum(chosen, self.product((added(ONE, atom(p), -1), ONE), false), 1)
         if OMEGA in here:
             found = [(m, c) for m, c in top if OMEGA in dict(m)]
-            if x[1] != ONE or len(found) > 1 or found[0][0] != frozenset({(OMEGA, Fraction(1))}) or found[0][1] < 0:
+            if (
+                x[1] != ONE
+                or len(found) > 1
+                or found[0][0] != frozenset({(OMEGA, Fraction(1))})
+                or found[0][1] < 0
+            ):
                 raise Infinite
             return ZERO, ONE
         above, below = ONE, ONE

@@ -1,4 +1,4 @@
-"""Ghosts: tensors that a proof computes besides those of the plan, and that no claim speaks of (obligation 21)."""
+"""Ghosts: tensors that a proof computes besides the plan's, of which no claim speaks (obligation 21)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,23 @@ from ..errors import Rejected
 from ..language.plan import Plan, Program
 
 GHOSTS = frozenset(
-    "add subtract negate multiply divide exponential log not convert constant broadcast_in_dim reshape transpose "
-    "reduce dot_general".split()
+    [
+        "add",
+        "subtract",
+        "negate",
+        "multiply",
+        "divide",
+        "exponential",
+        "log",
+        "not",
+        "convert",
+        "constant",
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "reduce",
+        "dot_general",
+    ]
 )
 
 

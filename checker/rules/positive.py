@@ -12,7 +12,7 @@ from .model import Model
 from .roots import CLOSED, called, nonnegative
 
 #: Ops whose result may be infinite where an operand is (obligation 2). Of the others an exponential takes an
-#: infinity, and a maximum over rows, of which it is assumed, or seen in constants, that none is masked as a whole.
+#: infinity, and a maximum over rows: that none is masked as a whole is assumed, or seen in constants.
 CARRIES = MOVES | {"negate", "add", "subtract"}
 MAX_DEPTH = 100
 
@@ -86,15 +86,17 @@ class Signs:
         return op.name in CLOSED | {"divide", "sqrt"} and all_({(function, t) for t in behind})
 
     def _shifted(self, here: Model, tensor: Tensor, op: Op) -> bool:
-        """A sum of `exp(x - y)` over rows of which obligation 2 says that none is masked as a whole: the program
-        takes the maximum of `x` over them; `y` is finite."""
+        """A sum of `exp(x - y)` over rows, of which obligation 2 says that none is masked as a whole: the
+        program takes the maximum of `x` over them. `y` is finite."""
         power = here.producer(Tensor(tensor.space, op.operands[0]))
         if op.attrs["kind"] != "add" or power is None or power.name != "exponential":
             return False
         inner = here.producer(Tensor(tensor.space, power.operands[0]))
         x, *rest = inner.operands if inner is not None and inner.name == "subtract" else power.operands
-        return all(self._of("finite", self._finite, here.function, Tensor(tensor.space, y)) for y in rest) and any(
-            o.name == "reduce" and (o.operands, o.attrs) == ((x,), op.attrs | {"kind": "max"})
+        return all(
+            self._of("finite", self._finite, here.function, Tensor(tensor.space, y)) for y in rest
+        ) and any(
+            o.name == "reduce" and (o.operands, dict(o.attrs)) == ((x,), {**op.attrs, "kind": "max"})
             for o in here.plan.program(tensor.space).ops
         )
 

@@ -18,8 +18,8 @@ SPECIFICATION = "s"
 
 @dataclass(frozen=True)
 class Added:
-    """The ``plan`` with its ghosts; by function, which is empty for the main programs, and by program what was
-    ``followed``."""
+    """The ``plan`` with its ghosts, and what was ``followed``, by function, which is empty for the main
+    programs, and program."""
 
     plan: Plan
     followed: Mapping[str, Mapping[str, Followed]] = field(default_factory=dict)
@@ -63,7 +63,9 @@ def with_ghosts(plan: Plan) -> Added | None:
     }
     classes = tuple(replace(c, program=found[""][c.name].program) for c in plan.classes)
     main = found[""][SPECIFICATION].program
-    return Added(replace(plan, specification=main, classes=classes, functions=functions, schedule=None), found)
+    return Added(
+        replace(plan, specification=main, classes=classes, functions=functions, schedule=None), found
+    )
 
 
 def _programs(plan: Plan) -> Iterator[tuple[tuple[str, str], Program]]:

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
-from certificates.proof.facts import split_ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
@@ -39,12 +38,17 @@ class Hops:
 
     def declare(self, owner: str, followed: Followed) -> None:
         """The ghosts of one program, in its order."""
-        ghosts, seen, sums = ({f"{owner}:{n}" for n in of} for of in (followed.ghosts, followed.seen, followed.sums))
+        ghosts, seen, sums = (
+            {f"{owner}:{n}" for n in of} for of in (followed.ghosts, followed.seen, followed.sums)
+        )
         for hop in followed.hops:
             ref, ghost = f"{owner}:{hop.name}", f"{owner}:{hop.ghost}"
             letters = {f"{owner}:{n}" for n in hop.letters}
             opened = {f"{owner}:{n}" for n in hop.opened}
-            for opens, ends in (((ghosts - letters) | seen | opened, letters | opened), (ghosts | seen | sums, opened)):
+            for opens, ends in (
+                ((ghosts - letters) | seen | opened, letters | opened),
+                (ghosts | seen | sums, opened),
+            ):
                 numbers = self._stated(ref, ghost, opens, ends, given=hop.given)
                 if numbers:
                     self.k.hops[ref] = numbers
@@ -65,15 +69,13 @@ class Hops:
                 if goal is None:
                     raise Unfollowable(f"{ref}: goal does not cover its own cell")
                 recipe = AlgebraRecipe(
-                    frozenset(opened.expand), tuple(dict.fromkeys(opened.instances)), tuple(dict.fromkeys(opened.uses)),
-                    opened.ranges, goal, field=True,
+                    frozenset(opened.expand), tuple(dict.fromkeys(opened.instances)),
+                    tuple(dict.fromkeys(opened.uses)), opened.ranges, goal, field=True,
                 )  # fmt: skip
                 number = self.k.add(fact, recipe, relates=False)
                 numbers.append(number)
                 AlgebraBuilder(self.k, number, recipe).build("")
-        except (Unrelated, Unfollowable, NoDefinition) as e:
-            import os
-            if os.environ.get("GH"): print("NO", ref, ghost, e)
+        except (Unrelated, Unfollowable, NoDefinition):
             for number in reversed(numbers):
                 if number >= known:
                     self.k.drop(number)
@@ -100,8 +102,8 @@ class Hops:
 
 
 class Opening:
-    """What is opened of a tensor and of its ghost, on a box: tensors that are in ``opens``, through what they equal
-    but for those in ``ends``."""
+    """What is opened of a tensor and of its ghost, on a box: tensors that are in ``opens``, and what others
+    equal, but those in ``ends``."""
 
     def __init__(
         self, knowledge: Knowledge, cell: Cell, opens: Collection[str], ends: Collection[str]

@@ -1,4 +1,4 @@
-"""Sums of products under names of their own: equal ones have one name, however they are nested and grouped."""
+"""Sums of products under names of their own: equal ones have one, however they are nested and grouped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Factor1 = tuple[Atom, Fraction]
 
 @dataclass(frozen=True)
 class Definition:
-    """What a letter is a sum of: factors over the letter's dimensions ``0, 1, …`` and summed ones behind them."""
+    """What a letter is a sum of: factors over its dimensions ``0, 1, …`` and summed ones behind them."""
 
     factors: Powers
     summed: Places
@@ -29,8 +29,8 @@ def places_of(atom: Atom) -> set[int]:
 
 
 class Sums:
-    """The sums of one program that have names; ``defined`` says what a tensor of the program is a sum of, and ``plain``
-    whether no law is needed for a factor."""
+    """The sums of one program that have names; ``defined`` says what a tensor of the program is a sum of, and
+    ``plain`` whether no law is needed for a factor."""
 
     def __init__(
         self, writer: Writer, defined: Callable[[str], Definition | None], plain: Callable[[Atom], bool]
@@ -54,14 +54,14 @@ class Sums:
         """Whether a letter is a sum that was named here."""
         return any(known == name for known, _ in self._known.values())
 
-    def renamed(self, name: str, other: str) -> tuple[Powers, Places]:
-        """From now on a sum has another name, with the same dimensions; what it is a sum of, and over which."""
+    def renamed(self, name: str, other: str) -> Powers:
+        """From now on a sum has another name, with the same dimensions; the factors of what is summed."""
         for key, (known, order) in self._known.items():
             if known == name:
                 self._known[key] = other, order
         definition = self._own[other] = self._own[name]
         assert definition is not None
-        return definition.factors, definition.summed
+        return definition.factors
 
     def named(self) -> Iterator[str]:
         """The letters that are sums, as far as it was asked."""
@@ -79,7 +79,9 @@ class Sums:
             order = [*at, *sorted(bound)]
             own = dict(zip(order, range(len(order)), strict=True))
             self._own[name] = Definition(
-                placed(frozenset(flat), own), tuple(own[p] for p in sorted(bound)), tuple(wide[p] for p in sorted(bound))
+                placed(frozenset(flat), own),
+                tuple(own[p] for p in sorted(bound)),
+                tuple(wide[p] for p in sorted(bound)),
             )
         name, order_ = self._known[key]
         return Letter(name, tuple(places[n] for n in order_))
@@ -87,8 +89,8 @@ class Sums:
     def _written(
         self, flat: Sequence[Factor1], bound: set[int], sizes: Sequence[int], dtype: str
     ) -> tuple[str, Places]:
-        """The sum as ops, and where the dimensions of the result lie. What the program has before any law is needed
-        is summed first, so that equal sums are made alike."""
+        """The sum as ops, and where the dimensions of the result lie. What needs no law is summed first, so
+        that equal sums are made alike."""
         flat, bound = list(flat), set(bound)
         for p in sorted(bound):
             inner = [f for f in flat if p in places_of(f[0])]
@@ -102,7 +104,9 @@ class Sums:
             return self._written(flat, bound, sizes, dtype)
         parts = [self.writer.product(g, ONE, sizes, dtype) for g in self._sides(flat, bound)]
         shared = set.intersection(*(set(have) for _, have in parts)) & bound
-        parts = [self.writer.reduced(part, [p for p in part[1] if p in bound - shared], sizes) for part in parts]
+        parts = [
+            self.writer.reduced(part, [p for p in part[1] if p in bound - shared], sizes) for part in parts
+        ]
         if len(parts) == 1:
             return self.writer.reduced(parts[0], sorted(shared), sizes)
         (left, have), (right, own) = parts
@@ -118,7 +122,7 @@ class Sums:
         return made_, at
 
     def _sides(self, flat: Sequence[Factor1], bound: set[int]) -> list[Powers]:
-        """The product as one of two: beside the first factor that laws are about is what lies along its dimensions."""
+        """A product as one of two: a factor that laws are about, with what lies along its dimensions."""
         apart = [a for a, _ in flat if not self._plain(a)]
         first = next((a for a in apart if not isinstance(a, Inverse)), flat[0][0])
         own = places_of(first) - bound
@@ -173,6 +177,8 @@ def _in_order(atom: Atom) -> Iterator[int]:
     if isinstance(atom, Letter):
         yield from atom.at
         return
-    inner = [a for a, _ in atom.of] if isinstance(atom, Exponential) else [a for m, _ in atom.of for a, _ in m]
+    inner = (
+        [a for a, _ in atom.of] if isinstance(atom, Exponential) else [a for m, _ in atom.of for a, _ in m]
+    )
     for a in sorted(inner, key=lambda a: a.name if isinstance(a, Letter) else ""):
         yield from _in_order(a)

@@ -1,8 +1,8 @@
 """Numbers as quotients of exponential polynomials in lowest terms, over letters that lie along dimensions.
 
-A polynomial has letters, exponentials and logarithms as its variables. A denominator is a product of evidently
-positive polynomials, kept apart, so that one that divides the numerator goes away: blocks of an attention that are
-merged by the logarithms of their sums come out as the quotient of two sums.
+A polynomial has letters, exponentials and logarithms as its variables. A denominator is a product of
+evidently positive polynomials, kept apart, so that one that divides the numerator goes away: blocks of an
+attention that are merged by the logarithms of their sums come out as the quotient of two sums.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Letter:
-    """A tensor of the program, none of whose dimensions is 1, and the dimension that each of its own lies along;
-    a ``truth`` is 0 or 1."""
+    """A tensor of the program, none of whose dimensions is 1, and the dimension that each of its own lies
+    along; a ``truth`` is 0 or 1."""
 
     name: str
     at: tuple[int, ...]
@@ -81,7 +81,10 @@ class Value:
 
     def renamed(self, places: Callable[[Letter], Letter]) -> Value:
         """With other letters in place of the letters."""
-        return Value(_renamed(self.above, places), {_factor(_renamed(dict(f), places)): k for f, k in self.below.items()})
+        return Value(
+            _renamed(self.above, places),
+            {_factor(_renamed(dict(f), places)): k for f, k in self.below.items()},
+        )
 
 
 def told(atom: Atom, numbers: Callable[[int], int] = int) -> str:
@@ -174,8 +177,8 @@ class Values:
             below[_factor(rest)] = 1
         elif rest != {UNIT: ONE}:
             above = self._times(above, {_power(Inverse(_factor(rest))): ONE})
-        for f, k in x.below.items():
-            for _ in range(k):
+        for f, count in x.below.items():
+            for _ in range(count):
                 above = self._times(above, dict(f))
         return self._lowest(above, below)
 
@@ -225,7 +228,9 @@ class Values:
         content, powers, rest = self._parts(p)
         out: Polynomial = {}
         for atom, k in powers.items():
-            one = atom.of if isinstance(atom, Exponential) else _power(Logarithm(_factor({_power(atom): ONE})))
+            one = (
+                atom.of if isinstance(atom, Exponential) else _power(Logarithm(_factor({_power(atom): ONE})))
+            )
             out = _sum(out, {one: k})
         for part in ({UNIT: content}, rest):
             if part != {UNIT: ONE}:
@@ -291,8 +296,8 @@ def multiplied(p: Polynomial, q: Polynomial) -> Polynomial:
 
 
 def divided(p: Polynomial, f: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """``p = found * f + rest``: terms that the leading one of ``f`` divides are none of the rest's, as far as it
-    was followed. Exponentials have powers of any sign."""
+    """``p = found * f + rest``, where the leading term of ``f`` divides none of the rest's, as far as it was
+    followed. Exponentials have powers of any sign."""
     atoms = sorted({a for q in (p, f) for m in q for a, _ in m}, key=told)
 
     def order(m: Powers) -> tuple[Fraction, ...]:
@@ -318,7 +323,9 @@ def divided(p: Polynomial, f: Polynomial) -> tuple[Polynomial, Polynomial]:
 
 def shared(p: Polynomial) -> tuple[Fraction, Mapping[Atom, Fraction]]:
     """The number, and the powers, that all terms of a polynomial share."""
-    content = Fraction(math.gcd(*(c.numerator for c in p.values())), math.lcm(*(c.denominator for c in p.values())))
+    content = Fraction(
+        math.gcd(*(c.numerator for c in p.values())), math.lcm(*(c.denominator for c in p.values()))
+    )
     least = {a: min(dict(m).get(a, Fraction(0)) for m in p) for a in {a for m in p for a, _ in m}}
     return content, {a: k for a, k in least.items() if k}
 

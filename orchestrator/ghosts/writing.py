@@ -71,7 +71,7 @@ class Writer:
     def merged(self, name: str) -> list[Places]:
         """The sizes that each dimension of a tensor was joined from."""
         kind = self.types[name]
-        found = [(n,) for n in kind.shape]
+        found: list[Places] = [(n,) for n in kind.shape]
         if name in self._before:
             before = self.types[self._before[name]].shape
             for own, new in groups(before, kind.shape):
@@ -135,9 +135,15 @@ class Writer:
         return self.folded("add", parts, sizes)
 
     def _polynomial(self, p: Polynomial, sizes: Sequence[int], dtype: str) -> tuple[str, Places]:
-        """A polynomial; sums that were written before are kept together, and what all terms share is apart."""
+        """A polynomial: sums that were written before are kept together, what all terms share is apart."""
         if len(p) < 2:
             return self.product(*(next(iter(p.items()), (UNIT, Fraction(0)))), sizes, dtype)
+        under: dict[Powers, dict[Powers, Fraction]] = {}
+        for m, c in p.items():
+            under.setdefault(frozenset(f for f in m if isinstance(f[0], Inverse)), {})[m] = c
+        if len(under) > 1:
+            apart = [under[m] for m in sorted(under, key=told_powers)]
+            return self.folded("add", [self._polynomial(q, sizes, dtype) for q in apart], sizes)
         content, powers = shared(p)
         away: Powers = frozenset((a, -k) for a, k in powers.items())
         content = -content if max(p.values()) < 0 else content
@@ -153,10 +159,13 @@ class Writer:
         outside = frozenset(f for f in powers.items() if not isinstance(f[0], Inverse))
         factors = [self.product(outside, Fraction(1), sizes, dtype)] if outside else []
         for part in sums:
-            terms = [self.product(m, c, sizes, dtype) for m, c in sorted(part.items(), key=lambda t: told_powers(t[0]))]
+            terms = [
+                self.product(m, c, sizes, dtype)
+                for m, c in sorted(part.items(), key=lambda t: told_powers(t[0]))
+            ]
             factors.append(self.folded("add", terms, sizes))
-        found = self._scaled(self.folded("multiply", factors, sizes), content)
-        return self._under(found, frozenset(powers.items()) - outside, sizes, dtype)
+        whole = self._scaled(self.folded("multiply", factors, sizes), content)
+        return self._under(whole, frozenset(powers.items()) - outside, sizes, dtype)
 
     def product(self, m: Powers, c: Fraction, sizes: Sequence[int], dtype: str) -> tuple[str, Places]:
         """A monomial, along the dimensions that it has."""
@@ -175,10 +184,17 @@ class Writer:
             return self._under(self._number(c, dtype), under, sizes, dtype)
         return self._under(self._scaled(self.folded("multiply", factors, sizes), c), under, sizes, dtype)
 
-    def _under(self, part: tuple[str, Places], m: Powers, sizes: Sequence[int], dtype: str) -> tuple[str, Places]:
+    def _under(
+        self, part: tuple[str, Places], m: Powers, sizes: Sequence[int], dtype: str
+    ) -> tuple[str, Places]:
         """A tensor divided by what a product of inverses divides by."""
         inverses = sorted(m, key=lambda f: told(f[0]))
-        under = [self._polynomial(dict(a.of), sizes, dtype) for a, k in inverses for _ in range(int(k))]
+        under = [
+            self._polynomial(dict(a.of), sizes, dtype)
+            for a, k in inverses
+            if isinstance(a, Inverse)
+            for _ in range(int(k))
+        ]
         return self.folded("divide", [part, *under], sizes)
 
     def _scaled(self, part: tuple[str, Places], c: Fraction) -> tuple[str, Places]:
@@ -199,7 +215,9 @@ class Writer:
     def _number(self, c: Fraction, dtype: str) -> tuple[str, Places]:
         return self.op("constant", (), (), dtype, value=format_rational(c)), ()
 
-    def reduced(self, part: tuple[str, Places], over: Sequence[int], sizes: Sequence[int]) -> tuple[str, Places]:
+    def reduced(
+        self, part: tuple[str, Places], over: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[str, Places]:
         """The sum of a tensor over some dimensions."""
         name, have = part
         if not over:
@@ -209,7 +227,9 @@ class Writer:
         dtype = self.types[name].dtype
         return self.op("reduce", (name,), [sizes[p] for p in left], dtype, dims=dims, kind="add"), left
 
-    def folded(self, name: str, parts: Sequence[tuple[str, Places]], sizes: Sequence[int]) -> tuple[str, Places]:
+    def folded(
+        self, name: str, parts: Sequence[tuple[str, Places]], sizes: Sequence[int]
+    ) -> tuple[str, Places]:
         """Parts combined one after the other, each along the dimensions that are needed by then."""
         total, have = parts[0]
         for part, own in parts[1:]:
@@ -220,18 +240,20 @@ class Writer:
         return total, have
 
 
-def fractions(above: Polynomial, below: Mapping[Factor, int]) -> list[tuple[Polynomial, Mapping[Factor, int]]]:
+def fractions(
+    above: Polynomial, below: Mapping[Factor, int]
+) -> list[tuple[Polynomial, Mapping[Factor, int]]]:
     """A quotient as a sum of fractions, where that has fewer terms, or smaller ones."""
     for f, k in sorted(below.items(), key=lambda f: told(Inverse(f[0]))):
         found, rest = divided(above, dict(f))
         if found and rest and len(found) + len(rest) - (len(f) == 1) < len(above):
-            less = {g: n for g, n in (below | {f: k - 1}).items() if n}
+            less = {g: n for g, n in {**below, f: k - 1}.items() if n}
             return [*fractions(found, less), *fractions(rest, below)]
     return [(above, below)]
 
 
 def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[Places, Places]]:
-    """Dimensions, those of size 1 apart, that a reshape takes to dimensions of the same number of elements."""
+    """Dimensions that a reshape takes to others with as many elements, those of size 1 apart."""
     left = [d for d, n in enumerate(before) if n > 1]
     right = [d for d, n in enumerate(after) if n > 1]
     out = []

@@ -15,7 +15,6 @@ from smtlib_emit.layout import LayoutText
 from smtlib_emit.model import Model
 from smtlib_emit.sexp import without_comments
 
-
 #: The tensors that a proof names, by function, as ``program:value``.
 Named = Mapping[str, Collection[str]]
 _NAMES = re.compile(r'"([a-z][a-z0-9_]*:%[0-9]+)"')
@@ -98,8 +97,8 @@ class Assembled:
 def assembled(
     main: Part, lemmas: Sequence[tuple[str, Part]], ghosts: Callable[[Named], Ghosts] = lambda _: {}
 ) -> Assembled:
-    """The proof of a main part and of the lemmas that it calls, in the order of its numbers for them; with those
-    ``ghosts`` that tensors rest on which it names."""
+    """The proof of a main part and of the lemmas that it calls, in the order of its numbers for them; with
+    the ``ghosts`` behind the tensors that it names."""
     files = Files()
     names = [
         {Obligation(i, text).file: files.name(text) for i, text in enumerate(part.texts, 1)}

@@ -37,7 +37,6 @@ from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
 from .slices import Slice
 
-
 #: Ops of which the ranks may have a part each.
 PARTS = SUMS | {"dot_general"}
 
@@ -46,8 +45,8 @@ class Relations:
     """Guessed relations of the tensors of one plan, and the claims about its outputs.
 
     ``proves`` says whether a guess, by its number, has a proof; ``shown`` what signs tensors have;
-    ``lemma`` makes the lemma of a function for operands of which some facts are known; ``ghosts`` are what the
-    plan has besides its own ops, by program.
+    ``lemma`` makes the lemma of a function for operands of which some facts are known; ``ghosts`` are what
+    the plan has besides its own ops, by program.
     """
 
     def __init__(
@@ -191,12 +190,21 @@ class Relations:
         yield lambda: self.spans.relate_below(self.model.operands(ref))
         yield lambda: ref not in self.knowledge.by_lhs and self.patchworks.restate(ref)
         yield lambda: ref not in self.knowledge.by_lhs and self.spans.relate(ref)
-        yield lambda: ref not in self.knowledge.by_lhs and any([self.spans.relate(v) for v in self._parts_below(ref)])
+        yield (
+            lambda: (
+                ref not in self.knowledge.by_lhs
+                and any([self.spans.relate(v) for v in self._parts_below(ref)])
+            )
+        )
 
     def _parts_below(self, ref: str) -> list[str]:
-        """Sums that an op reads, moved or not, which were taken for a part of a sum over ranks only: here one of
-        them is read alone, as where other ranks' parts are masked."""
-        known, found, work = self.knowledge, list[str](), list(self.model.operands(ref) if self._ghosts else ())
+        """Sums that an op reads, moved or not, which may have been taken for part of a sum over ranks: one is
+        read alone where a mask leaves out what other ranks have."""
+        known, found, work = (
+            self.knowledge,
+            list[str](),
+            list(self.model.operands(ref) if self._ghosts else ()),
+        )
         while work:
             v = work.pop()
             if v in self.model.ops and known.moves(v) and not known.covers(v):

@@ -132,9 +132,7 @@ class Quotients:
         out: dict[Powers, Fraction] = {}
         for m, c in p.items():
             for n, d in q.items():
-                key = frozenset(
-                    (a, Fraction(1) if k > 1 and self.truth(a) else k) for a, k in _joined(m, n)
-                )
+                key = frozenset((a, Fraction(1) if k > 1 and self.truth(a) else k) for a, k in _joined(m, n))
                 out[key] = out.get(key, Fraction(0)) + c * d
         return {m: c for m, c in out.items() if c}
 
@@ -168,7 +166,10 @@ class Quotients:
             exponent = self.letter(Applied("divided", x.key)).above
         here = {a for m in exponent for a, _ in m}
         for p in filter(self.truth, here):
-            chosen, other = self.letter(p), self.plus(self.number(Fraction(1)), self.scaled(self.letter(p), Fraction(-1)))
+            chosen, other = (
+                self.letter(p),
+                self.plus(self.number(Fraction(1)), self.scaled(self.letter(p), Fraction(-1))),
+            )
             on: Polynomial = {}
             for m, c in exponent.items():
                 on = _sum(on, {frozenset(f for f in m if f[0] != p): c})

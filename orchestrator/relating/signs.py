@@ -22,8 +22,8 @@ from certificates.proof.facts import Reduced, Ref, split_ref
 _ALWAYS, _CLOSED = (frozenset(r.name for r in ROWS if r.sign == sign) for sign in ("always", "kept"))
 #: The checker gives up behind so many tensors, or on so long a chain of them.
 _MOST, _DEEPEST = 10_000, 100
-#: Ops that may pass an infinite literal on; it reaches no other one but an exponential, and a maximum over rows
-#: of which none is masked as a whole.
+#: Ops that may pass an infinite literal on; it reaches no other one but an exponential, and a maximum over
+#: rows of which none is masked as a whole.
 _PASSES = frozenset(
     (
         *("negate", "add", "subtract", "maximum", "minimum", "select", "convert", "gather"),
@@ -102,8 +102,8 @@ class Signs:
         return closed and all(self._shown(t, "positive", depth) for t in read)
 
     def _shifted(self, tensor: tuple[str, str], op: Op, depth: int) -> bool:
-        """Whether it is a sum of ``exp(x - y)`` over rows of whose ``x`` the program takes the maximum, so that
-        none is masked as a whole; ``y`` is finite."""
+        """Whether it is a sum of ``exp(x - y)`` over rows of whose ``x`` the program takes the maximum, so
+        that none is masked as a whole; ``y`` is finite."""
         function, (owner, _) = tensor[0], split_ref(tensor[1])
         body = self._body(function)
         power = body.ops.get(f"{owner}:{op.ins[0]}")

@@ -20,8 +20,8 @@ from ..relating.solving_facts import solve
 from .expansion import RING, Alien, Expansion
 from .fields import FIELD, ratio
 from .refining import Refinement
-from .vanishing import Vanishing
 from .terms import Call, Factor, Forms, Key, Leaf, Sum, Term, collected, members
+from .vanishing import Vanishing
 
 #: Whether to end at a specification tensor.
 Stops = Callable[[str], bool]

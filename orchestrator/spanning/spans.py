@@ -26,8 +26,8 @@ from .expansion import Expansion, kind_of
 from .fields import FIELD, lawful, ratio
 from .partners import Attempt, Partners, Span
 from .refining import Refinement
-from .vanishing import Vanishing
 from .terms import Call, Forms, Sum, Term
+from .vanishing import Vanishing
 
 #: How often known tensors are opened in turn, where what they are made of is needed.
 MAX_LEVELS = 3

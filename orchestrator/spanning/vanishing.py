@@ -1,4 +1,4 @@
-"""Parts of the specification's sums that are zero because a mask of positions is: blocks that no rank computes.
+"""Parts of the specification's sums that a mask of positions makes zero: blocks that no rank computes.
 
 A causal ring leaves out the blocks behind its rows. In the specification their elements are products with a
 truth value that is 0 there, as is seen by comparing positions box by box.
@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Range
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable
 from ..ghosts.hops import LOCAL, Opening
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Unrelated
+from ..relating.movement import step
 from ..relating.positions import Positions
 from ..relating.recipes import AlgebraRecipe, Instance, Use, tied
-from ..relating.movement import step
 from ..relating.solving_facts import fold, literal_ref, make_fact, solve
 from .terms import Forms, Leaf, Sum, Term, Trace
 
@@ -59,11 +59,15 @@ class Vanishing:
                     return term.scaled(Fraction(0)).through(there)
         return None
 
-    def _stated(self, leaf: Leaf, ranges: Mapping[str, Range], opened: Mapping[str, Instance | None]) -> Instance:
+    def _stated(
+        self, leaf: Leaf, ranges: Mapping[str, Range], opened: Mapping[str, Instance | None]
+    ) -> Instance:
         """The fact that an element is zero, and its instance."""
         assert isinstance(leaf.ref, str)
         cell = Cell(ranges, {})
-        zero = make_fact(self.model, cell, leaf.ref, leaf.at, literal_ref("Real", Fraction(0)), (), Fraction(1))
+        zero = make_fact(
+            self.model, cell, leaf.ref, leaf.at, literal_ref("Real", Fraction(0)), (), Fraction(1)
+        )
         opening = Opening(self.k, cell, frozenset(r for r, known in opened.items() if known is None), ())
         opening.open(leaf.ref, leaf.at)
         goal = solve(zero.lhs_index, zero.ranges, leaf.at, ranges)
