@@ -59,7 +59,7 @@ class Field:
     def real(self, node: Node) -> Form:
         """The form of a term that is a real number, whatever truth values are."""
         found = self.form(node)
-        if any(a == OMEGA for p in found for m, _ in p for a, _ in m):
+        if infinite(found):
             raise Infinite
         return found
 
@@ -152,6 +152,8 @@ class Field:
 
     def exponential(self, x: Form) -> Form:
         """Powers of `exp` of monomials, multiplied; `exp` of a whole multiple of `log p` is a power of p."""
+        if x[1] != ONE and infinite(x):
+            raise Infinite
         top = x[0] if x[1] == ONE else atom(("quotient", *x))
         here = {a for m, _ in top for a, _ in m}
         for p in filter(self.truth, here):
@@ -162,12 +164,7 @@ class Field:
             return self.sum(chosen, self.product((added(ONE, atom(p), -1), ONE), false), 1)
         if OMEGA in here:
             found = [(m, c) for m, c in top if OMEGA in dict(m)]
-            if (
-                x[1] != ONE
-                or len(found) > 1
-                or found[0][0] != frozenset({(OMEGA, Fraction(1))})
-                or found[0][1] < 0
-            ):
+            if len(found) > 1 or found[0][0] != frozenset({(OMEGA, Fraction(1))}) or found[0][1] < 0:
                 raise Infinite
             return ZERO, ONE
         above, below = ONE, ONE
@@ -192,6 +189,11 @@ class Field:
             one = ("log", atom(a)) if isinstance(a, Element) else None  # else `exp` of a monomial
             total = added(total, frozenset({(frozenset({(one, Fraction(1))}) if one else a[1], k)}), 1)
         return total if rest == ONE else added(total, atom(("log", rest)), 1)
+
+
+def infinite(x: Form) -> bool:
+    """Has a form the infinite literal, outside of a case that it goes away in?"""
+    return any(a == OMEGA for p in x for m, _ in p for a, _ in m)
 
 
 def shared(p: Poly) -> tuple[Fraction, dict[Atom, Fraction]]:

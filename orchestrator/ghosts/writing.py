@@ -28,8 +28,8 @@ from .values import (
     told_powers,
 )
 
-#: Ops that one program may have besides its own, for each of its own.
-MOST_PER_OP = 8
+#: Ops that one program may have besides its own: at least, and for each of its own.
+LEAST, MOST_PER_OP = 64, 8
 MOVES = frozenset(("broadcast_in_dim", "transpose", "reshape"))
 Places = tuple[int, ...]
 
@@ -40,7 +40,7 @@ class Writer:
     def __init__(self, program: Program) -> None:
         self.types = program.types()
         self.ghosts: list[Op] = []
-        self._most = MOST_PER_OP * len(program.ops)
+        self._most = max(LEAST, MOST_PER_OP * len(program.ops))
         self._known: dict[object, str] = {}
         #: What a reshaped tensor was before.
         self._before: dict[str, str] = {}

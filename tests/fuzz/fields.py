@@ -1,6 +1,7 @@
 """The law `field` against floating point: random terms, and rewritings of them that look true.
 
-Letters `P Q R` are positive, `N` is not negative and 0 in every other sample, `x y z` are any real numbers.
+Letters `P Q R` are positive, `N` is not negative and 0 in every other sample, `x y z` are any real numbers,
+`t u` are truth values. Scores that `t` or `u` masks are -inf where it is 0, and stand in exponentials.
 The checker's normal forms and the emitter's are asked, each written apart from the other.
 """
 
@@ -16,14 +17,14 @@ from typing import Any
 
 from checker.errors import Undecided
 from checker.language.proof import Element, Ref, Tensor
-from checker.rules.field import Field
+from checker.rules.field import Field, Infinite
 from orchestrator.cells import Unfollowable
-from orchestrator.relating.quotients import Quotient, Quotients
+from orchestrator.relating.quotients import OMEGA, Quotient, Quotients
 
 Term = Any
 """A letter, a number, or (operator, term, …) with + - * recip exp log logistic tanh."""
-POSITIVE, REAL, NEVER_NEGATIVE = ("P", "Q", "R"), ("x", "y", "z"), ("N",)
-SAMPLES = 4
+POSITIVE, REAL, NEVER_NEGATIVE, TRUTH = ("P", "Q", "R"), ("x", "y", "z"), ("N",), ("t", "u")
+SAMPLES = 6
 DIGITS = 300
 #: Arguments nearer to zero than this may be zero that was rounded.
 TINY: dict[type, Any] = {float: 1e-9, Decimal: Decimal(10) ** -250}
@@ -63,6 +64,9 @@ class Signs:
     def finite(self, _ref: Ref) -> bool:
         return True
 
+    def truth(self, ref: Ref) -> bool:
+        return isinstance(ref, Tensor) and ref.value in TRUTH
+
 
 def node(t: Term) -> Any:
     """As the checker reads it."""
@@ -70,6 +74,9 @@ def node(t: Term) -> Any:
         return Element(Tensor("s", t), ())
     if isinstance(t, int):
         return ("lit", Fraction(t))
+    if t[0] == "masked":
+        mask, score = map(node, t[1:])
+        return ("+", ("neg_inf",), ("mul", mask, ("-", score, ("neg_inf",))))
     names = {"*": "mul", "exp": "fexp", "log": "flog", "logistic": "flogistic", "tanh": "ftanh"}
     head = "neg" if t[0] == "-" and len(t) == 2 else names.get(t[0], t[0])
     return (head, *map(node, t[1:]))
@@ -83,6 +90,10 @@ def quotient(quotients: Quotients, t: Term) -> Quotient:
         return quotients.number(Fraction(t))
     parts = [quotient(quotients, x) for x in t[1:]]
     match t[0]:
+        case "masked":
+            infinite = quotients.letter(OMEGA)
+            up = quotients.plus(parts[1], quotients.scaled(infinite, Fraction(-1)))
+            return quotients.plus(infinite, quotients.times(parts[0], up))
         case "+":
             return quotients.plus(*parts)
         case "-":
@@ -102,16 +113,20 @@ def value(t: Term, at: Mapping[str, Any]) -> Any:
         return number(t)
     v = [value(x, at) for x in t[1:]]
     match t[0]:
+        case "masked":
+            return v[1] if v[0] else number("-inf")
         case "+":
             return v[0] + v[1]
         case "-":
             return v[0] - v[1] if len(v) == 2 else -v[0]
         case "*":
             return v[0] * v[1]
+        case "exp" if v[0] == number("-inf"):
+            return number(0)
         case _ if 0 < abs(v[0]) < TINY[number] or abs(v[0]) > 300:
             raise ValueError("rounded, or not")
         case "recip":
-            return 1 / v[0] if v[0] else number(11)
+            return 1 / v[0] if v[0] else number(0)
         case "log":
             return (math.log(v[0]) if number is float else v[0].ln()) if v[0] > 0 else 5 + v[0]
     e = math.exp if number is float else Decimal.exp
@@ -141,8 +156,11 @@ class Random:
 
     def real(self, depth: int) -> Term:
         if depth == 0:
-            return self.rng.choice([*REAL, *POSITIVE, *NEVER_NEGATIVE, 0, 1])
-        kind = self.rng.choice(("+", "-", "*", "neg", "log", "any", "tanh", "positive"))
+            return self.rng.choice([*REAL, *POSITIVE, *NEVER_NEGATIVE, *TRUTH, 0, 1])
+        kind = self.rng.choice(("+", "-", "*", "neg", "log", "any", "tanh", "positive", "masked"))
+        if kind == "masked":
+            scores = ("masked", self.rng.choice(TRUTH), self.real(depth - 1))
+            return ("exp", (self.rng.choice("+-"), scores, self.real(depth - 1)))
         if kind in ("+", "-", "*"):
             return (kind, self.real(depth - 1), self.real(depth - 1))
         if kind == "any":  # with nothing evident of the argument
@@ -162,6 +180,9 @@ class Random:
         if head == "exp" and pair and inner[0] in "+-":
             second = ("exp", inner[2]) if inner[0] == "+" else ("recip", ("exp", inner[2]))
             return ("*", ("exp", inner[1]), second)
+        if head == "exp" and pair and inner[0] == "masked":
+            mask = inner[1] if self.rng.random() < 0.8 else ("-", 1, inner[1])
+            return ("*", mask, ("exp", inner[2]))
         if head in ("log", "recip") and pair and inner[0] == "*":
             return ("+" if head == "log" else "*", (head, inner[1]), (head, inner[2]))
         if head == "logistic":
@@ -188,6 +209,7 @@ class Random:
             ("*", ("*", t, ("exp", other)), ("exp", ("-", other))),
             ("-", 1, ("logistic", ("-", t))),
             ("*", t, t),
+            ("*", t, self.rng.choice(TRUTH)),
         ]
         return self.rng.choice(forms)
 
@@ -207,7 +229,7 @@ def run(pairs: int, seed: int, *, weak: bool = False, first: bool = False) -> Ta
         try:
             said = Field(signs).equal(node(left), node(right))  # type: ignore[arg-type]
             other = _emitter(signs, left, right)
-        except (Undecided, Unfollowable):
+        except (Undecided, Unfollowable, Infinite):
             tally.undecided += 1
             continue
         close = _close(left, right, sample)
@@ -227,8 +249,11 @@ def _emitter(signs: Signs, left: Term, right: Term) -> bool:
 
     positive: Any = named(signs.positive)
     nonnegative: Any = named(signs.nonnegative)
-    quotients = Quotients(positive, nonnegative)
+    truth: Any = named(signs.truth)
+    quotients = Quotients(positive, nonnegative, truth)
     a, b = quotient(quotients, left), quotient(quotients, right)
+    if quotients.infinite(a) or quotients.infinite(b):
+        raise Unfollowable("infinite")
     return quotients.ratio(a, b) == 1 or (not a.above and not b.above)
 
 
@@ -241,6 +266,7 @@ def _close(left: Term, right: Term, sample: random.Random) -> bool | None:
     for k in range(SAMPLES):
         at = {n: sample.uniform(0.3, 2) for n in POSITIVE} | {n: sample.uniform(-1, 1) for n in REAL}
         at |= dict.fromkeys(NEVER_NEGATIVE, 0.0 if k % 2 else 0.7)
+        at |= {n: float(sample.randrange(2)) for n in TRUTH}
         try:
             u, v = value(left, at), value(right, at)
             if abs(u - v) > 1e-6 * (1 + abs(u) + abs(v)):

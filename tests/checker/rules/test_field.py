@@ -42,7 +42,8 @@ def letter(name: str) -> Element:
     return Element(Tensor("s", name), ())
 
 
-M, P, Q, x, y, n = map(letter, ("m", "P1", "P2", "x", "y", "n"))
+M, P, Q, x, y, n, t, u = map(letter, ("m", "P1", "P2", "x", "y", "n", "t", "t2"))
+OMEGA = ("neg_inf",)
 
 
 def e(t: Any) -> Any:
@@ -65,6 +66,11 @@ def over(a: Any, b: Any) -> Any:
     return ("mul", a, ("recip", b))
 
 
+def chosen(p: Any, a: Any, b: Any) -> Any:
+    """A ``select``, by its term."""
+    return ("+", b, times(p, minus(a, b)))
+
+
 def equal(a: Any, b: Any) -> bool:
     return Field(Signs()).equal(a, b)  # type: ignore[arg-type]
 
@@ -83,6 +89,19 @@ TRUE = {
     "exp of a whole multiple of a logarithm": (e(("*", Fraction(-2), log(P))), over(ONE, times(P, P))),
     "exp of a quotient": (e(over(x, P)), e(times(("recip", P), x))),
     "other functions of equal terms": (("ftanh", log(e(x))), ("ftanh", x)),
+    "a reciprocal of a product": (("recip", times(x, y)), times(("recip", x), ("recip", y))),
+    "a reciprocal of a sum with a power": (
+        times(e(M), ("recip", ("+", times(e(M), x), times(e(M), y)))),
+        ("recip", ("+", x, y)),
+    ),
+    "a truth value twice": (times(t, t), t),
+    "exp case by case": (
+        e(chosen(t, x, y)),
+        ("+", times(t, e(x)), times(minus(ONE, t), e(y))),
+    ),
+    "exp of masked scores": (e(minus(chosen(t, x, OMEGA), M)), over(times(t, e(x)), e(M))),
+    "a mask of a mask": (times(t, e(chosen(t, x, ("lit", Fraction(-1000))))), times(t, e(x))),
+    "two masks": (e(chosen(t, chosen(u, x, OMEGA), OMEGA)), times(times(t, u), e(x))),
     "a square root of an exponential": (
         times(e(("*", Fraction(1, 2), x)), e(("*", Fraction(1, 2), x))),
         e(x),
@@ -99,6 +118,15 @@ FALSE = {
     "a difference of positive numbers": (over(minus(P, Q), minus(P, Q)), ONE),
     "a product with what is not negative": (over(times(P, n), times(P, n)), ONE),
     "another function": (("ftanh", x), ("fsin", x)),
+    "a truth value of another": (times(t, u), t),
+    "a number twice": (times(x, x), x),
+    "the other case": (e(chosen(t, x, OMEGA)), times(minus(ONE, t), e(x))),
+    "what a mask leaves": (e(chosen(t, x, OMEGA)), e(x)),
+    "a masked sum by itself": (
+        over(e(chosen(t, x, OMEGA)), e(chosen(t, x, OMEGA))),
+        ONE,
+    ),
+    "a reciprocal of a sum": (("recip", ("+", x, y)), ("+", ("recip", x), ("recip", y))),
     "a logarithm of a sum": (log(("+", P, Q)), ("+", log(P), log(Q))),
     "zero's reciprocal": (("recip", ("lit", Fraction(0))), ("lit", Fraction(0))),
     "an exponential of a product": (e(times(x, y)), times(e(x), e(y))),
@@ -143,9 +171,11 @@ def test_an_instance_without_a_bound_of_work(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nothing_infinite() -> None:
     masked = letter("masked")
-    for t in (masked, ("neg_inf",), ("pos_inf",), e(masked), minus(x, ("neg_inf",))):
+    inside = (e(("neg", OMEGA)), e(times(x, OMEGA)), log(OMEGA), ("recip", OMEGA), ("ftanh", OMEGA))
+    shut = (chosen(t, x, OMEGA), e(("neg", chosen(t, x, OMEGA))), e(over(OMEGA, P)), e(times(OMEGA, OMEGA)))
+    for one in (masked, OMEGA, ("pos_inf",), e(masked), e(("pos_inf",)), minus(x, OMEGA), *inside, *shut):
         with pytest.raises(field.Infinite):
-            equal(t, t)
+            equal(one, one)
 
 
 V = "f32[4]"
