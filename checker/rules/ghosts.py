@@ -20,6 +20,8 @@ GHOSTS = frozenset(
         "broadcast_in_dim",
         "reshape",
         "transpose",
+        "slice",
+        "concatenate",
         "reduce",
         "dot_general",
     ]

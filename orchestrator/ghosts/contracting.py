@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from certificates.plan.affine import Affine
 from certificates.plan.program import Op
 
 from ..cells import Unfollowable
 from ..relating.access import Access, access
-from .moving import Moving, along
+from .moving import Moving, Part, along
 from .scope import Hop, Scope
 from .sums import Definition, Places, Sums, placed, places_of
 from .values import ONE, UNIT, Exponential, Inverse, Letter, Powers, Value, letter, number
@@ -28,6 +29,7 @@ class Contracting:
         #: What the last op was on the way to its value, if that takes two steps.
         self.step: Value | None = None
         self._open: set[str] = set()
+        moving.parted = self._parted
 
     def summed(self, op: Op) -> Value | None:
         """What a sum, or a product of matrices, is; ``None`` of a maximum."""
@@ -161,6 +163,34 @@ class Contracting:
             Hop(total, writer.placed(x.name, x.at, left, sizes), letters),
         ]
         return found
+
+    def _parted(self, name: str, made: str, part: Part) -> None:
+        """A part of a sum is a sum of parts: rows of it may be known where others are not."""
+        definition = self.sums.definition(name)
+        if definition is None or not self.sums.own(name) or 1 in part.shape:
+            return
+        rank = len(part.shape)
+
+        def cut(x: Letter) -> Letter:
+            rows = [p for p in x.at if p < rank]
+            shape = self.writer.types[x.name].shape
+            if all(shape[d] == part.shape[p] for d, p in enumerate(x.at) if p < rank) or not rows:
+                return x
+            whole = Affine(0), 1
+            starts, strides = zip(
+                *((part.starts[p], part.strides[p]) if p < rank else whole for p in x.at), strict=True
+            )
+            sizes = tuple(part.shape[p] if p < rank else n for p, n in zip(x.at, shape, strict=True))
+            return Letter(self.moving.part(x.name, Part(starts, strides, sizes)), x.at, x.truth)
+
+        (factors,) = Value({definition.factors: ONE}, {}).renamed(cut).above
+        sizes = [*part.shape, *definition.sizes]
+        x = self.sums.over(factors, definition.summed, sizes, self.writer.types[made].dtype)
+        self.scope.lively.add(x.name)
+        ghost = self.writer.placed(x.name, x.at, tuple(range(rank)), sizes)
+        hop = Hop(made, ghost, self.scope.roots([Value({factors: ONE}, {})]))
+        if hop not in self.scope.hops and ghost != made:
+            self.scope.hops.append(hop)
 
     def _pattern(self, op: Op) -> Access | None:
         found = access(op, [self.writer.types[v].shape for v in op.ins])

@@ -135,6 +135,8 @@ class Follower:
                 return of(op.ins[0]) if self.scope.writer.types[op.ins[0]].sort == "Real" else None
             case "select":
                 return self.moving.chosen(op)
+            case "concatenate":
+                return self.moving.joined(op)
             case "dot_general" | "reduce":
                 return self.contracting.summed(op)
             case name if name in MOVES:

@@ -24,7 +24,7 @@ from ..staging.algebra import AlgebraBuilder
 from .following import Followed
 
 #: Data movement of one rank's own.
-LOCAL = frozenset(("broadcast_in_dim", "reshape", "transpose"))
+LOCAL = frozenset(("broadcast_in_dim", "reshape", "transpose", "slice", "concatenate"))
 #: Elements that the stage of one ghost may open.
 MAX_OPENED = 2000
 Forms = tuple[Affine, ...]
@@ -91,6 +91,8 @@ class Hops:
         try:
             if given:
                 opening.uses.append(Use(ref, at))
+            elif self.model.ops[ref].name in LOCAL:
+                opening.element(ref, at)
             else:
                 opening.open(ref, at)
             opening.element(ghost, at)
@@ -133,26 +135,32 @@ class Opening:
         for v, names in zip(ins, pattern.operands, strict=True):
             self.element(v, (*at[:mesh], *(place[n] for n in names)))
 
+    def _is_part(self, ref: str) -> bool:
+        """A part of a letter is read as that, here, whatever else it equals."""
+        return self.model.ops[ref].name == "slice" and ref in self.opens
+
     def element(self, ref: str, at: Forms) -> None:
         """An element where it is read: moved from where it is computed, or equal to a ghost."""
         source, there = ref, tuple(fold(f, self.ranges) for f in at)
         start = there
+        passed: set[str] = set()
         while True:
             if source in self.ends:
                 break
-            if source in self.k.hops:
+            if source in self.k.hops and not self._is_part(source):
                 found = self.k.through(self.k.hops[source], there, self.ranges)
                 if found is None:
                     raise Unfollowable(f"{source}: no hop covers {there}")
                 source, there = str(found.target), found.at
             elif (op := self.model.op(source)) is not None and op.name in LOCAL:
                 _, moved, index = step(self.model, source, there, self.ranges)
+                passed.add(source)
                 source, there = str(moved), tuple(fold(f, self.ranges) for f in index)
             else:
                 break
         if source != ref:
             fact = make_fact(self.model, Cell(self.ranges, {}), ref, start, source, there, Fraction(1))
-            self.instances.append(tied(self.k, fact, start, self.ranges))
+            self.instances.append(tied(self.k, fact, start, self.ranges, frozenset(passed)))
             self.uses.append(Use(ref, start))
         if source not in self.opens or self.model.literal(source) is not None:
             self.uses.append(Use(source, there))

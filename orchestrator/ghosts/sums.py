@@ -38,6 +38,7 @@ class Sums:
         self.writer, self._defined, self._plain = writer, defined, plain
         self._own: dict[str, Definition | None] = {}
         self._known: dict[object, tuple[str, Places]] = {}
+        self._renamed: set[str] = set()
 
     def definition(self, name: str) -> Definition | None:
         """What a letter is a sum of, if it is one."""
@@ -52,13 +53,14 @@ class Sums:
 
     def own(self, name: str) -> bool:
         """Whether a letter is a sum that was named here."""
-        return any(known == name for known, _ in self._known.values())
+        return any(known == name for known, _ in self._known.values()) or name in self._renamed
 
     def renamed(self, name: str, other: str) -> Powers:
         """From now on a sum has another name, with the same dimensions; the factors of what is summed."""
         for key, (known, order) in self._known.items():
             if known == name:
                 self._known[key] = other, order
+        self._renamed.add(other)
         definition = self._own[other] = self._own[name]
         assert definition is not None
         return definition.factors

@@ -30,7 +30,7 @@ from .values import (
 
 #: Ops that one program may have besides its own: at least, and for each of its own.
 LEAST, MOST_PER_OP = 64, 8
-MOVES = frozenset(("broadcast_in_dim", "transpose", "reshape"))
+MOVES = frozenset(("broadcast_in_dim", "transpose", "reshape", "slice"))
 Places = tuple[int, ...]
 
 

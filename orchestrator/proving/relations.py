@@ -80,6 +80,8 @@ class Relations:
         self.spans = Spans(self.knowledge, Vanishing(self.knowledge, self.positions))
         self.patchworks = Patchworks(self.knowledge, self.spans)
         self.copies = MaskedCopies(self.knowledge, self.folder, self.positions, self.spans)
+        #: Ops of which some elements were related before the others could be.
+        self._in_part: set[str] = set()
         self.lemmas: list[Lemma] = []
         #: The lemma that was used at each call.
         self.called: dict[Site, Lemma] = {}
@@ -186,7 +188,7 @@ class Relations:
         yield lambda: self.positions.decide(ref)
         yield lambda: bool(self.masked.relate(ref))
         yield lambda: self.spans.relate_below(self._known_in_part(ref))
-        yield lambda: self.matcher.relate_in_part(ref)
+        yield lambda: self._relate_in_part(ref)
         yield lambda: self.spans.relate_below(self.model.operands(ref))
         yield lambda: ref not in self.knowledge.by_lhs and self.patchworks.restate(ref)
         yield lambda: ref not in self.knowledge.by_lhs and self.spans.relate(ref)
@@ -236,10 +238,30 @@ class Relations:
         """
         while True:
             self.knowledge.forget_failures()
+            self._complete()
             left = [ref for ref in refs if not self._relate(ref)]
             if len(left) in (0, len(refs)):
                 return left
             refs = left
+
+    def _relate_in_part(self, ref: str) -> bool:
+        done = self.matcher.relate_in_part(ref)
+        if done and ref in self.knowledge.by_lhs:
+            self._in_part.add(ref)
+        return done
+
+    def _complete(self) -> None:
+        """What was related in part, as what it reads was known in part, is related once that is known whole."""
+        known = self.knowledge
+        for ref in sorted(r for r in self._in_part if r in known.by_lhs and r not in known.restated):
+            if not all(known.covers(v) for v in self.model.operands(ref)):
+                continue
+            self._in_part.discard(ref)
+            if known.covers(ref):
+                continue
+            before = known.by_lhs.pop(ref)
+            if not self.matcher.relate(ref):
+                known.by_lhs[ref] = list(dict.fromkeys([*before, *known.by_lhs.get(ref, ())]))
 
     def _relate(self, ref: str) -> bool:
         return (

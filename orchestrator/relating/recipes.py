@@ -71,9 +71,15 @@ class AlgebraRecipe:
     field: bool = False
 
 
-def tied(knowledge: Knowledge, fact: Fact, at: Forms, ranges: Mapping[str, Range]) -> Instance:
+def tied(
+    knowledge: Knowledge,
+    fact: Fact,
+    at: Forms,
+    ranges: Mapping[str, Range],
+    expand: frozenset[Ref] = frozenset(),
+) -> Instance:
     """A fact of data movement, recorded, and its instance at the index that it was made for."""
-    number = knowledge.add(fact, LayoutRecipe(), relates=False)
+    number = knowledge.add(fact, LayoutRecipe(expand), relates=False)
     values = solve(fact.lhs_index, fact.ranges, at, ranges)
     if values is None:
         raise Unfollowable(f"{fact.lhs}: a fact does not cover its own cell")

@@ -132,6 +132,7 @@ class Partners:
         left = self.vanishing.without(other, cell.ranges)
         if left is None:
             return mine, other, None
+        mine = self.vanishing.without(mine, cell.ranges) or mine
         mine, left = Refinement(self.model, cell.ranges, attempt.expansion.fresh).of([mine, left])
         return mine, left, attempt.ratio(mine, left)
 

@@ -128,7 +128,7 @@ class LayoutBuilder:
             elif goal is not None:
                 self.use_facts(ref, at)
             return
-        if ref in self.k.hops and self.number not in self.k.hops[ref]:
+        if ref in self.k.hops and self.number not in self.k.hops[ref] and ref not in self.recipe.expand:
             self._instances(self.k.hops[ref], at)
             return
         op = self.model.op(ref)
