@@ -180,7 +180,7 @@ class LemmaSection:
     concludes: Sequence[int]
 
 
-def document(main: Section, lemmas: Sequence[LemmaSection], ghosts: Ghosts) -> bytes:
+def document(main: Section, lemmas: Sequence[LemmaSection], ghosts: Ghosts | None = None) -> bytes:
     """``proof.json``: canonical JSON."""
     parts = {"facts": main.facts, "format": canonical_text(FORMAT)}
     if ghosts:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -122,6 +123,16 @@ class Builder:
 
     # --- plumbing ------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def at(self, frame: Frame | None, caller: Frame | None) -> Iterator[None]:
+        """What is emitted inside is of another line."""
+        here = self.frame, self.caller
+        self.frame, self.caller = frame, caller
+        try:
+            yield
+        finally:
+            self.frame, self.caller = here
+
     def input(self, name: str, type_: TensorType) -> Value:
         self.inputs[name] = type_
         return Value(name, type_)
@@ -212,6 +223,14 @@ class Builder:
         # Integers are not shared: those equal on this rank may differ on another, and programs must align.
         return self.emit("constant", (), type_, shared=not isinstance(value, Affine), value=value)
 
+    def _again(self, draft: Draft, type_: TensorType) -> Value:
+        """A constant in another shape: of the line that wrote it, unless it is shared with other lines."""
+        value = draft.attr("value")
+        if not isinstance(value, Affine):
+            return self._splat(value, type_)
+        with self.at(draft.frame, draft.caller):
+            return self._splat(value, type_)
+
     def like(self, value: Literal, x: Value) -> Value:
         return self.constant(value, x.type)
 
@@ -280,7 +299,7 @@ class Builder:
             raise LoweringError(f"a reshape of {x.type} to {target}")
         draft = self.made_by(x, "constant")
         if draft is not None:
-            return self._splat(draft.attr("value"), target)
+            return self._again(draft, target)
         return x if x.type == target else self.emit("reshape", (x,), target)
 
     def flat(self, x: Value) -> Value:
@@ -301,7 +320,7 @@ class Builder:
         target = TensorType(x.dtype, tuple(shape))
         draft = self.made_by(x, "constant")
         if draft is not None:
-            return self._splat(draft.attr("value"), target)
+            return self._again(draft, target)
         return x if x.type == target else self.emit("broadcast_in_dim", (x,), target, dims=tuple(dims))
 
     def expand(self, x: Value, shape: Sequence[int]) -> Value:

@@ -18,6 +18,7 @@ from certificates.plan.types import TensorType
 
 from .builder import Builder, Value
 from .errors import AliasingError
+from .view_lines import ViewLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,12 @@ class Geometry:
         """Dimensions with more than one stored element, from the largest stride to the smallest."""
         dims = [d for d, s in enumerate(self.stride) if s > 0]
         return sorted(dims, key=lambda d: -self.stride[d])
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """Equal for views that show the same elements, in whatever order and shape."""
+        moving = self.moving
+        return self.offset, self.end, math.prod(self.size[d] for d in moving)
 
     @property
     def dense(self) -> bool:
@@ -128,6 +135,7 @@ class Memory:
         #: Storages that states lie in, with what is nobody's between them: FSDP pads its shards.
         self.beside: set[int] = set()
         self._storages: dict[int, _Storage] = {}
+        self.lines = ViewLines(builder)
 
     def knows(self, storage: int) -> bool:
         return storage in self._storages
@@ -176,8 +184,13 @@ class Memory:
             whole = next((s for s in cell.segments if s.geometry == geometry and s.value), None)
             if whole is not None and whole.value is not None:
                 return whole.value
-            base, flat = self._gather(cell, geometry, storage in self.beside)
-            cell.reads[geometry] = _strided(self._b, flat, geometry, base)
+            with self.lines.taking(storage, geometry):
+                found = self._inside(cell, geometry)
+            base, flat = found or self._pieces(cell, geometry, storage in self.beside)
+            with self.lines.taking(storage, geometry):
+                box = _taken(self._b, flat, geometry, base)
+            with self.lines.laying(storage, geometry):
+                cell.reads[geometry] = _laid(self._b, box, geometry)
         return cell.reads[geometry]
 
     def write(self, storage: int, dtype: str, geometry: Geometry, value: Value) -> None:
@@ -214,9 +227,17 @@ class Memory:
 
     def _gather(self, cell: _Storage, geometry: Geometry, beside: bool) -> tuple[int, Value]:
         """A flat value that covers the tensor, and the storage offset of its first element."""
+        return self._inside(cell, geometry) or self._pieces(cell, geometry, beside)
+
+    def _inside(self, cell: _Storage, geometry: Geometry) -> tuple[int, Value] | None:
+        """The segment that covers the tensor, if one does."""
         for segment in cell.segments:
             if segment.start <= geometry.offset and geometry.end <= segment.end and segment.value is not None:
                 return segment.start, _memory_order(self._b, segment.value, segment.geometry)
+        return None
+
+    def _pieces(self, cell: _Storage, geometry: Geometry, beside: bool) -> tuple[int, Value]:
+        """What covers the tensor, put together of several segments: no one statement wrote that."""
         start, end = geometry.offset, geometry.end
         if not geometry.dense and geometry.moving:  # whole rows, as far as memory is known, make a reshape
             row = geometry.stride[geometry.moving[0]]
@@ -288,11 +309,16 @@ def _box(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value | None
     return b.reshape(b.slice(b.reshape(flat, shape), starts, taken), sizes)
 
 
-def _strided(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value:
-    """``as_strided`` of a flat buffer whose first element lies at ``base``."""
+def _taken(b: Builder, flat: Value, geometry: Geometry, base: int) -> Value:
+    """The elements of a tensor by falling stride, out of a flat buffer that begins at ``base``."""
     box = _box(b, flat, geometry, base) or _picked(b, b.flat(flat), _steps(geometry), geometry.offset - base)
     if box is None:
         raise AliasingError(f"the view {geometry} visits an element twice, other than by expansion")
+    return box
+
+
+def _laid(b: Builder, box: Value, geometry: Geometry) -> Value:
+    """These elements as the tensor has them: ``as_strided`` is the two after one another."""
     moving = geometry.moving
     ordered = sorted(moving)
     box = b.transpose(box, [moving.index(d) for d in ordered])

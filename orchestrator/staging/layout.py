@@ -65,21 +65,11 @@ class LayoutBuilder:
                 self.unfold(self.goal.rhs, self.goal.rhs_index, self.number)
             bounds = [BoundSymbol(s) for s in self.ranges]
             return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
-        folded = {s: r for s, r in self.ranges.items() if s not in self._sent_along()}
+        folded = {s: r for s, r in self.ranges.items() if s not in _sent_along(self.model, self.goal)}
         for ref, index in ((self.goal.lhs, self.goal.lhs_index), (self.goal.rhs, self.goal.rhs_index)):
             self.unfold(ref, [fold(f, folded) for f in index], self.number)
         bounds = [BoundSymbol(s) for s in self.ranges]
         return LayoutStage(self.number, title, tuple(self.symbols), (*self.premises, *bounds))
-
-    def _sent_along(self) -> set[str]:
-        """Coordinates from which a message counts where it comes from: with these, stages of a pipeline that
-        are one rank class each have one obligation."""
-        op = self.model.op(self.goal.lhs)
-        if op is None or op.name != "recv":
-            return set()
-        moved = (f for a, f in zip(self.model.plan.mesh.axes, op.affines("from"), strict=True)
-                 if f != Affine.symbol(a))  # fmt: skip
-        return {s for f in moved for s in f.symbols}
 
     def _sum_congruence(self, sums: Lift) -> None:
         """Facts about the members, added up over ranks, at the goal's index; then what the sum is."""
@@ -343,6 +333,18 @@ class LayoutBuilder:
             self.premises.append(BoundValue(ref, at, symbol.symbols[0]))
             self.unfold(ref, at)
         return Affine.symbol(self.values[ref, at])
+
+
+def _sent_along(model: Model, goal: Fact) -> set[str]:
+    """Coordinates from which a message counts where it comes from: with these, stages of a pipeline that
+    are one rank class each have one obligation."""
+    op = model.op(goal.lhs)
+    if op is None or op.name != "recv":
+        return set()
+    moved = (
+        f for a, f in zip(model.plan.mesh.axes, op.affines("from"), strict=True) if f != Affine.symbol(a)
+    )
+    return {s for f in moved for s in f.symbols}
 
 
 def _in_digits(form: Affine, target: Affine) -> bool:

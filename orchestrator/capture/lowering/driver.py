@@ -218,8 +218,7 @@ class Lowering:
         if of_nothing:
             return
         outs = _tensors(node.outs)
-        sources = {t.storage for t in _tensors(node.args)}
-        if node.view and outs and {t.storage for t in outs} <= sources:
+        if node.view and self.memory.lines.noted(outs, _tensors(node.args)):
             return  # its geometry over the storage says everything
         rule = find(node.op)
         expansion = expand(node) if rule is None else None

@@ -145,8 +145,8 @@ def shifted_exponentials(c: Context, x: Value, *dims: int) -> Shifted:
     return Shifted(top, shifted, powers, c.b.reduce(powers, dims, "add", keepdim=True))
 
 
-@lowers("aten.logsumexp")
-def _logsumexp(c: Context, x: Value, dim: int | Sequence[int], keepdim: bool = False) -> Value:
+@lowers("aten.logsumexp", ignores=("keepdim",))
+def _logsumexp(c: Context, x: Value, dim: int | Sequence[int]) -> Value:
     """As it is defined; PyTorch has a case of its own for rows that are masked as a whole, which none is."""
     x = c.value(x, c.out[0].dtype)
     parts = shifted_exponentials(c, x, *dims_of(dim, len(x.shape)))

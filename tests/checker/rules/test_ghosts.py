@@ -98,7 +98,7 @@ def test_a_ghost_may_not_be_infinite_where_no_plan_may(data: dict[str, bytes]) -
 
 
 def test_another_ghost_is_another_proof(data: dict[str, bytes]) -> None:
-    """Another function in place of each; a few are letters only, of which no stage needs to know what they are."""
+    """Another function in place of each; of a few, which are letters only, no stage needs to know it."""
     others = {"add": "subtract", "multiply": "divide", "divide": "multiply", "exponential": "log"}
     tried, refused = 0, 0
     for i, ghost in enumerate(proof_of(data)["ghosts"]["main"]["c0"]):

@@ -40,6 +40,29 @@ def test_a_conversion_to_a_small_integer_must_hold_every_value(source: str, targ
             b.convert(x, target)
 
 
+@pytest.mark.parametrize("shape", [(6,), (4, 2, 3)])
+def test_an_integer_in_another_shape_is_of_the_line_that_wrote_it(shape: tuple[int, ...]) -> None:
+    """Equal literals of real type are one op, whichever lines wrote them: no line is that of all."""
+    b = Builder()
+    wrote, reads = (("kit.py", 3, "own"), ("train.py", 10, "step")), (("train.py", 20, "step"), None)
+    for literal, dtype, line in ((7, "i64", wrote), (0.5, "f32", reads)):
+        b.frame, b.caller = wrote
+        value = b.constant(literal, TensorType(dtype, (2, 3)))
+        b.frame, b.caller = reads
+        again = b.draft(b.reshape(value, shape) if len(shape) == 1 else b.expand(value, shape))
+        assert again is not None and (again.name, again.type.shape) == ("constant", shape)
+        assert (again.frame, again.caller) == line and (b.frame, b.caller) == reads
+
+
+def test_a_line_ends_with_what_is_emitted_at_it() -> None:
+    b = Builder()
+    b.frame = here = ("train.py", 20, "step")
+    with pytest.raises(LoweringError), b.at(("kit.py", 3, "own"), here):
+        assert (b.frame, b.caller) == (("kit.py", 3, "own"), here)
+        b.reshape(b.input("x", TensorType("f32", (2,))), (3,))
+    assert (b.frame, b.caller) == (here, None)
+
+
 def test_an_integer_that_may_depend_on_the_rank_is_converted_by_an_op() -> None:
     """A literal of real type says one number for all ranks; between real types there is no other."""
     b = Builder()

@@ -22,6 +22,7 @@ from . import (
     pictures,
     pieces,
     preferences,
+    rings,
     rows,
     sequences,
     shards,
@@ -104,6 +105,8 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         whole_batches.lengths_of_rows,
         vocabularies.own_labels,
         zigzag.zigzag_context,
+        rings.flash_ring,
+        rings.zigzag_ring,
         kept.rotations_kept,
         kept.relative_distances,
         kept.owned_whole,
@@ -121,8 +124,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
 }
 #: Those that are right and not proved, and why.
 UNPROVED: dict[str, str] = {
-    "ring_attention": "laws of exp inside sums: blocks are merged by the logarithms of their sums",
-    "causal_ring": "laws of exp inside sums: blocks are merged by running maxima",
+    "zigzag_ring": "halves of merged blocks behind each other: what is merged is followed by whole tensors",
     "smoothed_tokens": "its loss: a look-up of a difference, of which the plan looks up one operand",
     "two_views": "a row masked by -inf beside the label's: infinities are followed by tensors, not by places",
 }

@@ -108,7 +108,8 @@ class Zigzag(torch.autograd.Function):
             if step <= own:
                 out, lse = merged(out, lse, *block(q, keys[:, :, :half], values[:, :, :half], False))
             else:
-                later = merged(out[:, :, half:], lse[:, :, half:], *block(q[:, :, half:], keys, values, False))
+                more = block(q[:, :, half:], keys, values, False)
+                later = merged(out[:, :, half:], lse[:, :, half:], *more)
                 out = torch.cat((out[:, :, :half], later[0]), dim=2)
                 lse = torch.cat((lse[:, :, :half], later[1]), dim=2)
         ctx.save_for_backward(q, k, v, out, lse)
