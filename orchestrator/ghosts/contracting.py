@@ -187,6 +187,7 @@ class Contracting:
         sizes = [*part.shape, *definition.sizes]
         x = self.sums.over(factors, definition.summed, sizes, self.writer.types[made].dtype)
         self.scope.lively.add(x.name)
+        self.sums.also(made, x)
         ghost = self.writer.placed(x.name, x.at, tuple(range(rank)), sizes)
         hop = Hop(made, ghost, self.scope.roots([Value({factors: ONE}, {})]))
         if hop not in self.scope.hops and ghost != made:

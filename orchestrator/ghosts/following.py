@@ -9,6 +9,7 @@ from certificates.plan.program import Op, Program
 
 from ..cells import Unfollowable
 from .contracting import Contracting
+from .cutting import Cutting
 from .moving import Moving
 from .scope import Hop, Scope
 from .values import OMEGA, ONE, Inverse, Letter, Value
@@ -44,6 +45,7 @@ class Follower:
         self.scope = Scope(program, self._by_rule, positive, nonnegative)
         self.moving = Moving(self.scope)
         self.contracting = Contracting(self.scope, self.moving)
+        self.cutting = Cutting(self.scope, self._pass)
 
     def follow(self) -> Followed:
         """The program with its ghosts, each behind the first op that needs it."""
@@ -73,6 +75,9 @@ class Follower:
     def _pass(self, op: Op) -> None:
         """Follow one op; where that cannot be done it is a letter from here on."""
         scope, count = self.scope, len(self.scope.hops)
+        if op.name == "concatenate" or any(v in self.cutting.joins for v in op.ins):
+            self.cutting.take(op)
+            return
         scope.values.begin()
         self.contracting.step = None
         try:
@@ -85,7 +90,7 @@ class Follower:
                 scope.seen.add(op.out)
                 return
             scope.lively.add(op.out)
-            if op.name in MOVES or certain is not None:
+            if (op.name in MOVES and op.name != "slice") or certain is not None:
                 return
             if any(a == OMEGA for a in value.atoms()):  # no ghost is infinite
                 scope.seen.add(op.out)
@@ -135,8 +140,6 @@ class Follower:
                 return of(op.ins[0]) if self.scope.writer.types[op.ins[0]].sort == "Real" else None
             case "select":
                 return self.moving.chosen(op)
-            case "concatenate":
-                return self.moving.joined(op)
             case "dot_general" | "reduce":
                 return self.contracting.summed(op)
             case name if name in MOVES:

@@ -11,7 +11,7 @@ from certificates.plan.program import Op
 from ..cells import Unfollowable
 from .scope import Scope
 from .sums import Places
-from .values import ONE, UNIT, Factor, Letter, Logarithm, Value, letter, number
+from .values import ONE, Letter, Value, number
 from .writing import groups
 
 
@@ -55,7 +55,9 @@ class Moving:
         def moved(x: Letter) -> Letter:
             if all(before[p] == shape[p] for p in x.at):
                 return x
-            part = Part(*(tuple(of[p] for p in x.at) for of in (starts, strides, shape)))
+            part = Part(
+                tuple(starts[p] for p in x.at), tuple(strides[p] for p in x.at), tuple(shape[p] for p in x.at)
+            )
             made = self.part(x.name, part)
             self.parted(x.name, made, part)
             name = self.scope.like(self.writer.squeezed(made), made)
@@ -68,43 +70,6 @@ class Moving:
         dtype = self.writer.types[name].dtype
         made = self.writer.op("slice", (name,), part.shape, dtype, start=part.starts, stride=part.strides)
         return self.scope.like(made, name)
-
-    def joined(self, op: Op) -> Value:
-        """Values behind each other, as a quotient of what is above and of what is below; or a logarithm of that."""
-        values = [self.scope.value(v) for v in op.ins]
-        logarithms = [logarithm_of(v) for v in values]
-        if all(logarithms):
-            inner = [Value(dict(f), {}) for f in logarithms if f]
-            return self.scope.values.logarithm(self._joined(op, inner))
-        if not all(v.above.keys() - {UNIT} for v in values):
-            raise Unfollowable(f"{op.out}: numbers beside tensors")
-        found = self._joined(op, [Value(v.above, {}) for v in values])
-        if not any(v.below for v in values):
-            return found
-        under = []
-        for v in values:
-            product = number(ONE)
-            for f, k in v.below.items():
-                for _ in range(k):
-                    product = self.scope.values.times(product, Value(dict(f), {}))
-            under.append(product)
-        return self.scope.values.times(found, self.scope.values.inverse(self._joined(op, under)))
-
-    def _joined(self, op: Op, values: Sequence[Value]) -> Value:
-        """Polynomials behind each other, as a letter; it is positive if all of them are."""
-        shape, dim, dtype = op.type.shape, op.integer("dim"), op.type.dtype
-        want = tuple(d for d, n in enumerate(shape) if n > 1)
-        parts = []
-        for v, name in zip(values, op.ins, strict=True):
-            sizes = self.writer.types[name].shape
-            if sizes[dim] == 1:
-                raise Unfollowable(f"{op.out}: a part of one element")
-            parts.append(self.writer.placed(*self.writer.quotient(v, sizes, dtype), want, sizes))
-        made = self.writer.op("concatenate", parts, [shape[d] for d in want], dtype, dim=want.index(dim))
-        self.scope.lively.add(made)
-        if all(self.scope.values.is_positive(v.above) for v in values):
-            self.scope.signed.add(made)
-        return letter(made, want)
 
     def regrouped(
         self,
@@ -181,13 +146,6 @@ class Moving:
             name = op.ins[0]
         shape = self.writer.types[name].shape
         return name, tuple(p for p, n in zip(at, shape, strict=True) if n > 1)
-
-
-def logarithm_of(value: Value) -> Factor | None:
-    """What a value is the logarithm of, if it is that and nothing else."""
-    ((m, c),) = value.above.items() if len(value.above) == 1 else ((UNIT, ONE),)
-    ((x, k),) = m if len(m) == 1 else ((None, ONE),)
-    return x.of if isinstance(x, Logarithm) and c == k == 1 and not value.below else None
 
 
 def along(value: Value, places: Sequence[int]) -> Value:

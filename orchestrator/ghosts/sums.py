@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .values import Atom, Exponential, Inverse, Letter, Powers, inside, told
@@ -64,6 +64,13 @@ class Sums:
         definition = self._own[other] = self._own[name]
         assert definition is not None
         return definition.factors
+
+    def also(self, name: str, x: Letter) -> None:
+        """A letter with as many dimensions is this sum too."""
+        definition = self.definition(x.name)
+        if definition is not None and len(x.at) == len(self.writer.types[name].shape):
+            own = dict(enumerate(x.at)) | {p: p for p in definition.summed}
+            self._own[name] = replace(definition, factors=placed(definition.factors, own))
 
     def named(self) -> Iterator[str]:
         """The letters that are sums, as far as it was asked."""

@@ -244,6 +244,17 @@ class Relations:
                 return left
             refs = left
 
+    def _relate_unmasked(self, ref: str) -> bool:
+        """Relate an op by what its operands were before they were restated for another reader."""
+        known = self.knowledge
+        restated = [v for v in dict.fromkeys(self.model.operands(ref)) if v in known.restated]
+        now = {v: (known.by_lhs[v], known.restated.pop(v)) for v in restated}
+        known.by_lhs.update({v: list(before) for v, (_, before) in now.items()})
+        done = bool(restated) and self.matcher.relate(ref)
+        for v, (facts, before) in now.items():
+            known.by_lhs[v], known.restated[v] = facts, before
+        return done
+
     def _relate_in_part(self, ref: str) -> bool:
         done = self.matcher.relate_in_part(ref)
         if done and ref in self.knowledge.by_lhs:
@@ -251,7 +262,7 @@ class Relations:
         return done
 
     def _complete(self) -> None:
-        """What was related in part, as what it reads was known in part, is related once that is known whole."""
+        """What was related in part, as what it reads was known in part, is related once that is whole."""
         known = self.knowledge
         for ref in sorted(r for r in self._in_part if r in known.by_lhs and r not in known.restated):
             if not all(known.covers(v) for v in self.model.operands(ref)):
@@ -269,6 +280,7 @@ class Relations:
             or self.folder.fold(ref)
             or self.positions.relate(ref)
             or self.matcher.relate(ref)
+            or self._relate_unmasked(ref)
             or self.roots.relate(ref)
             or self.indicators.relate(ref)
             or self.landmarks.relate(ref)
