@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -226,9 +226,7 @@ class Builder:
     def _again(self, draft: Draft, type_: TensorType) -> Value:
         """A constant in another shape: of the line that wrote it, unless it is shared with other lines."""
         value = draft.attr("value")
-        if not isinstance(value, Affine):
-            return self._splat(value, type_)
-        with self.at(draft.frame, draft.caller):
+        with self.at(draft.frame, draft.caller) if isinstance(value, Affine) else nullcontext():
             return self._splat(value, type_)
 
     def like(self, value: Literal, x: Value) -> Value:

@@ -103,6 +103,29 @@ def masked(right: bool) -> Plan:
     return by_rank(spec, plan)
 
 
+def cut_and_joined(right: bool) -> Plan:
+    """Blocks are merged for half of the rows at a time, and what they give is multiplied and summed behind
+    that, as in a zigzag's backward pass. Wrong: the halves change places."""
+
+    def spec(b: ProgramBuilder) -> None:
+        x, v = b.input("x", f"f32[8,{KEYS}]"), b.input("v", f"f32[{KEYS},{WIDTH}]")
+        g = b.input("g", f"f32[8,{WIDTH}]")
+        b.output("y", (g * (softmax(b, x) @ v)).sum(1))
+
+    def plan(b: ProgramBuilder) -> None:
+        x, v = inputs(b, 4)
+        g = b.input("g", f"f32[4,{WIDTH}]")
+        (one, first), (two, second) = (block(b, *p) for p in parts(x, v))
+        halves = []
+        for rows in (slice(0, 2), slice(2, 4)):
+            gate = b.logistic(second[rows] - first[rows])
+            halves.append(one[rows, :] - over(b, gate, one[rows, :]) * (one[rows, :] - two[rows, :]))
+        out = b.concatenate(halves if right else halves[::-1], 0)
+        b.output("y", (g * out).sum(1))
+
+    return pair(TP, spec, plan, {"x": ROWS, "v": WHOLE, "g": ROWS}, {"y": ROWS})
+
+
 def by_rank(spec: Callable[[ProgramBuilder], None], plan: Callable[[ProgramBuilder, int], None]) -> Plan:
     """A plan whose two ranks run different programs; rows are sharded."""
     specification, classes = ProgramBuilder(), dict[str, tuple[dict[str, tuple[int, int]], Program]]()
@@ -117,4 +140,4 @@ def by_rank(spec: Callable[[ProgramBuilder], None], plan: Callable[[ProgramBuild
     )  # fmt: skip
 
 
-MERGED: dict[str, Twins] = {f.__name__: f for f in (by_logarithms, by_running_maxima, masked)}
+MERGED: dict[str, Twins] = {f.__name__: f for f in (by_logarithms, by_running_maxima, masked, cut_and_joined)}

@@ -124,7 +124,6 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
 }
 #: Those that are right and not proved, and why.
 UNPROVED: dict[str, str] = {
-    "zigzag_ring": "halves of merged blocks behind each other: what is merged is followed by whole tensors",
     "smoothed_tokens": "its loss: a look-up of a difference, of which the plan looks up one operand",
     "two_views": "a row masked by -inf beside the label's: infinities are followed by tensors, not by places",
 }
