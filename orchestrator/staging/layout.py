@@ -162,9 +162,9 @@ class LayoutBuilder:
         return True
 
     def use_facts(self, ref: Ref, at: Index) -> bool:
-        """Add instances of the facts about a tensor; whether there were any."""
+        """Add instances of the facts about a tensor, of what was restated too; whether there were any."""
         parts = self.k.restated.get(ref, ())
-        return self._instances(parts if self.number in parts else self.k.facts_for(ref), at)
+        return self._instances(parts if self.number in parts else [*self.k.facts_for(ref), *parts], at)
 
     def _instances(self, numbers: Sequence[int], at: Index) -> bool:
         used = False
