@@ -23,20 +23,29 @@ def signs(b: ProgramBuilder, x: Value) -> Value:
     return b.convert(b.compare(rows, columns, "EQ"), "f32") * 2 - 1
 
 
-def pairs(other: int = -1, own: Masking = signs) -> Plan:
+def absolute(b: ProgramBuilder, x: Value) -> Value:
+    return b.abs(x)
+
+
+def and_opposite(b: ProgramBuilder, x: Value) -> Value:
+    """Of a loss and its gradient the one reads a score, the other its opposite."""
+    return b.logistic(x) * b.logistic(-x)
+
+
+def pairs(other: int = -1, own: Masking = signs, read: Masking = absolute) -> Plan:
     """All pairs of rows on two ranks, each with a block of its own pairs and one of all others."""
 
     def specification(b: ProgramBuilder) -> None:
         x, y = b.input("x", "f32[4,3]"), b.input("y", "f32[4,3]")
         scores = b.dot(x, y, contract=((1,), (1,)))
-        b.output("z", b.abs(signs(b, scores) * scores).sum(1))
+        b.output("z", read(b, signs(b, scores) * scores).sum(1))
 
     def plan(b: ProgramBuilder) -> None:
         x, y = b.input("x", "f32[2,3]"), b.input("y", "f32[2,3]")
         theirs = b.slice(b.all_gather(y, "dp"), [b.axis_index("dp").scale(-2) + 2, 0], [2, 3])
         here, there = (b.dot(x, t, contract=((1,), (1,))) for t in (y, theirs))
-        one = b.abs(own(b, here) * here).sum(1)
-        b.output("z", one + b.abs(there * b.constant(other, there.type)).sum(1))
+        one = read(b, own(b, here) * here).sum(1)
+        b.output("z", one + read(b, there * b.constant(other, there.type)).sum(1))
 
     rows = {"dp": Shard(0)}
     return pair({"dp": 2}, specification, plan, {"x": rows, "y": rows}, {"z": rows})
@@ -61,6 +70,10 @@ def blocks(plan: Plan) -> list[str]:
 def test_a_block_without_own_pairs_has_one_sign_and_the_own_pairs_are_on_the_diagonal() -> None:
     own, others = "s:%10[2*dp + z0, 2*dp + z1]", "s:%10[2*dp + z0, -2*dp + z1 + 2]"
     assert blocks(pairs()) == [own, others]
+
+
+def test_what_was_restated_for_one_reader_is_there_for_another() -> None:
+    assert unproved(pairs(read=and_opposite)) == [] and unproved(pairs(read=and_opposite, other=1))
 
 
 def test_another_sign_is_not_the_specifications() -> None:
