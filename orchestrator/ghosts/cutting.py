@@ -45,7 +45,7 @@ class Cutting:
         else:
             self._through(op)
 
-    def _concatenated(self, op: Op) -> bool:
+    def _concatenated(self, op: Op) -> None:
         """Keep the parts of a tensor, if laws are about some of them and all have more than one row."""
         dim, starts, parts = op.integer("dim"), [0], list[str]()
         for name in op.ins:
@@ -54,39 +54,30 @@ class Cutting:
             for part, first, last in of:
                 parts.append(part)
                 starts.append(starts[-1] + last - first)
-        if not any(v in self.scope.lively for v in parts) or 1 in self._sizes(starts):
-            return False
-        self._join(op.out, Join(dim, tuple(parts), tuple(starts)))
-        return True
+        rows = [b - a for a, b in itertools.pairwise(starts)]
+        if any(v in self.scope.lively for v in parts) and 1 not in rows:
+            self._join(op.out, Join(dim, tuple(parts), tuple(starts)))
 
-    def _through(self, op: Op) -> bool:
-        """Follow an op part by part; whether that could be done."""
-        joined = next((v for v in op.ins if v in self.joins), None)
-        if joined is None:
-            return False
+    def _through(self, op: Op) -> None:
+        """Follow an op that reads a join part by part; where that cannot be done it is a letter."""
+        joined = next(v for v in op.ins if v in self.joins)
         join, count = self.joins[joined], len(self.scope.hops)
         try:
             if op.name == "slice" and self._sliced(op, join):
-                return True
+                return
             dims, dim = self._along(op, joined, join.dim)
             parts = [self._part(op, dims, dim, first, last) for _, first, last in join.spans()]
         except Unfollowable:
-            del self.scope.hops[count:]
-            return False
+            parts = []
         if not any(v in self.scope.lively for v in parts):
             del self.scope.hops[count:]
-            return False
+            return
         self._join(op.out, Join(dim, tuple(parts), join.starts))
         if op.name not in MOVES:
             shape = op.type.shape
             whole = self.writer.op("concatenate", parts, shape, op.type.dtype, dim=dim)
             still = {g.out for g in self.writer.ghosts if g.name not in (*MOVES, "concatenate")}
             self.scope.hops.append(Hop(op.out, whole, frozenset(still - {*parts}), opened=frozenset(parts)))
-        return True
-
-    @staticmethod
-    def _sizes(starts: Sequence[int]) -> list[int]:
-        return [b - a for a, b in itertools.pairwise(starts)]
 
     def _join(self, name: str, join: Join) -> None:
         self.joins[name] = join
@@ -103,7 +94,7 @@ class Cutting:
             raise Unfollowable(f"{op.out}: rows of several parts")
         for part, first, last in join.spans():
             if first <= start.const and start.const + size <= last:
-                starts = [Affine(f.const) if f.is_const else f for f in op.affines("start")]
+                starts = list(op.affines("start"))
                 starts[join.dim] = Affine(start.const - first)
                 shape = self.writer.types[part].shape
                 if shape != op.type.shape:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from fractions import Fraction
 
 from certificates.plan.affine import Range
+from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable
@@ -79,9 +80,7 @@ class Vanishing:
             tuple(dict.fromkeys(opening.uses)), opening.ranges, goal,
         )  # fmt: skip
         number = self.k.add(zero, recipe, relates=False)
-        values = solve(zero.lhs_index, zero.ranges, leaf.at, ranges)
-        assert values is not None
-        return Instance(number, tuple(values[s] for s, _, _ in zero.symbols))
+        return Instance(number, tuple(goal[s] for s, _, _ in zero.symbols))
 
     def _value(
         self, ref: str, at: Forms, ranges: Mapping[str, Range], opened: dict[str, Instance | None], depth: int
@@ -115,14 +114,14 @@ class Vanishing:
     def _compared(
         self, ref: str, at: Forms, ranges: Mapping[str, Range], opened: dict[str, Instance | None]
     ) -> int | None:
-        sums: set[object] = {ref}
+        sums: set[Ref] = {ref}
         try:
-            truth = self.positions.truth(ref, at, ranges, sums)  # type: ignore[arg-type]
+            truth = self.positions.truth(ref, at, ranges, sums)
             cell = Cell(ranges, {})
             fact = make_fact(self.model, cell, ref, at, literal_ref("Bool", truth), (), Fraction(1))
         except (Unrelated, Unfollowable, NoDefinition):
             return None
-        self.k.add(fact, LayoutRecipe(frozenset(sums)), relates=False)  # type: ignore[arg-type]
+        self.k.add(fact, LayoutRecipe(frozenset(sums)), relates=False)
         opened[ref] = tied(self.k, fact, at, ranges)
         return int(truth)
 

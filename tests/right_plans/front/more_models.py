@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from orchestrator.capture import Batch, Definition
 
 from .by_hand import Batches, pair, regress
+from .sequences import averaged
 
 # --- optimizers under DDP ----------------------------------------------------------------------------------
 
@@ -164,15 +165,6 @@ def context_parallel(right: bool = True) -> Definition:
         model.group, model.shifted = mesh["cp"].get_group(), right
         return model
 
-    def parallel(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
-        loss = F.mse_loss(model(batch["x"]), batch["y"])
-        loss.backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=model.group)
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach()}
-
     return Definition(
         name="context-parallel",
         mesh={"cp": 2},
@@ -180,7 +172,7 @@ def context_parallel(right: bool = True) -> Definition:
         parallelize=parallelize,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
         step=regress,
-        parallel_step=parallel,
+        parallel_step=averaged,
         batch=pair((2, 6, 8), cp=1),
         mean_over={"loss": ("cp",)},
     )

@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from orchestrator.capture import Definition
 
-from .by_hand import Batches
-from .sequences import pair, regress
+from .by_hand import Batches, pair
+from .sequences import around, averaged
 
 WIDTH, HEADS = 8, 2
 
@@ -162,35 +161,18 @@ def mine(x: Tensor, group: Any) -> Tensor:
     return torch.cat((pieces[rank], pieces[2 * group.size() - 1 - rank]), dim=1)
 
 
-def averaged(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
-    x, y = batch["x"], batch["y"]
-    if model.around is Zigzag:
-        x, y = mine(x, model.group), mine(y, model.group)
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    for p in model.parameters():
-        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=model.group)
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+def of_own_pieces(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+    return averaged(model, optimizer, {name: mine(x, model.group) for name, x in batch.items()})
 
 
-def _around(name: str, around: Any, ranks: int, length: int, right: bool) -> Definition:
-    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
-        model.group, model.around, model.right = mesh["cp"].get_group(), around, right
-        return model
+def _around(name: str, function: Any, ranks: int, length: int, right: bool) -> Definition:
+    def set_up(model: Any) -> None:
+        model.around, model.right = function, right
 
-    return Definition(
-        name=name,
-        mesh={"cp": ranks},
-        build=Attention,
-        parallelize=parallelize,
-        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
-        step=regress,
-        parallel_step=averaged,
-        batch=pair((2, length, WIDTH), **({} if around is Zigzag else {"cp": 1})),
-        mean_over={"loss": ("cp",)},
-    )
+    shape = (2, length, WIDTH)
+    if function is Zigzag:
+        return around(name, Attention, set_up, ranks, pair(shape), of_own_pieces)
+    return around(name, Attention, set_up, ranks, pair(shape, cp=1), averaged)
 
 
 def flash_ring(right: bool = True) -> Definition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -181,7 +182,7 @@ class Ring(nn.Module):
         return self.out(y.transpose(1, 2).reshape(b, s, d))
 
 
-def _averaged(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
+def averaged(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
     loss = F.mse_loss(model(batch["x"]), batch["y"])
     loss.backward()
     for p in model.parameters():
@@ -193,12 +194,17 @@ def _averaged(model: Any, optimizer: torch.optim.Optimizer, batch: Batches) -> d
 
 def ring_attention(right: bool = True) -> Definition:
     """Three ranks. Wrong: values go round the other way than keys."""
-    return _around("ring-attention", Ring, 3, (2, 6, 8), right)
+    return _ring("ring-attention", Ring, 3, (2, 6, 8), right)
 
 
-def _around(name: str, build: type[Ring], ranks: int, shape: tuple[int, ...], right: bool) -> Definition:
+def around(
+    name: str, build: Callable[[], Any], set_up: Callable[[Any], None], ranks: int, batch: Any, step: Any
+) -> Definition:
+    """A ring of ranks; ``set_up`` is told of the model that has its group."""
+
     def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
-        model.group, model.scaled = mesh["cp"].get_group(), right
+        model.group = mesh["cp"].get_group()
+        set_up(model)
         return model
 
     return Definition(
@@ -208,10 +214,17 @@ def _around(name: str, build: type[Ring], ranks: int, shape: tuple[int, ...], ri
         parallelize=parallelize,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
         step=regress,
-        parallel_step=_averaged,
-        batch=pair(shape, cp=1),
+        parallel_step=step,
+        batch=batch,
         mean_over={"loss": ("cp",)},
     )
+
+
+def _ring(name: str, build: type[Ring], ranks: int, shape: tuple[int, ...], right: bool) -> Definition:
+    def set_up(model: Any) -> None:
+        model.scaled = right
+
+    return around(name, build, set_up, ranks, pair(shape, cp=1), averaged)
 
 
 class CausalRing(Ring):
@@ -248,7 +261,7 @@ class CausalRing(Ring):
 
 def causal_ring(right: bool = True) -> Definition:
     """Two ranks. Wrong: the running sum is not scaled to the new maximum."""
-    return _around("causal-ring", CausalRing, 2, (2, 4, 8), right)
+    return _ring("causal-ring", CausalRing, 2, (2, 4, 8), right)
 
 
 # --- all heads at once -------------------------------------------------------------------------------------
@@ -318,7 +331,7 @@ def ulysses_fused(right: bool = True) -> Definition:
         parallelize=parallelize,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
         step=regress,
-        parallel_step=_averaged,
+        parallel_step=averaged,
         batch=pair((2, 8, 16), sp=1),
         mean_over={"loss": ("sp",)},
     )
