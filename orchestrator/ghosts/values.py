@@ -80,10 +80,11 @@ class Value:
         return not self.below
 
     def renamed(self, places: Callable[[Letter], Letter]) -> Value:
-        """With other letters in place of the letters."""
+        """With other letters in place of the letters, asked for in order: that may write ghosts."""
+        others = {x: places(x) for x in sorted(self.letters(), key=told)}.__getitem__
         return Value(
-            _renamed(self.above, places),
-            {_factor(_renamed(dict(f), places)): k for f, k in self.below.items()},
+            _renamed(self.above, others),
+            {_factor(_renamed(dict(f), others)): k for f, k in self.below.items()},
         )
 
 

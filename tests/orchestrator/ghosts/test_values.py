@@ -139,3 +139,16 @@ def test_random_rewritings_keep_their_number() -> None:
                 pool.append((V.plus(a, b) if kind == "+" else less(a, b), u + w if kind == "+" else u - w))
             V.begin()
             assert number_of(pool[-1][0]) == pool[-1][1]
+
+
+def test_letters_are_asked_for_in_order() -> None:
+    """Ghosts are written when one is asked for: in the order of a set two bundles of a plan would differ."""
+    asked = list[str]()
+
+    def same(x: Letter) -> Letter:
+        asked.append(x.name)
+        return x
+
+    terms = {frozenset({(Letter(f"x{i}", ()), ONE)}): ONE for i in range(9, -1, -1)}
+    value = Value(terms, {})
+    assert value.renamed(same) == value and asked == [f"x{i}" for i in range(10)]
