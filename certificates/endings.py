@@ -25,8 +25,8 @@ from .words import VERSION, one_line
 #: The option of every command.
 version = click.version_option(VERSION, message="%(prog)s, TrainVerify %(version)s")
 
-#: What Python says where the system gives it no memory for a thread.
-NO_THREAD = "can't start new thread"
+#: What Python says where the system gives it no memory for a thread, or none to say that there is none.
+NO_THREAD, NO_REASON = "can't start new thread", "error return without exception set"
 P = ParamSpec("P")
 FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED = 6, 130, 141, 143
 
@@ -122,6 +122,8 @@ def told(error: BaseException) -> tuple[int, str] | None:
             return FAILED, one_line(error)
         case RuntimeError() if str(error) == NO_THREAD:
             return FAILED, "out of memory: no thread can be started"
+        case SystemError() if str(error) == NO_REASON:
+            return FAILED, "out of memory, by all appearances: Python gives no reason"
     return None
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import click
@@ -47,22 +48,27 @@ class Progress:
 
     @contextmanager
     def shown(self, quiet: bool) -> Iterator[None]:
-        over, start = threading.Event(), time.monotonic()
+        over, talking, start = Event(), Lock(), time.monotonic()
 
         def beat() -> None:
-            while not over.wait(EVERY):
-                count = f", {self._done} of {self.total} answers" if self.total else ""
-                click.echo(f"tv-check: {self.phase}{count}, {time.monotonic() - start:.0f} s", err=True)
+            with suppress(MemoryError, OSError):
+                while not over.wait(EVERY):
+                    with talking:
+                        if not over.is_set():
+                            self._say(time.monotonic() - start)
 
-        beats = threading.Thread(target=beat, daemon=True)
         if not quiet:
-            beats.start()
+            with suppress(RuntimeError):  # no thread; `Thread.start` waits for ever for one without memory
+                start_new_thread(beat, ())
         try:
             yield
         finally:
-            over.set()
-            if not quiet:
-                beats.join()
+            with talking:
+                over.set()
+
+    def _say(self, seconds: float) -> None:
+        count = f", {self._done} of {self.total} answers" if self.total else ""
+        click.echo(f"tv-check: {self.phase}{count}, {seconds:.0f} s", err=True)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ CANNOT_START = 6
 
 def start(name: str, load: Callable[[], Callable[..., object]]) -> NoReturn:
     """Run a command. One that cannot be loaded (no memory, a package that is missing or broken) ends with 6
-    and one line."""
+    and one line; so does one that ends by an error it has not handled itself."""
     try:
         command = load()
     except KeyboardInterrupt:
@@ -23,7 +23,13 @@ def start(name: str, load: Callable[[], Callable[..., object]]) -> NoReturn:
             why += "; python3 -m pip install click"
         sys.stderr.write(f"{name}: cannot start: {why}\n")
         sys.exit(CANNOT_START)
-    sys.exit(command(prog_name=name))  # type: ignore[arg-type]
+    try:
+        sys.exit(command(prog_name=name))  # type: ignore[arg-type]
+    except Exception as error:
+        if not isinstance(error, MemoryError | SystemError):  # without memory Python raises the latter
+            sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.write(f"{name}: stopped: {type(error).__name__}\n")
+        sys.exit(CANNOT_START)
 
 
 def _check() -> Callable[..., object]:

@@ -40,3 +40,22 @@ def test_what_the_command_says_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp
         start("tv-any", "fine", "main")
     assert ended.value.code == 3
     sys.modules.pop("fine", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [("SystemError", ""), ("MemoryError", ""), ("KeyError", "Traceback")]
+)
+def test_an_error_that_the_command_has_not_handled_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: str, said: str
+) -> None:
+    """Python ends with 1 for it: click met a ``SystemError`` without memory, and the plan was *refuted*."""
+    (tmp_path / "failing.py").write_text(f"def main(): raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        start("tv-any", "failing", "main")
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (CANNOT_START, "")
+    assert err.startswith(said) and err.endswith(f"tv-any: stopped: {error}\n")
+    assert ("Traceback" in err) == bool(said)
+    sys.modules.pop("failing", None)

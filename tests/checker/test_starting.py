@@ -40,3 +40,21 @@ def test_a_command_is_told_its_name_and_its_code_is_passed_on() -> None:
     with pytest.raises(SystemExit) as ended:
         start("tv-check.pyz", load)
     assert ended.value.code == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [(SystemError(), False), (MemoryError(), False), (KeyError(), True)]
+)
+def test_an_error_that_the_command_has_not_handled_is_no_verdict(
+    capsys: pytest.CaptureFixture[str], error: Exception, shown: bool
+) -> None:
+    """Python ends with 1 for it, which says *invalid*."""
+
+    def command(prog_name: str) -> NoReturn:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        start("tv-check", lambda: command)
+    err = capsys.readouterr().err
+    assert ended.value.code == CANNOT_START
+    assert ("Traceback" in err) == shown and err.endswith(f"tv-check: stopped: {type(error).__name__}\n")

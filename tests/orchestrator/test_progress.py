@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator import progress as module
 from orchestrator.progress import Progress
 
 
@@ -49,3 +50,25 @@ def test_a_failing_phase_is_timed_and_fails() -> None:
     with pytest.raises(KeyError), progress.phase("prove"):
         raise KeyError
     assert "prove" in progress.seconds
+
+
+def test_nothing_waits_for_a_thread_that_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Thread.start`` did, for ever: a command with little memory never ended."""
+    begun: list[object] = []
+
+    def without_memory(beat: object, _arguments: object) -> None:
+        begun.append(beat)
+
+    monkeypatch.setattr(module, "start_new_thread", without_memory)
+    said: list[str] = []
+    with Progress(said.append).phase("prove"):
+        pass
+    assert len(begun) == len(said) == 1
+
+    def none_left(_beat: object, _arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "start_new_thread", none_left)
+    with Progress(said.append).phase("prove"):
+        pass
+    assert len(said) == 2
