@@ -11,7 +11,7 @@ BUDGET = {
     **{"solvers": 1_500, "endings": 300, "cli": 1_820, "refuting": 11_500, "report": 14_400},
     **{"reporting": 625, "run": 3_100, "scheduling": 7_500, "starting": 240},
 }
-PROVED = 59_500
+PROVED = 59_600
 
 
 def test_every_folder_stays_within_its_budget() -> None:
