@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 from certificates.plan.affine import Affine, digits
 from certificates.plan.plan import Mesh, Piece, Plan, RankClass, Relation
@@ -41,6 +43,20 @@ def shard_range(size: int, parts: int, index: int) -> tuple[int, int]:
     return min(index * step, size), min((index + 1) * step, size)
 
 
+def units(order: Sequence[str], joint: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """The axes of an order, those together that cut a dimension at once, as one axis made of them does."""
+    of = {axis: tuple(unit) for unit in joint for axis in unit}
+    for axis in order:
+        unit = of.get(axis, (axis,))
+        if axis == unit[0]:
+            yield unit
+
+
+def strides(unit: Sequence[str], mesh: Mesh) -> dict[str, int]:
+    """What one step along each axis adds to the number of a chunk, major axis first."""
+    return {a: math.prod(mesh.axes[b] for b in unit[i + 1 :]) for i, a in enumerate(unit)}
+
+
 def relate(
     spec: str,
     shape: Sequence[int],
@@ -50,12 +66,15 @@ def relate(
     *,
     plan: str | None = None,
     order: Sequence[str] | None = None,
+    joint: Sequence[Sequence[str]] = (),
     coef: Fraction | int = 1,
 ) -> Relation:
     """The relation of a tensor of true ``shape`` under one placement per mesh axis (default ``Replicate``).
 
-    ``order`` lists axes from major to minor where several shard one dimension (default: mesh order). Shards
-    are uneven as in DTensor; each class must lie where its chunks have one size, else ``FormatError``.
+    ``order`` lists axes from major to minor where several shard one dimension (default: mesh order). Each cuts
+    the chunks of those before it; the axes of one group of ``joint`` cut at once, which is something else
+    where rows are left over. Shards are uneven as in DTensor; each class must lie where its chunks have one
+    size, else ``FormatError``.
     """
     order = tuple(order or mesh.space)
     if not set(placements) <= set(mesh.space) or sorted(order) != sorted(mesh.space):
@@ -70,21 +89,24 @@ def relate(
     pieces = []
     for cls in classes:
         sizes, forms = list(shape), [Affine.symbol(f"z{d}") for d in range(len(shape))]
-        for axis in order:
-            placement = placements.get(axis, Replicate())
+        for unit in units(order, joint):
+            placement = placements.get(unit[0], Replicate())
             if not isinstance(placement, Shard):
                 continue
-            lo, hi = cls.box[axis]
-            parts, whole = mesh.axes[axis], sizes[placement.dim]
-            step = -(-whole // parts)
-            lengths = {b - a for a, b in (shard_range(whole, parts, i) for i in range(lo, hi))}
+            parts, whole = math.prod(mesh.axes[a] for a in unit), sizes[placement.dim]
+            step, rises = -(-whole // parts), strides(unit, mesh)
+            ranges = [range(*cls.box[a]) for a in unit]
+            chunks = (sum(i * n for i, n in zip(at, rises.values(), strict=True)) for at in product(*ranges))
+            lengths = {b - a for a, b in (shard_range(whole, parts, i) for i in chunks)}
             if len(lengths) != 1 or 0 in lengths:
+                where = ", ".join(f"{a}={r.start}..{r.stop - 1}" for a, r in zip(unit, ranges, strict=True))
                 raise FormatError(
-                    f"{spec}: chunks of {whole} rows over {axis}={lo}..{hi - 1} have sizes "
+                    f"{spec}: chunks of {whole} rows over {where} have sizes "
                     f"{sorted(lengths)}; split class {cls.name}"
                 )
             sizes[placement.dim] = lengths.pop()
-            forms[placement.dim] = forms[placement.dim] + Affine.of(0, {axis: step})
+            rise = Affine.of(0, {axis: step * n for axis, n in rises.items()})
+            forms[placement.dim] = forms[placement.dim] + rise
         local = tuple(Affine.symbol(f"z{d}") for d in range(len(shape)))
         pieces.append(Piece(cls.name, tuple(sizes), local, tuple(forms)))
     reduce = (kinds.pop(), partial) if partial else None

@@ -25,7 +25,8 @@ class Layout:
 
     ``shards`` is ``None`` where nobody says so. ``owner`` is the parameter or buffer that it belongs to,
     ``cut`` how that was made if this tensor has its shape. Over the axes of ``summed`` ranks hold summands of
-    the tensor: no cut shows that, a DTensor says it.
+    the tensor: no cut shows that, a DTensor says it. The axes of one group of ``joint`` are one axis of the
+    job, and cut at once.
     """
 
     shards: Mapping[str, int] | None
@@ -34,6 +35,7 @@ class Layout:
     owner: str
     cut: Cut | None = None
     summed: tuple[str, ...] = ()
+    joint: tuple[tuple[str, ...], ...] = ()
 
     @property
     def traced(self) -> bool:
@@ -84,8 +86,10 @@ def layout_of(definition: Definition, name: str, owner: str, tensor: torch.Tenso
             ranks = dist.get_process_group_ranks(device_mesh.get_group(axis))
             return axes_of(Mesh(definition.mesh), dist.get_rank(), ranks)
 
-        shards, order, summed = _dtensor_layout(name, tensor, fibre)
-        return Layout(shards, order, local, owner, summed=summed)
+        shards, parts, summed = _dtensor_layout(name, tensor, fibre)
+        joint = tuple(unit for unit in parts if len(unit) > 1)
+        order = tuple(axis for unit in parts for axis in unit)
+        return Layout(shards, order, local, owner, summed=summed, joint=joint)
     if kind == "opt" and tensor.dim() == 0:
         return Layout({}, (), local, owner)
     given = definition.layouts or {}
@@ -115,11 +119,12 @@ def axes_of(mesh: Mesh, rank: int | None, ranks: Sequence[int]) -> tuple[str, ..
 
 def _dtensor_layout(
     name: str, tensor: DTensor, fibre: Callable[[str], tuple[str, ...]]
-) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[dict[str, int], tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Axes, their order, and those that are summed over; a strided shard is minor to what it was cut over.
 
     ``fibre`` says of which axes of the definition's mesh, major first, an axis of the tensor's is made: job
-    and definition may name them otherwise, and one may see as one axis what the other needs as two.
+    and definition may name them otherwise, and one may see as one axis what the other needs as two: these
+    stand together in the order.
     """
     axes = tensor.device_mesh.mesh_dim_names
     if axes is None:
@@ -162,6 +167,6 @@ def _dtensor_layout(
             )
     return (
         {part: shards[axis] for axis in order for part in parts[axis]},
-        tuple(part for axis in order for part in parts[axis]),
+        tuple(parts[axis] for axis in order),
         tuple(part for axis in summed for part in parts[axis]),
     )

@@ -22,18 +22,20 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Placement:
-    """Axis -> tensor dimension, and the axes from major to minor."""
+    """Axis -> tensor dimension, and the axes from major to minor. A group of ``joint`` cuts at once."""
 
     shards: Mapping[str, int]
     order: tuple[str, ...]
+    joint: tuple[tuple[str, ...], ...] = ()
 
     def box(self, shape: Sequence[int], mesh: Mesh, rank: int) -> Box:
         """What a rank holds of a tensor of true ``shape``."""
         at, box = mesh.coordinates(rank), [(0, n) for n in shape]
-        for axis in self.order:
-            start, size = box[self.shards[axis]]
-            lo, hi = placed.shard_range(size, mesh.axes[axis], at[axis])
-            box[self.shards[axis]] = start + lo, hi - lo
+        for unit in placed.units(self.order, self.joint):
+            start, size = box[self.shards[unit[0]]]
+            chunk = sum(at[a] * n for a, n in placed.strides(unit, mesh).items())
+            lo, hi = placed.shard_range(size, math.prod(mesh.axes[a] for a in unit), chunk)
+            box[self.shards[unit[0]]] = start + lo, hi - lo
         return tuple(box)
 
 

@@ -104,22 +104,23 @@ class Relations:
         kind, _, rest = name.partition(".")
         if kind == "batch":
             shards = self._definition.batch[rest].shard
-            return self._relate(name, shape, shards, tuple(shards), holders)
+            return self._relate(name, shape, Placement(shards, tuple(shards)), holders)
         layouts = {t.rank: t.layouts[name] for t in self._traces if t.rank is not None and name in t.layouts}
         if not layouts:
-            return self._relate(name, shape, {}, (), holders)
+            return self._relate(name, shape, Placement({}, ()), holders)
         first = next(iter(layouts.values()))
-        said = (first.shards, first.order, first.summed)
-        if any((x.shards, x.order, x.summed) != said for x in layouts.values()):
+        said = (first.shards, first.order, first.summed, first.joint)
+        if any((x.shards, x.order, x.summed, x.joint) != said for x in layouts.values()):
             raise LayoutError("ranks lay it out differently", tensor=name)
         if first.summed:
             assert first.shards is not None
-            return self._relate(name, shape, first.shards, first.order, holders, first.summed)
+            placement = Placement(first.shards, first.order, first.joint)
+            return self._relate(name, shape, placement, holders, first.summed)
         source = first.source(name)
         cuts = {rank: layout.cut for rank, layout in layouts.items() if layout.cut is not None}
         agree(name, cuts)
         if first.shards is not None:
-            placement = Placement(first.shards, first.order)
+            placement = Placement(first.shards, first.order, first.joint)
             self._check_local(name, shape, placement)
             if source == name:
                 compare(name, shape, placement, self._mesh, cuts)
@@ -131,7 +132,7 @@ class Relations:
             if derived is None:
                 return replace(pieces(source, self._mesh, holders, cuts, self._boxes), spec=name, plan=name)
             placement = derived
-        return self._relate(name, shape, placement.shards, placement.order, holders)
+        return self._relate(name, shape, placement, holders)
 
     def _whole(self, parameter: str) -> bool:
         """Does every traced rank hold all of a parameter?"""
@@ -185,16 +186,19 @@ class Relations:
         self,
         name: str,
         shape: tuple[int, ...],
-        shards: Mapping[str, int],
-        order: tuple[str, ...],
+        placement: Placement,
         holders: Sequence[RankClass],
         summed: tuple[str, ...] = (),
     ) -> Relation:
-        placements: dict[str, placed.Placement] = {axis: placed.Shard(dim) for axis, dim in shards.items()}
+        placements: dict[str, placed.Placement] = {
+            a: placed.Shard(dim) for a, dim in placement.shards.items()
+        }
         placements |= {axis: placed.Partial("add") for axis in summed}
-        full = [*order, *(a for a in self._mesh.axes if a not in order)]
+        full = [*placement.order, *(a for a in self._mesh.axes if a not in placement.order)]
         try:
-            return placed.relate(name, shape, placements, self._mesh, holders, order=full)
+            return placed.relate(
+                name, shape, placements, self._mesh, holders, order=full, joint=placement.joint
+            )
         except FormatError as error:
             raise LayoutError(str(error), tensor=name) from error
 

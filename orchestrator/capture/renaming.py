@@ -131,7 +131,7 @@ class Renamed:
         """A layout that a DTensor or the definition says must be how it was cut."""
         for layout in self._layouts(name).values():
             if layout.shards is not None:
-                compare(source, shape, Placement(layout.shards, layout.order), mesh, cuts)
+                compare(source, shape, Placement(layout.shards, layout.order, layout.joint), mesh, cuts)
 
 
 def holding(plan: str, what: str, classes: Sequence[RankClass], *, left: bool) -> list[RankClass]:

@@ -47,6 +47,28 @@ def test_chunks_tile_the_rows_as_torch_cuts_them(size: int, parts: int) -> None:
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     order=st.permutations(["dp", "tp"]),
 )
+def test_axes_that_are_one_axis_of_the_job_cut_at_once(
+    rows: int, sizes: tuple[int, int], order: list[str]
+) -> None:
+    """As FSDP's ranks, which experts cut in two: 8 rows over 3 x 2 are 2, 2, 2, 2, not 2, 1, 2, 1, 1, 1."""
+    mesh = Mesh(dict(zip(("dp", "tp"), sizes, strict=True)))
+    place = {"dp": Shard(0), "tp": Shard(0)}
+    chunks = {
+        cls.name: range(*shard_range(rows, mesh.ranks, major * mesh.axes[order[1]] + minor))
+        for cls in per_rank(mesh) for major, minor in [[cls.box[a][0] for a in order]]
+    }  # fmt: skip
+    held = [cls for cls in per_rank(mesh) if chunks[cls.name]]
+    relation = relate("w", (rows,), place, mesh, held, order=order, joint=[order])
+    for cls, piece in zip(held, relation.pieces, strict=True):
+        at = {a: lo for a, (lo, _) in cls.box.items()}
+        assert [piece.spec[0].evaluate(at | {"z0": z}) for z in range(piece.sizes[0])] == [*chunks[cls.name]]
+
+
+@given(
+    rows=st.integers(1, 30),
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    order=st.permutations(["dp", "tp"]),
+)
 def test_nested_shards_follow_the_order(rows: int, sizes: tuple[int, int], order: list[str]) -> None:
     mesh = Mesh(dict(zip(("dp", "tp"), sizes, strict=True)))
     place = {"dp": Shard(0), "tp": Shard(0)}

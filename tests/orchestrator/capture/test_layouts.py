@@ -63,7 +63,7 @@ def read(tensor: Any, **parts: tuple[str, ...]) -> tuple[dict[str, int], tuple[s
     """The layout on a mesh whose axes are those of the definition, but for those that have ``parts``."""
     shards, order, summed = _dtensor_layout("params.w", tensor, lambda axis: parts.get(axis, (axis,)))
     assert not summed
-    return shards, order
+    return shards, tuple(axis for unit in order for axis in unit)
 
 
 def test_shards_of_one_dimension_are_read_from_major_to_minor() -> None:
@@ -102,6 +102,8 @@ def test_an_axis_of_the_jobs_mesh_may_be_several_of_the_definitions() -> None:
     assert read(placed(dp=Shard(0), tp=Shard(0)), **parts) == (both, ("efsdp", "ep", "tp"))
     strided = placed(dp=_StridedShard(0, split_factor=2), tp=Shard(0))
     assert read(strided, **parts) == (both, ("tp", "efsdp", "ep"))
+    apart = _dtensor_layout("params.w", strided, lambda axis: parts.get(axis, (axis,)))
+    assert apart[1] == (("tp",), ("efsdp", "ep")), "they cut at once, which rows that are left over show"
     with pytest.raises(LayoutError, match="an axis 'dp' whose ranks follow no axes") as caught:
         read(placed(dp=Shard(0)), dp=())
     assert caught.value.tensor == "params.w"
@@ -112,8 +114,8 @@ def test_summands_are_told_apart_from_shards() -> None:
     """As counts of tokens by expert are, where ranks count their own."""
     tensor = placed(dp=Partial(), one=Partial(), tp=Shard(0))
     found = _dtensor_layout("w", tensor, lambda axis: ("a", "b") if axis == "dp" else (axis,))
-    assert found == ({"tp": 0}, ("tp",), ("a", "b"))
-    assert not Layout(*found[:2], (4,), "w", summed=found[2]).traced
+    assert found == ({"tp": 0}, (("tp",),), ("a", "b"))
+    assert not Layout(found[0], ("tp",), (4,), "w", summed=found[2]).traced
 
 
 def test_axes_are_told_by_their_ranks_in_order() -> None:
