@@ -71,8 +71,8 @@ def relate(
 ) -> Relation:
     """The relation of a tensor of true ``shape`` under one placement per mesh axis (default ``Replicate``).
 
-    ``order`` lists axes from major to minor where several shard one dimension (default: mesh order). Each cuts
-    the chunks of those before it; the axes of one group of ``joint`` cut at once, which is something else
+    ``order`` lists axes from major to minor where several shard one dimension (default: mesh order). Each
+    cuts the chunks of those before it; the axes of one group of ``joint`` cut at once, another way
     where rows are left over. Shards are uneven as in DTensor; each class must lie where its chunks have one
     size, else ``FormatError``.
     """
