@@ -174,7 +174,7 @@ def test_a_factor_that_the_specification_has_at_the_line_is_no_mistake_of_the_ra
 
 
 def test_a_mean_over_a_ranks_own_rows_is_the_specifications_mean() -> None:
-    """It divides by fewer rows at the same line, as it has to; what divides once more is a line of its own."""
+    """It divides by fewer rows at the same line, as it has to; what divides once more has its own line."""
 
     def loss(b: ProgramBuilder, rows: int, over: int) -> Value:
         return b.tanh(b.input("x", f"f32[{rows}]")).sum(0) / over

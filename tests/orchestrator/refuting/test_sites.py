@@ -120,7 +120,7 @@ def test_the_number_behind_a_value_is_known_through_broadcasts() -> None:
 
 
 def test_a_factor_that_only_the_backward_pass_meets_is_the_line_that_wrote_it() -> None:
-    """``loss / 4`` is seen as a division of the gradient 1 by 4, and that again as a factor of a later line."""
+    """``loss / 4`` is seen as a division of the gradient 1 by 4, and that is a factor of a later line."""
 
     def write(b: ProgramBuilder) -> None:
         seed, four = b.constant("1", "f32[]"), b.constant("4", "f32[]")
