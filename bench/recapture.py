@@ -54,6 +54,12 @@ def _pipeline(**settings: int | str) -> Source:
     return Source("torchtitan_llama3_pipeline.py", {**sizes, **settings}, most=8)
 
 
+def _experts(**settings: int | str) -> Source:
+    """DeepSeek V3 671B at its widths: three dense layers and the first of experts."""
+    sizes = {"flavor": "671B", "layers": 4, "length": 4096, "tp": 8, "ep": 64}
+    return Source("torchtitan_deepseek_v3.py", {**sizes, **settings}, most=8)
+
+
 _SMALL_TITAN: dict[str, int | str] = {"flavor": "debugmodel", "layers": 1, "length": 8, "shards": 2, "tp": 2}
 SOURCES = {
     "ddp-bucket-dp4": Source("ddp_zero1.py", {"zero": 0}),
@@ -71,6 +77,7 @@ SOURCES = {
         f"llama3-405b-2l-hsdp-rep{n}-tp8-fsdp64": Source("llama3_405b_2l_hsdp_tp8_fsdp64.py", {"replicas": n})
         for n in (2, 4, 8, 16, 32)
     },
+    "torchtitan-deepseek-v3-671b-4l-fsdp64-ep64-tp8": _experts(shards=64),
     "torchtitan-llama3-debugmodel-1l-tp2-fsdp2": _torchtitan(**_SMALL_TITAN),
     "torchtitan-llama3-debugmodel-1l-hsdp2-tp2-fsdp2": _torchtitan(**_SMALL_TITAN, replicas=2),
     "torchtitan-llama3-405b-2l-tp8-fsdp64": _torchtitan(layers=2),

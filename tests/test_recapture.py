@@ -36,7 +36,9 @@ def test_settings_are_those_of_torchtitans_plans(name: str) -> None:
     layers = {n.split(".")[2] for n in plan.specification.inputs if n.startswith("params.layers.")}
     assert len(layers) == settings.get("layers", 126)
     sizes = dict(plan.mesh.axes)
-    assert (sizes["fsdp"], sizes["tp"]) == (settings.get("shards", 64), settings.get("tp", 8))
+    shards = sizes["efsdp"] * sizes["ep"] if "ep" in settings else sizes["fsdp"]
+    assert (shards, sizes["tp"]) == (settings.get("shards", 64), settings.get("tp", 8))
+    assert sizes.get("ep", 1) * sizes["tp"] == settings.get("ep", sizes["tp"])
     assert sizes.get("dp_replicate", 1) == settings.get("replicas", 1)
     assert sizes.get("pp", 1) == settings.get("pp", 1)
     assert sizes.get("mb", 1) == settings.get("microbatches", 1)

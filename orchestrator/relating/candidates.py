@@ -29,8 +29,8 @@ from .solving_facts import as_there, solve
 Forms = tuple[Affine, ...]
 #: Places of what is read in a tensor that has it several times, in one op of the specification.
 MAX_PLACES = 8
-#: Before a variable that operands determine in part.
-_PARTLY = "?"
+#: Before a variable that operands determine in part: the rest is as in the plan, or at its first place.
+_PARTLY, _FIRST = "?", "0"
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Candidates:
             if name in known:
                 continue
             if name in free:
-                known[name] = Affine()
+                known[name] = known.get(_FIRST + name, Affine())
             elif _PARTLY + name in known:
                 known[name], guessed = known[_PARTLY + name], True
             elif name in like and len(pattern.out) == len(op.type.shape):
@@ -363,6 +363,8 @@ class Candidates:
                 if name in like and fixed.intersection(form.symbols) and not fixed.issuperset(form.symbols):
                     loose = _copies(form, fact.ranges, fixed, like[name], ranges, there)
                     pairs += [(_PARTLY + name, form.substitute(values | loose))] if loose else []
+                    first = {s: Affine(fact.ranges[s][0]) for s in form.symbols if s not in fixed}
+                    pairs.append((_FIRST + name, form.substitute(values | first)))
             trial = dict(known)
             if self._assign(trial, pairs, ranges):
                 yield fact.coef, trial

@@ -9,6 +9,7 @@ same in all rows, it lies as the rest of the tensor does.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -62,13 +63,9 @@ class Unbound:
             itself = self.candidates.match(spec, self.model.ops[spec], operands, cell)
             return operands, () if itself is None else (itself,)
 
-        free = unmentioned(self.candidates, spec, pattern, start, read)
+        free, starts = unmentioned(self.candidates, spec, pattern, start, read)
         if not free and not any(self.candidates.twice(v) for v in ins):
             return
-        # At 0 it is itself; a stage cannot have that element and a range that holds it.
-        starts = [start]
-        for symbol in sorted(s for n in free for s in start.at[n].symbols):
-            starts = [part for cell in starts for part in cell.cut(symbol, 1)]
         self.candidates.free[spec] = free
         with suppress(Unrelated, Unfollowable, NoDefinition):
             found = [share for cell in starts for share in explore(cell, compute)]
@@ -140,27 +137,45 @@ def scaled(found: Sequence[Found]) -> list[Found]:
 
 def unmentioned(
     candidates: Candidates, spec: str, pattern: Access, start: Cell, read: Read
-) -> frozenset[str]:
-    """Variables of a specification op's result of which no operand's element depends."""
+) -> tuple[frozenset[str], list[Cell]]:
+    """Variables of a specification op's result of which no operand's element depends, or of some digits only;
+    and the parts of the result, cut after the first place of such digits.
+
+    There it is itself; a stage cannot have that element and a range that holds it.
+    """
     names = {n for n in pattern.out if not start.at[n].is_const}
     if not any(candidates.k.facts_for(v) for v in candidates.model.operands(spec)):
         names.intersection_update(n for n in pattern.out if not any(n in o for o in pattern.operands))
-    if not names:
-        return frozenset()
     try:
-        found = explore(start, read)
+        found = explore(start, read) if names else []
     except (Unrelated, Unfollowable, NoDefinition):
-        return frozenset()
-    for cell, operands in found:
-        used = {
-            s
-            for o in operands
-            if candidates.model.literal(o.reading.target) is None
-            for f in o.reading.at
-            for s in f.symbols
-        }
-        names = {n for n in names if cell.at[n] == start.at[n] and not used & set(cell.at[n].symbols)}
-    return frozenset(names)
+        found = []
+    spread = [(cell, _mentioned(candidates, operands)) for cell, operands in found]
+    whole = frozenset(
+        n for n in names
+        if all(cell.at[n] == start.at[n] and not used & set(cell.at[n].symbols) for cell, used in spread)
+    ) if spread else frozenset[str]()  # fmt: skip
+    if whole or len(spread) != 1:
+        return whole, _first_apart(start, sorted(s for n in whole for s in start.at[n].symbols))
+    ((cell, used),) = spread
+    loose = {n: [s for s in cell.at[n].symbols if s not in used] for n in names}
+    free = frozenset(n for n, symbols in loose.items() if symbols)
+    return free, _first_apart(cell, sorted(itertools.chain(*loose.values())))
+
+
+def _mentioned(candidates: Candidates, operands: Sequence[Operand]) -> set[str]:
+    """Symbols of which elements of operands depend, but for literals."""
+    read = [o.reading for o in operands if candidates.model.literal(o.reading.target) is None]
+    return {s for reading in read for f in reading.at for s in f.symbols}
+
+
+def _first_apart(start: Cell, symbols: Sequence[str]) -> list[Cell]:
+    """A cell, cut after the first place of some symbols."""
+    cells = [start]
+    for symbol in symbols:
+        lo, hi = start.ranges[symbol]
+        cells = [part for cell in cells for part in (cell.cut(symbol, lo + 1) if hi - lo > 1 else [cell])]
+    return cells
 
 
 def displacements(

@@ -61,6 +61,31 @@ def test_another_mask_is_not(wrong: dict[str, str | int]) -> None:
     assert unproved(pair(DP, attention(4), plan, {"s": ROWS}, {"p": ROWS}))
 
 
+def pooled(rows: int, *, twice: bool = False) -> Write:
+    """The backward pass of a mean over rows that ranks share: one gradient for all rows of an example, made
+    large, flattened and multiplied by weights, and then by what each row has."""
+
+    def write(b: ProgramBuilder) -> None:
+        x, g, w = b.input("x", f"f32[2,{rows},4]"), b.input("g", "f32[2,3]"), b.input("w", "f32[3,4]")
+        large = b.broadcast(b.concatenate([g, g], 0) if twice else g, (4 if twice else 2, rows, 3), (0, 2))
+        large = b.slice(large, (1, 0, 0), (2, rows, 3)) if twice else large
+        back = b.dot(large.reshape(2 * rows, 3), w, ([1], [0])).reshape(2, rows, 4)
+        b.output("y", back * x)
+
+    return write
+
+
+POOLED = {"x": {"dp": Shard(1)}, "g": WHOLE, "w": WHOLE}
+
+
+def test_a_gradient_that_all_rows_of_an_example_have_lies_as_the_rows_do() -> None:
+    assert unproved(pair(DP, pooled(4), pooled(2), POOLED, {"y": {"dp": Shard(1)}})) == []
+
+
+def test_another_examples_gradient_is_not() -> None:
+    assert unproved(pair(DP, pooled(4), pooled(2, twice=True), POOLED, {"y": {"dp": Shard(1)}}))
+
+
 def images(rows: int, *, last: bool = False, shifted: bool = False) -> Write:
     """A class token before the patches of each image, positions added to all, and attention over them."""
 
