@@ -7,7 +7,7 @@ from typing import Any
 
 from ..builder import Literal, Value
 from ..recorder import Node
-from .places import Places, counted_axis, distinct_axis, places
+from .places import Places, counted_axis, counted_from, distinct_axis, places
 from .table import Context, axis_of, effects, lowers
 
 #: Rows that are put in places apart from each other: each is a piece of a concatenation.
@@ -124,7 +124,7 @@ def looked_up_rows(c: Context, x: Value, table: Value) -> Value | None:
 
 
 def _hot_at(c: Context, x: Value) -> Value | None:
-    """Where the rows of a matrix have their 1, if they are ``index == arange(n)``."""
+    """Where the rows of a matrix have their 1, if they are ``index == arange(n)``, or that and a number."""
     count, width = x.shape
     while c.b.made_by(x, "reshape") or c.b.made_by(x, "convert"):
         x = c.b.operand(x)
@@ -136,12 +136,14 @@ def _hot_at(c: Context, x: Value) -> Value | None:
     axis, sides = len(x.shape) - 1, [c.b.operand(x, i) for i in (0, 1)]
     for index, numbers in (sides, sides[::-1]):
         spread = c.b.made_by(index, "broadcast_in_dim")
-        if spread is None or counted_axis(c, numbers) != axis:
+        counted = counted_from(c, numbers)
+        if spread is None or counted is None or counted[0] != axis:
             continue
         source, dims = c.b.operand(index), spread.attr("dims")
         assert isinstance(dims, tuple)
         if dict(zip(dims, source.shape, strict=True)).get(axis, 1) == 1 and source.type.size == count:
-            return c.b.reshape(source, (count,))
+            index = c.b.reshape(source, (count,))
+            return c.b.binary("subtract", index, c.b.like(counted[1], index)) if counted[1] else index
     return None
 
 

@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from certificates.plan.affine import Affine
+
 from ..builder import Value, broadcast_shape
 from .ranges import wrapped
 from .table import Context
@@ -136,14 +138,34 @@ def _wide(c: Context, *values: Value) -> list[Value]:
 
 def counted_axis(c: Context, x: Value) -> int | None:
     """The axis along which ``x`` is 0, 1, 2, …, the same along all others; ``None`` if there is none."""
+    found = counted_from(c, x)
+    return found[0] if found is not None and found[1] == 0 else None
+
+
+def counted_from(c: Context, x: Value) -> tuple[int, int] | None:
+    """The axis along which ``x`` is n, n + 1, n + 2, …, the same along all others, and n; ``None`` if there
+    is none. So a rank numbers the rows that it has of a table.
+    """
     draft = c.b.draft(x)
     if draft is not None and draft.name == "iota":
-        return int(str(draft.attr("dim")))
+        return int(str(draft.attr("dim"))), 0
+    if draft is not None and draft.name in ("add", "subtract"):
+        return _counted_with(c, [c.b.operand(x, i) for i in (0, 1)], 1 if draft.name == "add" else -1)
     moved = _moved(c, x)
-    if moved is None:
-        return None
-    axis = counted_axis(c, moved)
-    return None if axis is None else _axis_now(c, x, axis)
+    found = None if moved is None else counted_from(c, moved)
+    axis = None if found is None else _axis_now(c, x, found[0])
+    return None if found is None or axis is None else (axis, found[1])
+
+
+def _counted_with(c: Context, operands: Sequence[Value], sign: int) -> tuple[int, int] | None:
+    """Numbers that are counted, and one number added to all of them, or subtracted."""
+    for x, number in (operands, operands[::-1])[: 2 if sign == 1 else 1]:
+        made = c.b.made_by(number, "constant")
+        value = None if made is None else made.attr("value")
+        found = counted_from(c, x) if isinstance(value, Affine) else None
+        if found is not None and isinstance(value, Affine):
+            return found[0], found[1] + sign * value.const
+    return None
 
 
 def distinct_axis(c: Context, x: Value) -> int | None:

@@ -34,6 +34,10 @@ table, ids = torch.randn(3, 2, dtype=torch.float64), torch.tensor([[2, 0, 5], [1
 HOT = {
     "matmul": lambda w, i: (i[..., None] == torch.arange(3)).double() @ w,
     "a rank's rows": lambda w, i: ((i[..., None] - 2) == torch.arange(3)).double() @ w,
+    "numbered by a rank": lambda w, i: (i[..., None] == torch.arange(2, 5)).double() @ w,
+    "numbered from below": lambda w, i: (
+        ((torch.arange(3) - 1).expand(2, 3, 3) == i[:2, :3, None]).double() @ w
+    ),
     "the other way round": lambda w, i: (torch.arange(3) == (i + 1).unsqueeze(-1)).to(w.dtype) @ w,
     "einsum": lambda w, i: torch.einsum("bsv,vd->bsd", (i[..., None] == torch.arange(3)).double(), w),
     "with a bias": lambda w, i: torch.addmm(w[0], (i[0][:, None] == torch.arange(3)).double(), w, alpha=2),
@@ -57,7 +61,8 @@ def test_one_hot_rows_of_given_integers_look_up(agrees, lowered, name: str) -> N
     [
         lambda w, i: (i[..., None] != torch.arange(3)).double() @ w,  # all but one
         lambda w, i: (i[..., None] <= torch.arange(3)).double() @ w,
-        lambda w, i: (i[..., None] == torch.arange(1, 4)).double() @ w,  # numbered otherwise
+        lambda w, i: (i[..., None] == 3 - torch.arange(3)).double() @ w,  # numbered downwards
+        lambda w, i: (i[..., None] == 2 * torch.arange(3)).double() @ w,
         lambda w, i: (i[..., None] == i[:1, :1, None] + torch.zeros(3, dtype=torch.int64)).double() @ w,
         lambda w, i: ((i * i)[..., None] == torch.arange(3)).double() @ w,  # no given integers
         lambda w, i: (w.argmax(0)[:, None] == torch.arange(3)).double() @ w,  # a choice
