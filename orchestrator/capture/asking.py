@@ -42,6 +42,7 @@ from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from .answers import Answer, Refuse, hashed, identity, listening, refuse_now, standing, told, users_own
 from .errors import StateError
@@ -190,9 +191,26 @@ def asked(refuse: Refuse) -> Iterator[None]:
             for name in _RECEIVES:
                 patches.enter_context(replaced(socket.socket, name, question(f"another process ({name})")))
             patches.enter_context(replaced(subprocess.Popen, "_execute_child", question("another program")))
+            patches.enter_context(replaced(threading, "_newname", _carried))
+            patches.enter_context(_handles())
             yield
     finally:
         listening.remove(refuse)
+
+
+def _carried(original: Callable[..., str]) -> Callable[..., object]:
+    """The name of a new thread says how many there were before."""
+    return lambda *template: told(original(*template))
+
+
+@contextmanager
+def _handles() -> Iterator[None]:
+    """The number of a hook says how many there were before."""
+    RemovableHandle.next_id = told(RemovableHandle.next_id)
+    try:
+        yield
+    finally:
+        RemovableHandle.next_id = int(RemovableHandle.next_id)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -24,6 +24,8 @@ from .bytecode import built_names, chains, names, stored, texts
 from .frames import is_installed, is_users
 from .holding import CACHES, PLAIN, followed, imported
 
+#: What a function can count in besides its attributes.
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__annotations__")
 #: What a library has of its own in its modules and classes.
 _CODE = (
     *(ModuleType, type, FunctionType, MethodType, staticmethod, classmethod, property, CACHES),
@@ -85,13 +87,14 @@ def _is_users_module(name: str) -> bool:
 def attributes(
     code: Iterable[FunctionType], kinds: Iterable[type] = ()
 ) -> Iterator[tuple[str, object, object]]:
-    """Attributes of modules and classes of libraries that this code names, and of ``kinds``, the classes of
-    what it is given: the name, what is there, on what.
+    """Attributes of modules, classes and functions of libraries that this code names, and of ``kinds``, the
+    classes of what it is given: the name, what is there, on what.
 
     At names that the code sets, whatever is there; at names that a function reads beside the module or
     class, what can count: a container, a number, an object of the user's. A file may put them there when
     it is loaded. Where code puts names together when it runs, any attribute of the modules
-    that it names may be meant.
+    that it names may be meant. A function leads to the variables of a module that no code names, so plain
+    values are looked for in all modules.
     """
     made = list(code)
     put = frozenset[str]().union(*(stored(f.__code__) for f in made))
@@ -107,7 +110,7 @@ def attributes(
     building = [f for f in made if not is_installed(f.__code__.co_filename) and built_names(f.__code__)]
     built = {id(holder) for function in building for _, holder in _named(function)}
     for path, holder, read in found.values():
-        held = vars(holder)
+        held = _held(holder)
         if id(holder) in built and not isinstance(holder, type):
             read |= {name for name, item in held.items() if item is not sys.modules}
         counts = {name for name in read & held.keys() if _may_count(held[name])}
@@ -118,6 +121,18 @@ def attributes(
                 yield from ((f"{path}.{name}[{key!r}]", item, holder) for key, item in kept)
             else:
                 yield f"{path}.{name}", held[name], holder
+    mentioned = put.union(*asked.values())
+    for module in _libraries():
+        for name in mentioned & vars(module).keys() if id(module) not in found else ():
+            if isinstance(vars(module)[name], PLAIN):
+                yield f"{module.__name__}.{name}", vars(module)[name], module
+
+
+def _held(holder: Any) -> Mapping[str, Any]:
+    """What is on a module, a class or a function."""
+    held: Mapping[str, Any] = vars(holder)
+    counting = _OF_FUNCTIONS if isinstance(holder, FunctionType) else ()
+    return {**held, **{name: getattr(holder, name) for name in counting}} if counting else held
 
 
 def _is_librarys_cache(value: object) -> bool:
@@ -132,7 +147,8 @@ def _may_count(value: object) -> bool:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Modules and classes of libraries that a function names, as ``torch.nn.Module``, or imports itself."""
+    """Modules, classes and functions of libraries that a function names, as ``torch.nn.Module``, or imports
+    itself."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     known = function.__globals__ | {name: c.cell_contents for name, c in cells if _bound(c)}
     for chain in chains(function.__code__):
@@ -142,12 +158,14 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
                 value = vars(value).get(chain[i])
             if isinstance(value, ModuleType):
                 library = _of_library(value.__name__)
-            elif isinstance(value, type):
+            elif isinstance(value, type | FunctionType):
                 library = _of_library(value.__module__)
             else:
                 break
             if library:
                 yield ".".join(chain[: i + 1]), value
+            if isinstance(value, FunctionType):
+                break
     yield from ((module.__name__, module) for module in imported(function) if _of_library(module.__name__))
 
 
