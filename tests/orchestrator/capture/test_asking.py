@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from os.path import exists
@@ -14,7 +15,10 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from orchestrator.capture.answers import Seconds, Ticks
 from orchestrator.capture.asking import asked
@@ -49,6 +53,38 @@ def refused(does: Callable[[], object]) -> list[str]:
 def test_who_decides_by_the_time_is_refused(decides: Callable[[], object]) -> None:
     """After ten hours it left out the all-reduce; no trace lasts so long."""
     assert refused(decides)[0] == "the step decides by the time"
+
+
+@pytest.mark.parametrize(
+    "decides",
+    [
+        lambda: int(threading.Thread(target=print).name.split("-")[1].split()[0]) > 400,
+        lambda: threading.Thread().name == "Thread-7",
+        lambda: nn.Linear(1, 1).register_forward_hook(print).id > 400,
+        lambda: torch.zeros(1, requires_grad=True).register_hook(print).id % 100 == 7,
+    ],
+)
+def test_how_many_threads_and_hooks_there_were_decides_nothing(decides: Callable[[], object]) -> None:
+    """Python and PyTorch number them; after some hundred steps a gradient was divided by 3."""
+    assert refused(decides)
+
+
+def test_hooks_and_threads_work_as_before_and_go_on_being_numbered() -> None:
+    layer, seen = nn.Linear(1, 1), list[str]()
+    before = RemovableHandle.next_id
+
+    def uses() -> None:
+        first = layer.register_forward_hook(lambda *_: seen.append("first"))
+        layer.register_forward_hook(lambda *_: seen.append("second"))
+        layer(torch.zeros(1))
+        first.remove()
+        layer(torch.zeros(1))
+        thread = threading.Thread(target=lambda: seen.append("thread"))
+        thread.start()
+        thread.join()
+
+    assert refused(uses) == [] and seen == ["first", "second", "second", "thread"]
+    assert type(RemovableHandle.next_id) is int and RemovableHandle.next_id == before + 2
 
 
 def test_a_time_may_be_measured_and_shown(caplog: pytest.LogCaptureFixture) -> None:
