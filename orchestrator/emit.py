@@ -201,14 +201,16 @@ def _provable(plan: Plan, outputs: Sequence[int], cores: CoreFinder) -> bool:
     except FormatError:
         return False
 
-    def found(ghosts: Added | None) -> bool:
-        engine = Engine(plan, cores, ghosts=ghosts)
+    def found(ghosts: Added | None = None, in_digits: bool = False) -> bool:
+        engine = Engine(plan, cores, ghosts=ghosts, in_digits=in_digits)
         if _attempt(engine.relate):
             return False
         claims = engine.claims()
-        return not any(_attempt(partial(engine.prove, n)) for i in outputs for n in claims[i])
+        if not any(_attempt(partial(engine.prove, n)) for i in outputs for n in claims[i]):
+            return True
+        return engine.passed_over and found(ghosts, True)
 
-    return found(None) or ((ghosts := _ghosts(plan)) is not None and found(ghosts))
+    return found() or ((ghosts := _ghosts(plan)) is not None and found(ghosts))
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,8 @@ class _Run:
     lacks: dict[int, Missing] = field(default_factory=dict)
     claims: list[list[int]] = field(default_factory=list)
     engine: Engine = field(init=False)
+    #: Was all related in the way that is tried first?
+    plainly: bool = True
 
     def again(self) -> Assembled | None:
         """The proof of all outputs as it was made before, if nothing that it depends on is different."""
@@ -281,13 +285,11 @@ class _Run:
         """The proof of all outputs that stand; outputs with a file that one solver does not refute fall.
         ``begin`` is told of a proof of all outputs before solvers are asked."""
         self._relate_and_prove()
+        if self.why and self.engine.passed_over:
+            self._relate_anew(in_digits=True)
         ghosts = _ghosts(self.plan) if self.why else None
         if ghosts is not None:
-            before = self.engine, self.claims, self.why, self.lacks
-            self.why, self.lacks = {}, {}
-            self._relate_and_prove(ghosts)
-            if len(self.why) >= len(before[2]):
-                self.engine, self.claims, self.why, self.lacks = before
+            self._relate_anew(ghosts)
         while True:
             wanted = [f for i, facts in enumerate(self.claims) if i not in self.why for f in facts]
             with self.progress.phase("assemble"):
@@ -302,18 +304,29 @@ class _Run:
                 fallen = [broken[f] for f in facts if f in broken]
                 if i not in self.why and fallen:
                     self.why[i] = fallen[0]
-        if self.kept and not self.why and self.engine.ghosts is None:
+        if self.kept and not self.why and self.plainly:
             self.kept.keep(proof.main, self.engine.lemmas)
         return proof
 
-    def _relate_and_prove(self, ghosts: Added | None = None) -> None:
-        """With ``ghosts``, nothing is kept for a later emission: what depends on them is not told apart."""
-        known = self.kept.lemma if self.kept and not ghosts else lambda _function, _assumed: None
+    def _relate_anew(self, ghosts: Added | None = None, *, in_digits: bool = False) -> None:
+        """In another way, if more is proved so."""
+        before = self.engine, self.claims, self.why, self.lacks, self.plainly
+        self.why, self.lacks = {}, {}
+        self._relate_and_prove(ghosts, in_digits)
+        if len(self.why) >= len(before[2]):
+            self.engine, self.claims, self.why, self.lacks, self.plainly = before
+
+    def _relate_and_prove(self, ghosts: Added | None = None, in_digits: bool = False) -> None:
+        """With ``ghosts`` or ``in_digits``, nothing is kept for a later emission: what depends on them is not
+        told apart."""
+        self.plainly = not (ghosts or in_digits)
+        known = self.kept.lemma if self.kept and self.plainly else lambda _function, _assumed: None
         confirming = self.solving.confirming
         ahead = confirming.ahead if confirming is not None else None
         self.engine = Engine(
-            self.plan, self.solving.cores, self.judge, kept=known, ahead=ahead, ghosts=ghosts
-        )
+            *(self.plan, self.solving.cores, self.judge),
+            kept=known, ahead=ahead, ghosts=ghosts, in_digits=in_digits,
+        )  # fmt: skip
         with self.progress.phase("relate"):
             trouble = _attempt(self.engine.relate)
         self.claims = self.engine.claims()

@@ -24,6 +24,8 @@ from .bytecode import built_names, chains, names, stored, texts
 from .frames import is_installed, is_users
 from .holding import CACHES, PLAIN, followed, imported
 
+#: With what code counts, and nothing that packages make of numbers.
+_NUMBERS = (bool, int, float, str, bytes)
 #: What a function can count in besides its attributes.
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__annotations__")
 #: What a library has of its own in its modules and classes.
@@ -106,7 +108,8 @@ def attributes(
             found[id(kind)] = kind.__qualname__, kind, set[str]().union(*asked.values())
     for function in made:
         for path, holder in _named(function):
-            found.setdefault(id(holder), (path, holder, set()))[2].update(asked.get(function, ()))
+            if function in asked or not isinstance(holder, FunctionType):  # packages keep constants on theirs
+                found.setdefault(id(holder), (path, holder, set()))[2].update(asked.get(function, ()))
     building = [f for f in made if not is_installed(f.__code__.co_filename) and built_names(f.__code__)]
     built = {id(holder) for function in building for _, holder in _named(function)}
     for path, holder, read in found.values():
@@ -121,10 +124,10 @@ def attributes(
                 yield from ((f"{path}.{name}[{key!r}]", item, holder) for key, item in kept)
             else:
                 yield f"{path}.{name}", held[name], holder
-    mentioned = put.union(*asked.values())
+    mentioned = set[str]().union(*asked.values())
     for module in _libraries():
         for name in mentioned & vars(module).keys() if id(module) not in found else ():
-            if isinstance(vars(module)[name], PLAIN):
+            if type(vars(module)[name]) in _NUMBERS:
                 yield f"{module.__name__}.{name}", vars(module)[name], module
 
 

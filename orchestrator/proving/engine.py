@@ -67,12 +67,13 @@ class Engine:
         signs: Signs | None = None,
         ahead: Ahead | None = None,
         ghosts: Added | None = None,
+        in_digits: bool = False,
     ) -> None:
         function = plan.name if signs else ""
         if ghosts is not None and signs is None:
             plan = ghosts.plan
         outer = signs or Signs(plan)
-        begin = beginning(plan, cores, outer, judge, ahead, ghosts)
+        begin = beginning(plan, cores, outer, judge, ahead, ghosts, in_digits)
         self.plan, self.plausible, self.ghosts = plan, judge(plan), ghosts
         self.relations = Relations(
             plan,
@@ -80,6 +81,7 @@ class Engine:
             Shown(outer, function),
             lambda callee, assumed: Lemma(callee, assumed, begin, kept(callee, assumed)),
             ghosts.followed.get(function) if ghosts is not None else None,
+            in_digits,
         )
         self.knowledge, self.model = self.relations.knowledge, self.relations.model
         self.stages = Stages(self.knowledge, cores)
@@ -102,6 +104,11 @@ class Engine:
     def called(self) -> Mapping[Site, Lemma]:
         """The lemma that was used at each call."""
         return self.relations.called
+
+    @property
+    def passed_over(self) -> bool:
+        """Does the specification have what would be related in another way ``in_digits``?"""
+        return self.relations.matcher.unbound.passed_over
 
     def relate(self) -> None:
         """Guess a relation for every tensor of the plan, in execution order."""
@@ -208,11 +215,15 @@ def beginning(
     judge: Judge = anything,
     ahead: Ahead | None = None,
     ghosts: Added | None = None,
+    in_digits: bool = False,
 ) -> Begin:
     """How the functions of a plan are related."""
 
     def begin(function: str, assumed: Sequence[Fact]) -> tuple[Prover, list[int]]:
-        engine = Engine(body_plan(plan, function), cores, judge, signs=signs, ahead=ahead, ghosts=ghosts)
+        body = body_plan(plan, function)
+        engine = Engine(
+            body, cores, judge, signs=signs, ahead=ahead, ghosts=ghosts, in_digits=in_digits
+        )  # fmt: skip
         for fact in assumed:
             engine.knowledge.add(fact, None)
         engine.relate()

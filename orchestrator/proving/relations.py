@@ -56,6 +56,7 @@ class Relations:
         shown: Shown,
         lemma: Callable[[str, Sequence[Fact]], Lemma],
         ghosts: Mapping[str, Followed] | None = None,
+        in_digits: bool = False,
     ) -> None:
         self.plan, self._ghosts = plan, ghosts
         self.model = Model(plan)
@@ -71,6 +72,7 @@ class Relations:
         self.nested = Nested(self.knowledge)
         self.masked = DeepMatcher(self.knowledge, proves)
         self.matcher = Matcher(self.knowledge, self.masked.propose)
+        self.matcher.unbound.in_digits = in_digits
         self.positions = Positions(self.knowledge, Windows(self.knowledge, proves))
         self.folder = Folder(self.knowledge, self.positions.bounds)
         self.lookups = Lookups(self.knowledge, self.masked.propose)

@@ -38,6 +38,11 @@ class Unbound:
 
     def __init__(self, knowledge: Knowledge, candidates: Candidates, grouped: Grouped) -> None:
         self.k, self.model, self.candidates, self.grouped = knowledge, knowledge.model, candidates, grouped
+        #: Is what repeats in some digits of a dimension read in their first place? Right where ranks have
+        #: other rows of it, wrong where they have all, so it is tried where a proof without it fails.
+        self.in_digits = False
+        #: Was there any such op?
+        self.passed_over = False
 
     def repeats(self, spec: str) -> None:
         """Relate an op of the specification to itself where it first computes what it computes repeatedly.
@@ -63,7 +68,10 @@ class Unbound:
             itself = self.candidates.match(spec, self.model.ops[spec], operands, cell)
             return operands, () if itself is None else (itself,)
 
-        free, starts = unmentioned(self.candidates, spec, pattern, start, read)
+        free, starts, in_digits = unmentioned(self.candidates, spec, pattern, start, read)
+        if in_digits and not self.in_digits:
+            self.passed_over = True
+            free, starts = frozenset(), [start]
         if not free and not any(self.candidates.twice(v) for v in ins):
             return
         self.candidates.free[spec] = free
@@ -137,9 +145,9 @@ def scaled(found: Sequence[Found]) -> list[Found]:
 
 def unmentioned(
     candidates: Candidates, spec: str, pattern: Access, start: Cell, read: Read
-) -> tuple[frozenset[str], list[Cell]]:
+) -> tuple[frozenset[str], list[Cell], bool]:
     """Variables of a specification op's result of which no operand's element depends, or of some digits only;
-    and the parts of the result, cut after the first place of such digits.
+    the parts of the result, cut after the first place of such digits; and is it digits only?
 
     There it is itself; a stage cannot have that element and a range that holds it.
     """
@@ -156,11 +164,11 @@ def unmentioned(
         if all(cell.at[n] == start.at[n] and not used & set(cell.at[n].symbols) for cell, used in spread)
     ) if spread else frozenset[str]()  # fmt: skip
     if whole or len(spread) != 1:
-        return whole, _first_apart(start, sorted(s for n in whole for s in start.at[n].symbols))
+        return whole, _first_apart(start, sorted(s for n in whole for s in start.at[n].symbols)), False
     ((cell, used),) = spread
     loose = {n: [s for s in cell.at[n].symbols if s not in used] for n in names}
     free = frozenset(n for n, symbols in loose.items() if symbols)
-    return free, _first_apart(cell, sorted(itertools.chain(*loose.values())))
+    return free, _first_apart(cell, sorted(itertools.chain(*loose.values()))), bool(free)
 
 
 def _mentioned(candidates: Candidates, operands: Sequence[Operand]) -> set[str]:

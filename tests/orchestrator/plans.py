@@ -31,9 +31,9 @@ def pair(
     )  # fmt: skip
 
 
-def unproved(plan: Plan) -> list[str]:
+def unproved(plan: Plan, *, in_digits: bool = False) -> list[str]:
     """Why claims have no proof, one line each."""
-    engine = Engine(plan, CORES)
+    engine = Engine(plan, CORES, in_digits=in_digits)
     engine.relate()
     out = []
     for claims in engine.claims():

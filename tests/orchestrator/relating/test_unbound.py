@@ -79,11 +79,20 @@ POOLED = {"x": {"dp": Shard(1)}, "g": WHOLE, "w": WHOLE}
 
 
 def test_a_gradient_that_all_rows_of_an_example_have_lies_as_the_rows_do() -> None:
-    assert unproved(pair(DP, pooled(4), pooled(2), POOLED, {"y": {"dp": Shard(1)}})) == []
+    plan = pair(DP, pooled(4), pooled(2), POOLED, {"y": {"dp": Shard(1)}})
+    assert unproved(plan, in_digits=True) == []
+    assert related(plan)[1].unbound.passed_over, "so a proof is tried that way, too"
+    assert unproved(plan), "not at first: who has all rows, as packed rows are, needs them where they are"
 
 
 def test_another_examples_gradient_is_not() -> None:
-    assert unproved(pair(DP, pooled(4), pooled(2, twice=True), POOLED, {"y": {"dp": Shard(1)}}))
+    plan = pair(DP, pooled(4), pooled(2, twice=True), POOLED, {"y": {"dp": Shard(1)}})
+    assert unproved(plan) and unproved(plan, in_digits=True)
+
+
+def test_what_repeats_in_no_digits_is_tried_once() -> None:
+    plan = pair(DP, attention(4), attention(2), {"s": ROWS}, {"p": ROWS})
+    assert not related(plan)[1].unbound.passed_over
 
 
 def images(rows: int, *, last: bool = False, shifted: bool = False) -> Write:
