@@ -77,7 +77,7 @@ SOURCES = {
         f"llama3-405b-2l-hsdp-rep{n}-tp8-fsdp64": Source("llama3_405b_2l_hsdp_tp8_fsdp64.py", {"replicas": n})
         for n in (2, 4, 8, 16, 32)
     },
-    "torchtitan-deepseek-v3-671b-4l-fsdp64-ep64-tp8": _experts(shards=64),
+    "torchtitan-deepseek-v3-671b-4l-fsdp32-ep64-tp8": _experts(shards=32),
     "torchtitan-llama3-debugmodel-1l-tp2-fsdp2": _torchtitan(**_SMALL_TITAN),
     "torchtitan-llama3-debugmodel-1l-hsdp2-tp2-fsdp2": _torchtitan(**_SMALL_TITAN, replicas=2),
     "torchtitan-llama3-405b-2l-tp8-fsdp64": _torchtitan(layers=2),

@@ -24,7 +24,7 @@ PROVED = (
     "llama3-405b-2l-tp8-fsdp64",
     "llama3-8b-2l-clip-accum-tp2-fsdp2",
     "llama3-8b-2l-tp2-fsdp2",
-    "torchtitan-deepseek-v3-671b-4l-fsdp64-ep64-tp8",
+    "torchtitan-deepseek-v3-671b-4l-fsdp32-ep64-tp8",
     "torchtitan-llama3-405b-126l-1f1b-pp16-dp_replicate2-fsdp32-tp8",
     "torchtitan-llama3-405b-126l-interleaved1f1b-pp16-fsdp64-tp8",
     "torchtitan-llama3-405b-126l-zbvzerobubble-pp16-fsdp64-tp8",

@@ -61,6 +61,8 @@ _RUN = frozenset(
 )
 #: Types in which integers stay what they are.
 _EXACT = (None, "i64", "i32", "f32", "f64")
+#: What counts or orders numbers by the range in which they lie.
+_BY_RANGE = frozenset(("sort", "bincount", "histc"))
 _OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
 
 
@@ -190,13 +192,25 @@ class Routing:
         given = {ref: self.of(value) for ref, value in values.items()}
         if any(numbers is None and ref not in node.writes for ref, numbers in given.items()):
             return {}
-        if not all(
-            covered(given.get(index), given.get(of), size) for index, of, size in _lookups(node, name)
-        ):
+        lookups = _lookups(node, name)
+        if not all(covered(given.get(index), given.get(of), size) for index, of, size in lookups):
+            return {}
+        if name in _BY_RANGE and not all(self._bounded(values[index].name) for index, _, _ in lookups):
             return {}
         with _disable_current_modes(), torch.no_grad():
             self._sorts += name == "sort"
             return _evaluated(node, name, given, drawn, self._sorts, len(self.draws))
+
+    def _bounded(self, name: str) -> bool:
+        """Is it known which values these numbers may have, and not only which they had in the draws? A sort
+        compares with more than one draw shows, and counts leave out, or go on, where a value is beyond them.
+        """
+        if name in self._chosen or name in self.whole:
+            return True
+        draft = self.b.drafts.get(name)
+        if draft is None or draft.name not in (*_MOVES, "constant", "iota"):
+            return False
+        return all(map(self._bounded, draft.ins))
 
     def _seen_whole(self, x: Value) -> bool:
         """Does each value that ``x`` may have occur in the draws?"""
