@@ -235,7 +235,31 @@ def _neighbour(self: Any, model: Any, mesh: DeviceMesh) -> None:
 
 
 #: What is refused, with words of the message.
+def _late(beyond: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Counts that are wrong where the first three tokens choose alike, as no draw has it."""
+
+    def counts(m: Any, ids: Tensor) -> Tensor:
+        alike = (ids == torch.arange(len(ids))[:, None]).long()[:3, 0].sum(0, keepdim=True)
+        late = beyond(alike)
+        return _counted(m, ids) + torch.cat([late, -late, *(late * 0 for _ in range(2))])
+
+    return counts
+
+
+_UNSEEN = "a grouped product of rows that no sort of the keys has packed"
 REFUSED: dict[str, tuple[Methods, str]] = {
+    "a sort beyond what was drawn": (
+        _forward(counts=_late(lambda s: torch.cat([s, s * 0 + 2]).sort(stable=True)[0][1:] - 2)),
+        _UNSEEN,
+    ),
+    "a histogram that leaves out what was not drawn": (
+        _forward(counts=_late(lambda s: 1 - torch.histc(s.float(), 3, 0, 2).sum().long().reshape(1))),
+        _UNSEEN,
+    ),
+    "counts that go on beyond what was drawn": (
+        _forward(counts=_late(lambda s: 1 - torch.bincount(s, minlength=3)[:3].sum().reshape(1))),
+        _UNSEEN,
+    ),
     "no un-permutation": (
         _forward(back=lambda rows, order, x, k: rows.view(len(x), k, -1).sum(1)),
         "does not act on each row by itself",
