@@ -45,8 +45,8 @@ def parts(plan: Plan) -> str:
         found.append(f"{tokens.shape[0]} microbatches")
     if "batch.valid" in plan.specification.inputs:
         found.append("symbolic token counts")
-    if any(op.name == "sort_rows" for p in programs for op in p.ops):
-        found.append("experts with dispatched rows")
+    if any("experts" in name for name in plan.specification.inputs):
+        found.append("experts")
     if "max" in kinds:
         found.append("softmax, cross-entropy")
     return ", ".join(found)
