@@ -320,7 +320,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return frame, next(others, None)
         found = frames(engine=False)
         if found[0] is not None:
-            self._forward.setdefault(torch.autograd._get_sequence_nr() - 1, found)
+            self._forward[torch.autograd._get_sequence_nr() - 1] = found
         return found
 
 

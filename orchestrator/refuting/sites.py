@@ -82,15 +82,15 @@ class Sites:
         return literal_of(self.made[cls], value)
 
     def own_literal(self, cls: str, op: Op) -> Op | None:
-        """The literal that an op alone reads, where an earlier line of the function wrote it, or its own line
-        if it reads literals only: a factor that only the backward pass meets."""
+        """The literal that an op alone reads, where an earlier line of the function wrote it: a factor that
+        only the backward pass meets."""
         found = [self.made[cls][v] for v in op.ins if v in self.made[cls]]
-        only = len(found) == len(op.ins) and all(o.name == "constant" for o in found)
-        mine = [
-            o for o in found
-            if o.name == "constant" and len(self.users[cls][o.out]) == 1 and _written_for(o.loc, op.loc, only)
-        ]  # fmt: skip
-        return mine[0] if len(mine) == 1 else None
+        mine = [o for o in found if o.name == "constant" and len(self.users[cls][o.out]) == 1]
+        if len(mine) != 1 or mine[0].loc is None or op.loc is None:
+            return None
+        here, there = mine[0].loc, op.loc
+        same = (here.source, here.function) == (there.source, there.function)
+        return mine[0] if same and here.line < there.line else None
 
     def all(self) -> Iterator[Site]:
         """Every site once: those of several ops first."""
@@ -138,13 +138,6 @@ class Sites:
                 counts[op.loc, op.name] += 1
         for ops in found.values():
             yield Site(tuple(ops))
-
-
-def _written_for(here: Loc | None, there: Loc | None, same_line: bool) -> bool:
-    """Is one line of a function before another one of it, or that line itself where this counts?"""
-    if here is None or there is None or (here.source, here.function) != (there.source, there.function):
-        return False
-    return here.line < there.line or (same_line and here.line == there.line)
 
 
 def literal_of(made: Mapping[str, Op], value: str) -> Attr | None:

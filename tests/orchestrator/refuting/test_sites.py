@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from certificates.authoring.build import ProgramBuilder
 from certificates.plan.plan import Plan
 from orchestrator.refuting.sites import Sites
@@ -117,24 +115,3 @@ def test_the_number_behind_a_value_is_known_through_broadcasts() -> None:
     sites = Sites(plan, [0])
     product = next(op for op in plan.classes[0].program.ops if op.name == "multiply")
     assert sites.literal("c0", product.ins[1]) == "2" and sites.literal("c0", product.ins[0]) is None
-
-
-def test_a_factor_that_only_the_backward_pass_meets_is_the_line_that_wrote_it() -> None:
-    """``loss / 4`` is seen as a division of the gradient 1 by 4, and that is a factor of a later line."""
-
-    def write(b: ProgramBuilder) -> None:
-        seed, four = b.constant("1", "f32[]"), b.constant("4", "f32[]")
-        quotient = seed / four
-        b.output("y", b.input("x", "f32[]") * quotient)
-
-    plan = pair({"dp": 2}, write, write, {"x": {}}, {"y": {}})
-    ops = {op.name: op for op in plan.classes[0].program.ops}
-    seed, four, quotient = (op for op in plan.classes[0].program.ops if op.name in ("constant", "divide"))
-    assert ops["divide"] is quotient and seed.loc is not None and quotient.loc is not None
-    sites = Sites(plan, [0])
-    assert sites.own_literal("c0", quotient) is None, "either literal may be meant: both were written before"
-    same = replace(four, loc=quotient.loc)
-    after = replace(seed, loc=replace(quotient.loc, line=quotient.loc.line + 3))
-    sites.made["c0"] |= {same.out: same, after.out: after}
-    assert sites.own_literal("c0", quotient) is same
-    assert sites.own_literal("c0", ops["multiply"]) is None, "a factor, but no literal"
