@@ -86,34 +86,20 @@ class Choice:
 
     def right_beside(self, edit: Edit) -> bool:
         """Does the line of an edit make right ones too: ops on which right outputs rest alone, or the same
-        factor for the specification, perhaps as the mean of a rank's own part?"""
+        factor for the specification?"""
         ops = [(cls, self._sites.made[cls][out]) for cls, out in edit.ops]
         if self._sites.right_beside(ops):
             return True
-        return edit.kind in ("drop", "literal") and all(self._is_given(cls, op) for cls, op in ops)
-
-    def _is_given(self, cls: str, op: Op) -> bool:
-        factor, given = self.factor(cls, op), self._given.get((op.loc, op.name), set())
-        return factor is not None and any(factor == known * n for known in given for n in self._parts)
+        factors = {(op.loc, op.name, self.factor(cls, op)) for cls, op in ops}
+        return edit.kind in ("drop", "literal") and factors <= self._given
 
     @cached_property
-    def _parts(self) -> set[int]:
-        """Numbers of parts that a mesh can cut a tensor into."""
-        found = {1}
-        for size in self._plan.mesh.axes.values():
-            found |= {n * size for n in found}
-        return found
-
-    @cached_property
-    def _given(self) -> dict[tuple[Loc | None, str], set[Fraction]]:
-        """Factors by which lines make the specification multiply."""
+    def _given(self) -> set[tuple[Loc | None, str, Fraction | None]]:
+        """Lines that make the specification multiply, and its factors."""
         program = self._plan.specification
         made = {op.out: op for op in program.ops}
-        found: dict[tuple[Loc | None, str], set[Fraction]] = {}
-        for op in program.ops:
-            if op.loc is not None and (factor := _factor(op, lambda v: literal_of(made, v))) is not None:
-                found.setdefault((op.loc, op.name), set()).add(factor)
-        return found
+        found = [(op, _factor(op, lambda v: literal_of(made, v))) for op in program.ops if op.loc is not None]
+        return {(op.loc, op.name, factor) for op, factor in found if factor is not None}
 
     def factor(self, cls: str, op: Op) -> Fraction | None:
         """The literal by which an op multiplies an operand or its inverse; ``None`` if it has none."""

@@ -173,27 +173,6 @@ def test_a_factor_that_the_specification_has_at_the_line_is_no_mistake_of_the_ra
     assert not chosen.right_beside(edit("swap", shared)), "only its factor is known to be right"
 
 
-def test_a_mean_over_a_ranks_own_rows_is_the_specifications_mean() -> None:
-    """It divides by fewer rows at the same line, as it has to; what divides once more has its own line."""
-
-    def loss(b: ProgramBuilder, rows: int, over: int) -> Value:
-        return b.tanh(b.input("x", f"f32[{rows}]")).sum(0) / over
-
-    def plan(over: int) -> Plan:
-        return pair(
-            {"dp": 2},
-            lambda b: b.output("y", loss(b, 8, over)),
-            lambda b: b.output("y", loss(b, 4, 4) / 2),
-            {"x": {"dp": Shard(0)}},
-            {"y": {}},
-        )
-
-    shared, own = (op.out for op in plan(8).classes[0].program.ops if op.name == "divide")
-    chosen = choice(plan(8))
-    assert chosen.right_beside(edit("literal", shared)) and not chosen.right_beside(edit("drop", own))
-    assert not choice(plan(12)).right_beside(edit("literal", shared)), "two ranks cut no 12 rows into 4"
-
-
 def test_a_factor_that_stands_there_comes_before_one_that_may_be_missing() -> None:
     _, chosen, (own, _, _) = halved()
     before = own.ins[0]
