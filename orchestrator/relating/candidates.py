@@ -353,18 +353,14 @@ class Candidates:
             if values is None:
                 continue
             fixed = {s for f in fact.rhs_index for s in f.symbols}
-            pairs = [
-                (name, form.substitute(values))
-                for name, form in zip(names, fact.lhs_index, strict=True)
-                if set(form.symbols) <= fixed
-            ]
+            here = list(zip(names, fact.lhs_index, strict=True))
+            pairs = [(name, form.substitute(values)) for name, form in here if set(form.symbols) <= fixed]
             there = {s for f in reading.at for s in f.symbols}
-            for name, form in zip(names, fact.lhs_index, strict=True):
+            for name, form in here:
                 if name in like and fixed.intersection(form.symbols) and not fixed.issuperset(form.symbols):
                     loose = _copies(form, fact.ranges, fixed, like[name], ranges, there)
                     pairs += [(_PARTLY + name, form.substitute(values | loose))] if loose else []
-                    first = {s: Affine(fact.ranges[s][0]) for s in form.symbols if s not in fixed}
-                    pairs.append((_FIRST + name, form.substitute(values | first)))
+                    pairs.append((_FIRST + name, form.substitute(values | _firsts(form, fact.ranges, fixed))))
             trial = dict(known)
             if self._assign(trial, pairs, ranges):
                 yield fact.coef, trial
@@ -393,6 +389,11 @@ def _copies(
     there = [s for s in like.symbols if s not in read]
     alike = [sizes[s] for s in here] == [ranges[s] for s in there]
     return dict(zip(here, map(Affine.symbol, there), strict=True)) if alike else {}
+
+
+def _firsts(form: Affine, ranges: Mapping[str, Range], fixed: AbstractSet[str]) -> dict[str, Affine]:
+    """Digits of ``form`` that are not ``fixed``, at their first values."""
+    return {s: Affine(ranges[s][0]) for s in form.symbols if s not in fixed}
 
 
 def _inside(
