@@ -63,6 +63,8 @@ _RUN = frozenset(
 _EXACT = (None, "i64", "i32", "f32", "f64")
 #: What counts or orders numbers by the range in which they lie.
 _BY_RANGE = frozenset(("sort", "bincount", "histc"))
+#: What gives numbers of its first operand, and no other ones.
+_PICKS = frozenset(("repeat_interleave", "index", "gather", "index_select"))
 _OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
 
 
@@ -76,6 +78,9 @@ class Routing:
     _chosen: dict[str, tuple[int, Callable[[int], Numbers]]] = field(default_factory=dict)
     #: Orders of all rows: each number of a row is there once.
     whole: set[str] = field(default_factory=set)
+    #: Numbers that others of a known range were taken from; and what their draws are.
+    picked: set[str] = field(default_factory=set)
+    _picked: list[Numbers] = field(default_factory=list)
     #: Sorts so far; two put equal numbers in different orders where they may.
     _sorts: int = 0
     #: What is drawn, as the first choice says.
@@ -158,6 +163,8 @@ class Routing:
     def note(self, x: Value, numbers: Numbers) -> None:
         """``x`` was computed; what is computed in two ways that differ has no numbers."""
         known = self._keep(x.name, numbers)
+        if any(numbers is n for n in self._picked):
+            self.picked.add(x.name)
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
             raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
         draft = self.b.draft(x)
@@ -199,13 +206,16 @@ class Routing:
             return {}
         with _disable_current_modes(), torch.no_grad():
             self._sorts += name == "sort"
-            return _evaluated(node, name, given, drawn, self._sorts, len(self.draws))
+            found = _evaluated(node, name, given, drawn, self._sorts, len(self.draws))
+        if name in _PICKS and node.args[0] in values and self._bounded(values[node.args[0]].name):
+            self._picked += found.values()
+        return found
 
     def _bounded(self, name: str) -> bool:
         """Is it known which values these numbers may have, and not only which they had in the draws? A sort
         compares with more than one draw shows, and counts leave out, or go on, where a value is beyond them.
         """
-        if name in self._chosen or name in self.whole:
+        if name in self._chosen or name in self.whole or name in self.picked:
             return True
         draft = self.b.drafts.get(name)
         if draft is None or draft.name not in (*_MOVES, "constant", "iota"):
