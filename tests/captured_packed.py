@@ -234,7 +234,6 @@ def _neighbour(self: Any, model: Any, mesh: DeviceMesh) -> None:
         self.register_parameter(name, nn.Parameter(part.clone()))
 
 
-#: What is refused, with words of the message.
 def _late(beyond: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
     """Counts that are wrong where the first three tokens choose alike, as no draw has it."""
 
@@ -247,6 +246,7 @@ def _late(beyond: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]
 
 
 _UNSEEN = "a grouped product of rows that no sort of the keys has packed"
+#: What is refused, with words of the message.
 REFUSED: dict[str, tuple[Methods, str]] = {
     "a sort beyond what was drawn": (
         _forward(counts=_late(lambda s: torch.cat([s, s * 0 + 2]).sort(stable=True)[0][1:] - 2)),

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 
 from certificates.plan.affine import Affine, digits
 from certificates.plan.plan import Mesh, Piece, Plan, RankClass, Relation
@@ -96,7 +95,8 @@ def relate(
             parts, whole = math.prod(mesh.axes[a] for a in unit), sizes[placement.dim]
             step, rises = -(-whole // parts), strides(unit, mesh)
             ranges = [range(*cls.box[a]) for a in unit]
-            chunks = (sum(i * n for i, n in zip(at, rises.values(), strict=True)) for at in product(*ranges))
+            places = itertools.product(*ranges)
+            chunks = (sum(i * n for i, n in zip(at, rises.values(), strict=True)) for at in places)
             lengths = {b - a for a, b in (shard_range(whole, parts, i) for i in chunks)}
             if len(lengths) != 1 or 0 in lengths:
                 where = ", ".join(f"{a}={r.start}..{r.stop - 1}" for a, r in zip(unit, ranges, strict=True))

@@ -133,9 +133,8 @@ def attributes(
 
 def _held(holder: Any) -> Mapping[str, Any]:
     """What is on a module, a class or a function."""
-    held: Mapping[str, Any] = vars(holder)
     counting = _OF_FUNCTIONS if isinstance(holder, FunctionType) else ()
-    return {**held, **{name: getattr(holder, name) for name in counting}} if counting else held
+    return {**vars(holder), **{name: getattr(holder, name) for name in counting}}
 
 
 def _is_librarys_cache(value: object) -> bool:

@@ -132,8 +132,8 @@ def handed_out(names: Set[str]) -> Iterator[tuple[str, object]]:
                 yield f"the logger {logger.name}", {k: v for k, v in vars(logger).items() if k not in own}
     if not {"current_thread", "main_thread", "currentThread"}.isdisjoint(names):
         own = vars(threading.Thread(name="")).keys() - {"_name"}
-        for i, thread in enumerate(threading.enumerate()):
-            yield f"the thread {i}", {k: v for k, v in vars(thread).items() if k not in own}
+        for thread in threading.enumerate():  # its name may change, and others may end
+            yield f"the thread {thread.ident}", {k: v for k, v in vars(thread).items() if k not in own}
 
 
 def part(path: str, value: object, inner: str) -> object:

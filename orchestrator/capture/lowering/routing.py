@@ -64,7 +64,7 @@ _EXACT = (None, "i64", "i32", "f32", "f64")
 #: What counts or orders numbers by the range in which they lie.
 _BY_RANGE = frozenset(("sort", "bincount", "histc"))
 #: What gives numbers of its first operand, and no other ones.
-_PICKS = frozenset(("repeat_interleave", "index", "gather", "index_select"))
+_PICKS = frozenset(("index", "gather", "index_select"))
 _OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
 
 
@@ -78,9 +78,9 @@ class Routing:
     _chosen: dict[str, tuple[int, Callable[[int], Numbers]]] = field(default_factory=dict)
     #: Orders of all rows: each number of a row is there once.
     whole: set[str] = field(default_factory=set)
-    #: Numbers that others of a known range were taken from; and what their draws are.
-    picked: set[str] = field(default_factory=set)
-    _picked: list[Numbers] = field(default_factory=list)
+    #: What was taken from numbers of a known range, by name; and what the last op has so taken.
+    _ranged: set[str] = field(default_factory=set)
+    _taken: list[Numbers] = field(default_factory=list)
     #: Sorts so far; two put equal numbers in different orders where they may.
     _sorts: int = 0
     #: What is drawn, as the first choice says.
@@ -163,8 +163,8 @@ class Routing:
     def note(self, x: Value, numbers: Numbers) -> None:
         """``x`` was computed; what is computed in two ways that differ has no numbers."""
         known = self._keep(x.name, numbers)
-        if any(numbers is n for n in self._picked):
-            self.picked.add(x.name)
+        if any(numbers is n for n in self._taken):
+            self._ranged.add(x.name)
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
             raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
         draft = self.b.draft(x)
@@ -207,15 +207,15 @@ class Routing:
         with _disable_current_modes(), torch.no_grad():
             self._sorts += name == "sort"
             found = _evaluated(node, name, given, drawn, self._sorts, len(self.draws))
-        if name in _PICKS and node.args[0] in values and self._bounded(values[node.args[0]].name):
-            self._picked += found.values()
+        ranged = name in _PICKS and node.args[0] in values and self._bounded(values[node.args[0]].name)
+        self._taken = list(found.values()) if ranged else []  # of no op before: they are let go
         return found
 
     def _bounded(self, name: str) -> bool:
         """Is it known which values these numbers may have, and not only which they had in the draws? A sort
         compares with more than one draw shows, and counts leave out, or go on, where a value is beyond them.
         """
-        if name in self._chosen or name in self.whole or name in self.picked:
+        if name in self._chosen or name in self.whole or name in self._ranged:
             return True
         draft = self.b.drafts.get(name)
         if draft is None or draft.name not in (*_MOVES, "constant", "iota"):
