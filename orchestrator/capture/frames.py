@@ -40,6 +40,8 @@ _OWN = str(Path(__file__).resolve().parent) + "/"
 
 #: Everything that a backward pass runs is called from here.
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
+#: What gives a backward pass its first gradients.
+_FIRST = torch.autograd._make_grads.__code__
 
 
 @functools.cache
@@ -80,6 +82,16 @@ def user_frame(frame: FrameType | None = None) -> Frame | None:
             return name, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
     return None
+
+
+def begins_backward() -> bool:
+    """Is a gradient made with which a backward pass begins?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        if frame.f_code is _FIRST:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def inside_engine() -> bool:

@@ -24,7 +24,7 @@ from .amounts import Counted, amount, any_in, unwraps_itself
 from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
-from .frames import frames, inside_engine, user_frame
+from .frames import begins_backward, frames, inside_engine, user_frame
 from .memory import Geometry
 from .signatures import REBINDS, signature
 
@@ -309,7 +309,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _frame(self) -> tuple[Frame | None, Frame | None]:
         """Where an op was run, and who called that. The user's own backward functions have Python frames; of
-        other backward ops autograd's sequence number finds the forward line."""
+        other backward ops autograd's sequence number finds the forward line, of the first ``backward()``'s.
+        """
         node = torch._C._current_autograd_node()
         if node is not None:
             forward = self._forward.get(node._sequence_nr()) or frames(engine=False)
@@ -320,7 +321,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return frame, next(others, None)
         found = frames(engine=False)
         if found[0] is not None:
-            self._forward[torch.autograd._get_sequence_nr() - 1] = found
+            last = torch.autograd._get_sequence_nr() - 1  # of what follows without a gradient, too
+            if last not in self._forward or begins_backward():
+                self._forward[last] = found
         return found
 
 

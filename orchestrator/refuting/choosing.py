@@ -9,6 +9,7 @@ what is edited: what stands there and is wrong before what is missing, and that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -92,6 +93,20 @@ class Choice:
             return True
         factors = {(op.loc, op.name, self.factor(cls, op)) for cls, op in ops}
         return edit.kind in ("drop", "literal") and factors <= self._given
+
+    def is_given(self, edit: Edit) -> bool:
+        """Has the tensor of the specification that an op stands for its factor too? Where ranks have parts of
+        what is counted, it is theirs that many times."""
+        return all(self._is_given(cls, self._sites.made[cls][out]) for cls, out in edit.ops)
+
+    def _is_given(self, cls: str, op: Op) -> bool:
+        factor, sizes = self.factor(cls, op), {1}
+        for size in self._plan.mesh.axes.values():
+            sizes |= {size * n for n in sizes}
+        made = {o.out: o for o in self._plan.specification.ops}
+        found = [made[s.spec] for s in self._standings.of(self._ranks[cls], op.out) if s.spec in made]
+        given = [_factor(o, lambda v: literal_of(made, v)) for o in found if o.name == op.name]
+        return factor is not None and any(g is not None and g != 0 and factor / g in sizes for g in given)
 
     @cached_property
     def _given(self) -> set[tuple[Loc | None, str, Fraction | None]]:
@@ -207,9 +222,9 @@ class Choice:
 
 
 def _factor(op: Op, literal: Callable[[str], Attr | None]) -> Fraction | None:
-    for v in op.ins if op.name in ("multiply", "divide") else ():
+    found = list[Fraction]()
+    for i, v in enumerate(op.ins if op.name in ("multiply", "divide") else ()):
         value = literal(v)
         if isinstance(value, str) and value not in ("0", "inf", "-inf"):
-            divisor = op.name == "divide" and v == op.ins[1]
-            return 1 / Fraction(value) if divisor else Fraction(value)
-    return None
+            found.append(1 / Fraction(value) if op.name == "divide" and i else Fraction(value))
+    return math.prod(found, start=Fraction(1)) if found else None

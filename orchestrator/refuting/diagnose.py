@@ -168,7 +168,8 @@ class _Diagnosis:
                 lines.add(self._line(other))
             if len(found) > _OTHERS:
                 break
-        return sorted(found, key=lambda e: (self.choice.right_beside(e), self.choice.is_mean(e)))
+        choice = self.choice
+        return sorted(found, key=lambda e: (choice.right_beside(e) or choice.is_given(e), choice.is_mean(e)))
 
     def _told(self, edit: Edit) -> Found:
         """The op of an edit; if it changes what is settled, where something else than expected is read."""
@@ -178,9 +179,9 @@ class _Diagnosis:
         return self._edited(edit)
 
     def _is_factor(self, edit: Edit) -> bool:
-        """Does it change or drop a literal by which something is multiplied or divided?"""
+        """Does it change or drop a literal by which something is multiplied or divided? Nobody wrote a 1."""
         return edit.kind in ("drop", "literal") and all(
-            self.choice.factor(*self._op(p)) is not None for p in edit.ops
+            self.choice.factor(*self._op(p)) not in (None, 1) for p in edit.ops
         )
 
     def _line(self, edit: Edit) -> Line | None:

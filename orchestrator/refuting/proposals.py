@@ -233,8 +233,9 @@ class Proposals(Reductions):
             found_ = [number + 1, number - 1, Fraction(0), Fraction(1), -number]
             found_ += [f for n in sizes for f in (number * n, number / n)]
             found_ += [number * math.prod(sizes), number / math.prod(sizes)]
+            whole = type_.sort == "Int" or (number.denominator == 1 and abs(number) > 1)  # a count
             for f in dict.fromkeys(found_):
-                if f != number and (type_.sort == "Real" or f.denominator == 1):
+                if f != number and (f.denominator == 1 or not whole):
                     yield format_rational(f)
 
     # --- operands --------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def _literal(draft: Draft) -> torch.Tensor | None:
         number: Any = None if value.terms else value.const
     else:
         number = {"true": True, "false": False, "0": 0, "1": 1}.get(str(value))
-    return None if number is None else torch.full(draft.type.shape, number, dtype=dtype)
+    return None if number is None else torch.tensor(number, dtype=dtype).expand(draft.type.shape)
 
 
 def _moved(
@@ -408,7 +408,7 @@ class _Call:
             return _TYPES.get(x, x) if isinstance(x, str) else x
         numbers = self.given.get(x)
         if x not in self.held and numbers is not None:
-            self.held[x] = numbers[self.draw].clone()
+            self.held[x] = numbers[self.draw].clone() if self.writes else numbers[self.draw]
         elif x not in self.held and x in self.writes:
             self.held[x] = _garbage(x, self.draw)
         return self.held[x]

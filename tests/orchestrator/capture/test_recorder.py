@@ -44,6 +44,21 @@ def test_a_hook_of_the_users_in_a_backward_pass_is_the_users() -> None:
     assert asked == [False]
 
 
+def test_a_backward_op_is_told_at_its_forward_line_and_the_first_where_the_pass_begins() -> None:
+    """What follows an op without a gradient of its own takes no line from it."""
+    recorder = Recorder()
+    with FakeTensorMode(), recording(recorder):
+        x = torch.zeros(2, requires_grad=True)
+        wave = x.sin()
+        shown = wave.detach().exp()
+        loss = wave.sum()
+        loss.backward()
+    del shown
+    lines = {node.op.split(".")[1]: node.frame[1] for node in recorder.nodes if node.frame is not None}
+    assert lines["expand"] == lines["ones_like"] == lines["sum"] + 1
+    assert lines["cos"] == lines["sin"] == lines["exp"] - 1
+
+
 @pytest.mark.parametrize(
     ("dtype", "name"),
     [

@@ -178,3 +178,30 @@ def test_a_factor_that_stands_there_comes_before_one_that_may_be_missing() -> No
     before = own.ins[0]
     assert chosen.key(edit("drop", own.out)) < chosen.key(edit("scale", before, after=True))
     assert chosen.key(edit("scale", before, after=True)) < chosen.key(edit("operand", own.out))
+
+
+def test_a_factor_that_the_specification_has_elsewhere_is_told_by_what_stands_for_it() -> None:
+    """On other lines, as ranks have a step of their own: a mean of a part, and a third of what is right."""
+
+    def whole(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[4]") / 4))
+
+    def mine(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[2]") / 2 / 2) / 3)
+
+    plan = pair({"dp": 2}, whole, mine, {"x": {"dp": Shard(0)}}, {"y": {"dp": Shard(0)}})
+    local, over, more = (op.out for op in plan.classes[0].program.ops if op.name == "divide")
+    chosen = choice(plan)
+    assert chosen.is_given(edit("literal", local)) and chosen.is_given(edit("literal", over))
+    assert not chosen.is_given(edit("literal", more))
+
+
+def test_all_literals_of_an_op_are_its_factor() -> None:
+    """A backward pass begins with a 1 that is divided: not by 1."""
+
+    def write(b: ProgramBuilder, count: int) -> None:
+        b.output("y", b.input("x", "f32[4]") * (b.constant(1, "f32[4]") / count))
+
+    plan = pair({"dp": 2}, lambda b: write(b, 2), lambda b: write(b, 3), {"x": {}}, {"y": {}})
+    op = next(op for op in plan.classes[0].program.ops if op.name == "divide")
+    assert choice(plan).factor("c0", op) == Fraction(1, 3)

@@ -250,3 +250,11 @@ def test_ops_of_one_line_may_have_more_operands_than_others() -> None:
     plan = local(stacked(0), stacked(1))
     found = [edit.what for edit in proposed(plan, trials(plan))]
     assert any(what.startswith("0 instead of 1 in the concatenate") for what in found)
+
+
+@pytest.mark.parametrize(("value", "fractions"), [("6", False), ("1", True), ("3/4", True)])
+def test_what_counts_stays_whole(value: str, fractions: bool) -> None:
+    """No line is told to divide by 8/3 instead of 8."""
+    plan = local(lambda _, x: x / 5, lambda b, x: x / b.constant(value, str(x.type)))
+    found = [e.what.partition(" ")[0] for e in proposed(plan, trials(plan)) if e.kind == "literal"]
+    assert found and any("/" in number for number in found) is fractions
