@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import eq
 
 #: Shorter repetitions stay where they are: a call costs more than it saves.
@@ -25,6 +25,11 @@ class Run:
     def count(self) -> int:
         return (self.stop - self.start) // self.period
 
+    @property
+    def more(self) -> int:
+        """Tokens beyond whole periods."""
+        return (self.stop - self.start) % self.period
+
 
 def runs(tokens: Sequence[int]) -> list[Run]:
     """Disjoint repetitions, those that save most first found, in order."""
@@ -37,7 +42,25 @@ def runs(tokens: Sequence[int]) -> list[Run]:
             if best.period >= LEAST_PERIOD:
                 out.append(best)
             work += [(low, best.start), (best.stop, high)]
-    return sorted(out, key=lambda r: r.start)
+    return _shared(tokens, sorted(out, key=lambda r: r.start))
+
+
+def _shared(tokens: Sequence[int], found: Sequence[Run]) -> list[Run]:
+    """With repetitions between these, to which they leave tokens beyond whole periods of their own: layers of
+    two kinds begin and end alike, and each takes one that may be the other's.
+    """
+    out: list[Run] = []
+    for run, high in zip(found, [*(run.start for run in found), len(tokens)][1:], strict=True):
+        low = out[-1].stop if out else 0
+        before = _longest(tokens, low, run.start + run.more) if run.more else None
+        if before is not None and (end := before.stop - before.more) > run.start:
+            out.append(replace(before, stop=end))
+            run = replace(run, start=end)
+        out.append(run)
+        behind = _longest(tokens, run.stop - run.more, high) if run.more else None
+        if behind is not None and (begin := behind.start + behind.more) < run.stop:
+            out[-1:] = [replace(run, stop=begin), replace(behind, start=begin)]
+    return [run for run in out if run.period >= LEAST_PERIOD]
 
 
 def _longest(tokens: Sequence[int], low: int, high: int) -> Run | None:
