@@ -63,8 +63,13 @@ _RUN = frozenset(
 _EXACT = (None, "i64", "i32", "f32", "f64")
 #: What counts or orders numbers by the range in which they lie.
 _BY_RANGE = frozenset(("sort", "bincount", "histc"))
-#: What gives numbers of its first operand, and no other ones.
-_PICKS = frozenset(("index", "gather", "index_select"))
+#: What gives numbers of its first operand, or places in it, and no other ones.
+_PICKS = frozenset(
+    (
+        *("index", "gather", "index_select", "sort", "flip", "repeat", "cat", "stack", "clone", "_to_copy"),
+        "_unsafe_view",
+    )
+)
 _OF_ONE_NUMBER = frozenset(("eq", "ne", "floor_divide", "remainder", "div"))
 
 
@@ -207,7 +212,8 @@ class Routing:
         with _disable_current_modes(), torch.no_grad():
             self._sorts += name == "sort"
             found = _evaluated(node, name, given, drawn, self._sorts, len(self.draws))
-        ranged = name in _PICKS and node.args[0] in values and self._bounded(values[node.args[0]].name)
+        of = [values[ref].name for ref in _tensors(node.args[0]) if ref in values] if name in _PICKS else []
+        ranged = bool(of) and all(map(self._bounded, of))
         self._taken = list(found.values()) if ranged else []  # of no op before: they are let go
         return found
 
