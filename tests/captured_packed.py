@@ -111,6 +111,11 @@ RIGHT: dict[str, Methods] = {
             ids.view(-1).float(), m.router.out_features, 0, m.router.out_features
         ).long()
     ),
+    "counts of sorted keys by a histogram": _forward(
+        counts=lambda m, ids: torch.histc(
+            ids.view(-1).sort(stable=True)[0].float(), m.router.out_features, 0, m.router.out_features - 1
+        ).long()
+    ),
     "rows selected": _forward(taken=lambda x, order, k: x.index_select(0, order // k)),
     "rows repeated, then ordered": _forward(taken=lambda x, order, k: x.repeat_interleave(k, 0)[order]),
     "rows gathered": _forward(
