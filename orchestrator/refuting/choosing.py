@@ -94,20 +94,6 @@ class Choice:
         factors = {(op.loc, op.name, self.factor(cls, op)) for cls, op in ops}
         return edit.kind in ("drop", "literal") and factors <= self._given
 
-    def is_given(self, edit: Edit) -> bool:
-        """Has the tensor of the specification that an op stands for its factor too? Where ranks have parts of
-        what is counted, it is theirs that many times."""
-        return all(self._is_given(cls, self._sites.made[cls][out]) for cls, out in edit.ops)
-
-    def _is_given(self, cls: str, op: Op) -> bool:
-        factor, sizes = self.factor(cls, op), {1}
-        for size in self._plan.mesh.axes.values():
-            sizes |= {size * n for n in sizes}
-        made = {o.out: o for o in self._plan.specification.ops}
-        found = [made[s.spec] for s in self._standings.of(self._ranks[cls], op.out) if s.spec in made]
-        given = [_factor(o, lambda v: literal_of(made, v)) for o in found if o.name == op.name]
-        return factor is not None and any(g is not None and g != 0 and factor / g in sizes for g in given)
-
     @cached_property
     def _given(self) -> set[tuple[Loc | None, str, Fraction | None]]:
         """Lines that make the specification multiply, and its factors."""

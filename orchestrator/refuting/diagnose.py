@@ -168,8 +168,12 @@ class _Diagnosis:
                 lines.add(self._line(other))
             if len(found) > _OTHERS:
                 break
-        choice = self.choice
-        return sorted(found, key=lambda e: (choice.right_beside(e) or choice.is_given(e), choice.is_mean(e)))
+        return sorted(found, key=lambda e: (self._is_right(e), self.choice.is_mean(e)))
+
+    def _is_right(self, edit: Edit) -> bool:
+        """Do its ops make what the specification has, no multiple, or its line others that are right?"""
+        found = [self.standings.of(self._rank(cls), out) for cls, out in edit.ops]
+        return self.choice.right_beside(edit) or all(any(s.coef == 1 for s in every) for every in found)
 
     def _told(self, edit: Edit) -> Found:
         """The op of an edit; if it changes what is settled, where something else than expected is read."""
@@ -179,9 +183,9 @@ class _Diagnosis:
         return self._edited(edit)
 
     def _is_factor(self, edit: Edit) -> bool:
-        """Does it change or drop a literal by which something is multiplied or divided? Nobody wrote a 1."""
+        """Does it change or drop a literal by which something is multiplied or divided?"""
         return edit.kind in ("drop", "literal") and all(
-            self.choice.factor(*self._op(p)) not in (None, 1) for p in edit.ops
+            self.choice.factor(*self._op(p)) is not None for p in edit.ops
         )
 
     def _line(self, edit: Edit) -> Line | None:
