@@ -18,7 +18,7 @@ from ..cells import Unfollowable
 MAX_PRODUCTS, MAX_TERMS = 20_000, 400
 #: ``exp(n log p)`` is multiplied out up to this power.
 MAX_POWER = 8
-ONE = Fraction(1)
+ZERO, ONE = Fraction(0), Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -267,18 +267,13 @@ class Values:
         left: dict[Factor, int] = {}
         for f, k in below.items():
             while k and above:
-                found = self._divided(above, dict(f))
+                found = exactly(above, dict(f))
                 if found is None:
                     break
                 above, k = found, k - 1
             if k and above:
                 left[f] = k
         return Value(above, left)
-
-    def _divided(self, p: Polynomial, f: Polynomial) -> Polynomial | None:
-        """``p / f`` if that is a polynomial."""
-        found, rest = divided(p, f)
-        return None if rest else found
 
     def _times(self, p: Polynomial, q: Polynomial) -> Polynomial:
         self._work += len(p) * len(q)
@@ -296,14 +291,23 @@ def multiplied(p: Polynomial, q: Polynomial) -> Polynomial:
     return {m: c for m, c in out.items() if c}
 
 
-def divided(p: Polynomial, f: Polynomial) -> tuple[Polynomial, Polynomial]:
+def exactly(p: Polynomial, f: Polynomial) -> Polynomial | None:
+    """``p / f`` if that is a polynomial."""
+    found, rest = divided(p, f, exactly=True)
+    return None if rest else found
+
+
+def divided(p: Polynomial, f: Polynomial, *, exactly: bool = False) -> tuple[Polynomial, Polynomial]:
     """``p = found * f + rest``, where the leading term of ``f`` divides none of the rest's, as far as it was
-    followed. Exponentials have powers of any sign."""
+    followed: with ``exactly``, until there is a rest. Exponentials have powers of any sign."""
     atoms = sorted({a for q in (p, f) for m in q for a, _ in m}, key=told)
+    known: dict[Powers, tuple[Fraction, ...]] = {}
 
     def order(m: Powers) -> tuple[Fraction, ...]:
-        powers = dict(m)
-        return tuple(powers.get(a, Fraction(0)) for a in atoms)
+        if m not in known:
+            powers = dict(m)
+            known[m] = tuple(powers.get(a, ZERO) for a in atoms)
+        return known[m]
 
     lead = max(f, key=order)
     away: Powers = frozenset((a, -k) for a, k in lead)
@@ -315,6 +319,8 @@ def divided(p: Polynomial, f: Polynomial) -> tuple[Polynomial, Polynomial]:
         m = joined(top, away)
         if any(k < 0 and not isinstance(a, Exponential) for a, k in m):
             rest[top] = left.pop(top)
+            if exactly:
+                break
             continue
         c = left[top] / f[lead]
         found[m] = found.get(m, Fraction(0)) + c

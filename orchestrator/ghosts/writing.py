@@ -22,6 +22,7 @@ from .values import (
     Powers,
     Value,
     divided,
+    exactly,
     joined,
     shared,
     told,
@@ -149,8 +150,8 @@ class Writer:
         content = -content if max(p.values()) < 0 else content
         rest = {joined(m, away): c / content for m, c in p.items()}
         for f in self._sums:
-            found, left = divided(rest, dict(f)) if len(f) < len(rest) else ({}, rest)
-            if not left:
+            found = exactly(rest, dict(f)) if len(f) < len(rest) else None
+            if found is not None:
                 sums = [found, dict(f)]
                 break
         else:

@@ -15,6 +15,7 @@ from orchestrator.ghosts.values import (
     Value,
     Values,
     divided,
+    exactly,
     letter,
     number,
     shared,
@@ -152,3 +153,10 @@ def test_letters_are_asked_for_in_order() -> None:
     terms = {frozenset({(Letter(f"x{i}", ()), ONE)}): ONE for i in range(9, -1, -1)}
     value = Value(terms, {})
     assert value.renamed(same) == value and asked == [f"x{i}" for i in range(10)]
+
+
+def test_a_quotient_that_is_no_polynomial_is_given_up_at_its_first_rest() -> None:
+    """All sums that were written before are tried on each new one: few of them divide it."""
+    total, other = V.plus(P, Q), V.plus(x, number(ONE))
+    assert exactly(V.times(total, other).above, total.above) == other.above
+    assert exactly(V.plus(V.times(total, other), n).above, total.above) is None
