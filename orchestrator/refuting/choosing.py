@@ -94,6 +94,16 @@ class Choice:
         factors = {(op.loc, op.name, self.factor(cls, op)) for cls, op in ops}
         return edit.kind in ("drop", "literal") and factors <= self._given
 
+    def is_given(self, edit: Edit) -> bool:
+        """Do ops make tensors of the specification, no multiples, by factors that it has there, or by 1?"""
+        return all(self._is_given(cls, self._sites.made[cls][out]) for cls, out in edit.ops)
+
+    def _is_given(self, cls: str, op: Op) -> bool:
+        factor, made = self.factor(cls, op), {o.out: o for o in self._plan.specification.ops}
+        alike = [s.spec for s in self._standings.of(self._ranks[cls], op.out) if s.coef == 1 and not s.axes]
+        given = {_factor(made[v], lambda v: literal_of(made, v)) for v in alike if v in made}
+        return bool(alike) and factor in {Fraction(1), *given}
+
     @cached_property
     def _given(self) -> set[tuple[Loc | None, str, Fraction | None]]:
         """Lines that make the specification multiply, and its factors."""

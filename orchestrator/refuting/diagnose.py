@@ -168,12 +168,8 @@ class _Diagnosis:
                 lines.add(self._line(other))
             if len(found) > _OTHERS:
                 break
-        return sorted(found, key=lambda e: (self._is_right(e), self.choice.is_mean(e)))
-
-    def _is_right(self, edit: Edit) -> bool:
-        """Do its ops make what the specification has, no multiple, or its line others that are right?"""
-        found = [self.standings.of(self._rank(cls), out) for cls, out in edit.ops]
-        return self.choice.right_beside(edit) or all(any(s.coef == 1 for s in every) for every in found)
+        choice = self.choice
+        return sorted(found, key=lambda e: (choice.right_beside(e) or choice.is_given(e), choice.is_mean(e)))
 
     def _told(self, edit: Edit) -> Found:
         """The op of an edit; if it changes what is settled, where something else than expected is read."""

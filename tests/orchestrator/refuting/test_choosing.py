@@ -180,6 +180,21 @@ def test_a_factor_that_stands_there_comes_before_one_that_may_be_missing() -> No
     assert chosen.key(edit("scale", before, after=True)) < chosen.key(edit("operand", own.out))
 
 
+def test_a_factor_that_the_specification_has_elsewhere_is_told_by_what_stands_for_it() -> None:
+    """On another line, as ranks have a step of their own; and a third of what is right."""
+
+    def whole(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[4]") / 4))
+
+    def mine(b: ProgramBuilder) -> None:
+        b.output("y", b.tanh(b.input("x", "f32[2]") / 4) / 3)
+
+    plan = pair({"dp": 2}, whole, mine, {"x": {"dp": Shard(0)}}, {"y": {"dp": Shard(0)}})
+    same, more = (op.out for op in plan.classes[0].program.ops if op.name == "divide")
+    chosen = choice(plan)
+    assert chosen.is_given(edit("literal", same)) and not chosen.is_given(edit("literal", more))
+
+
 def test_all_literals_of_an_op_are_its_factor() -> None:
     """A backward pass begins with a 1 that is divided: not by 1."""
 
