@@ -40,8 +40,6 @@ _OWN = str(Path(__file__).resolve().parent) + "/"
 
 #: Everything that a backward pass runs is called from here.
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
-#: What gives a backward pass its first gradients.
-_FIRST = torch.autograd._make_grads.__code__
 
 
 @functools.cache
@@ -86,19 +84,19 @@ def user_frame(frame: FrameType | None = None) -> Frame | None:
 
 def begins_backward() -> bool:
     """Is a gradient made with which a backward pass begins?"""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        if frame.f_code is _FIRST:
-            return True
-        frame = frame.f_back
-    return False
+    return _inside("_make_grads")
 
 
 def inside_engine() -> bool:
     """Does the engine of the backward pass call from C++, with no line of the user in between?"""
+    return _inside("_engine_run_backward")
+
+
+def _inside(function: str) -> bool:
+    """Does a library's function of this name run, with no line of the user in between?"""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_engine_run_backward":
+        if frame.f_code.co_name == function:
             return True
         frame = frame.f_back
     return False

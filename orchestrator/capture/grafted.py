@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import compress, repeat
-from operator import attrgetter, is_, not_
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -37,47 +35,24 @@ _CODE = (
 )
 
 
-#: By identity modules and classes on which nothing of the user's was, with what was on them, and the classes.
-_clean: dict[int, tuple[object, list[object], list[tuple[str, type]]]] = {}
-
-
 @functools.cache
 def functions() -> tuple[tuple[str, object], ...]:
     """Functions of the user's, and objects of its classes, on modules and classes of libraries, by name.
 
     Looked for once in a process, when the first steps are over.
     """
-    return tuple(read_libraries())
+    return tuple(_functions())
 
 
-def read_libraries() -> list[tuple[str, object]]:
-    """:func:`functions` as they are now. Children that are forked later read what is another by then."""
-    return [item for module in _libraries() for item in _on(module, module.__name__, True)]
-
-
-def _on(holder: ModuleType | type, path: str, has_classes: bool) -> Iterator[tuple[str, object]]:
-    """What of the user's is on a module and its classes, or on a class."""
-    contents = _contents(holder)
-    _, known, classes = _clean.get(id(holder), (holder, [], []))
-    if len(known) != len(contents) or not all(map(is_, known, contents)):
-        entries = list(vars(holder).items())
-        is_class = [has_classes and issubclass(type(value), type) for _, value in entries]  # asks no object
-        classes = [(key, kind) for key, kind in compress(entries, is_class) if kind.__module__ == path]
-        others = compress(entries, map(not_, is_class))
-        found = [(f"{path}.{key}", value) for key, value in others if _users_own(value)]
-        yield from found
-        if not found:
-            _clean[id(holder)] = holder, contents, classes
-    for key, kind in classes:
-        yield from _on(kind, f"{path}.{key}", False)
-
-
-def _contents(holder: ModuleType | type) -> list[object]:
-    """All that makes things the user's or not: the objects, their classes, and the code of functions."""
-    values = list(vars(holder).values())
-    kinds = list(map(type, values))
-    functions = compress(values, map(is_, kinds, repeat(FunctionType)))
-    return [*values, *kinds, *map(attrgetter("__code__"), functions)]
+def _functions() -> Iterator[tuple[str, object]]:
+    for module in _libraries():
+        for key, value in list(vars(module).items()):
+            if issubclass(type(value), type):  # isinstance asks objects that warn
+                if value.__module__ == module.__name__:
+                    here = f"{module.__name__}.{key}"
+                    yield from ((f"{here}.{k}", v) for k, v in list(vars(value).items()) if _users_own(v))
+            elif _users_own(value):
+                yield f"{module.__name__}.{key}", value
 
 
 def _libraries() -> list[ModuleType]:

@@ -21,7 +21,6 @@ from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, gathered
 from .fitting import Sample, summarise
-from .grafted import read_libraries
 from .refusals import guarded, refused
 from .tracing import trace
 
@@ -66,7 +65,6 @@ def _results(
     """One result per rank; once ``stop`` has items, no further trace begins."""
     context = multiprocessing.get_context("fork")
     read_ahead()
-    read_libraries()
     waiting = list(ranks)
     running: dict[Connection, tuple[ForkProcess, int | None]] = {}
     try:

@@ -99,17 +99,23 @@ class Choice:
         return all(self._is_given(cls, self._sites.made[cls][out]) for cls, out in edit.ops)
 
     def _is_given(self, cls: str, op: Op) -> bool:
-        factor, made = self.factor(cls, op), {o.out: o for o in self._plan.specification.ops}
+        factor, made = self.factor(cls, op), self._specified
         alike = [s.spec for s in self._standings.of(self._ranks[cls], op.out) if s.coef == 1 and not s.axes]
         given = {_factor(made[v], lambda v: literal_of(made, v)) for v in alike if v in made}
         return bool(alike) and factor in {Fraction(1), *given}
 
     @cached_property
+    def _specified(self) -> dict[str, Op]:
+        """The specification's ops by result."""
+        return {op.out: op for op in self._plan.specification.ops}
+
+    @cached_property
     def _given(self) -> set[tuple[Loc | None, str, Fraction | None]]:
         """Lines that make the specification multiply, and its factors."""
-        program = self._plan.specification
-        made = {op.out: op for op in program.ops}
-        found = [(op, _factor(op, lambda v: literal_of(made, v))) for op in program.ops if op.loc is not None]
+        made = self._specified
+        found = [
+            (op, _factor(op, lambda v: literal_of(made, v))) for op in made.values() if op.loc is not None
+        ]
         return {(op.loc, op.name, factor) for op, factor in found if factor is not None}
 
     def factor(self, cls: str, op: Op) -> Fraction | None:

@@ -6,7 +6,6 @@ step names holds the count.
 
 from __future__ import annotations
 
-import colorsys
 import functools
 import importlib
 import inspect
@@ -140,25 +139,6 @@ def test_what_is_a_librarys_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
 
     found = [name for name, *_ in grafted.attributes([names_another])]
     assert [name for name in found if name.startswith("logging.")] == ["logging.INFO"]
-
-
-def test_what_is_read_before_is_read_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process reads all libraries before its children trace; what a child puts on them is found there."""
-
-    def found() -> list[str]:
-        return [n for n, _ in grafted.read_libraries() if not n.startswith(("orchestrator.", "checker."))]
-
-    def other(_r: float, _g: float, _b: float) -> None: ...
-
-    before = found()
-    monkeypatch.setattr(dist, "lies", on_a_module, raising=False)
-    assert {*found()} - {*before} == {"torch.distributed.lies"}
-    monkeypatch.setattr(nn.Module, "lies", on_a_module, raising=False)
-    assert {"torch.nn.modules.module.Module.lies"} <= {*found()} - {*before}
-    monkeypatch.undo()
-    assert found() == before
-    monkeypatch.setattr(colorsys.rgb_to_hls, "__code__", other.__code__)
-    assert {*found()} - {*before} == {"colorsys.rgb_to_hls"}
 
 
 def test_a_librarys_cache_with_the_name_of_something_that_is_set_is_left_alone(
