@@ -22,7 +22,7 @@ from .candidates import Candidate, Candidates, Operand, Read, orders
 from .joining import join
 from .knowledge import Knowledge
 from .ledger import Reading, Unrelated
-from .partial_sums import Contribution, PartialSums
+from .partial_sums import Contribution, PartialSums, Share, summed_axes
 from .polynomials import TooLarge, Trail
 from .recipes import Instance, Pair, Use
 from .reordered import Rings
@@ -184,12 +184,14 @@ class Matcher:
 
     def _grouped(self, ref: str, pattern: Access, whole: Cell, found: Sequence[Found]) -> bool:
         """Relate all pieces of a result, each from all cells of its sum."""
-        groups: dict[Forms, list[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]]] = {}
+        groups: dict[Forms, list[Share]] = {}
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
             groups.setdefault(left, []).append((cell, operands, candidates))
+        over = {axes for group in groups.values() if (axes := summed_axes(group))}
+        beside = next(iter(over)) if len(over) == 1 else frozenset[str]()
         self.sums.begin()
-        done = all([self.sums.group(ref, pattern, left, group) for left, group in groups.items()])
+        done = all([self.sums.group(ref, pattern, left, group, beside) for left, group in groups.items()])
         self.sums.settle()
         return done
 

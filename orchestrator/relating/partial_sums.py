@@ -40,6 +40,15 @@ class Contribution:
     partial: tuple[str, ...]
 
 
+#: A cell of a sum, what it reads, and the specification's ops that it may equal.
+Share = tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]
+
+
+def summed_axes(group: Sequence[Share]) -> frozenset[str]:
+    """The axes over which what a piece reads is a partial sum."""
+    return frozenset(a for _, operands, _ in group for o in operands if o.partial for a in o.partial.axes)
+
+
 class PartialSums:
     """Facts from contributions: an op's pieces are gathered, then settled."""
 
@@ -59,10 +68,15 @@ class PartialSums:
         ref: str,
         pattern: Access,
         left: Forms,
-        group: Sequence[tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]],
+        group: Sequence[Share],
+        beside: frozenset[str] = frozenset(),
     ) -> bool:
-        """Relate one piece of a result from all cells of its sum."""
+        """Relate one piece of a result from all cells of its sum.
+
+        Zeros are a partial sum over any axes: over those that the pieces ``beside`` them are one over.
+        """
         done = False
+        zero = all(c.zero for _, _, candidates in group for c in candidates)
         for first in group[0][2]:
             chosen = []
             for _, _, candidates in group:
@@ -74,7 +88,7 @@ class PartialSums:
                 chosen.append(same[0])
             if len(chosen) != len(group):
                 continue
-            partial = {a for _, operands, _ in group for o in operands if o.partial for a in o.partial.axes}
+            partial = summed_axes(group) | (beside if zero else frozenset())
             share = Contribution(
                 ref,
                 tuple(c for c, _, _ in group),

@@ -11,6 +11,8 @@ from certificates.plan.plan import Piece, Plan, Relation
 from certificates.proof.facts import Reduced
 from orchestrator.relating.knowledge import Knowledge
 
+from tests.orchestrator.plans import pair, unproved
+
 from .kit import Formula, facts, formulas, last, related
 
 
@@ -138,3 +140,22 @@ def test_an_operand_may_be_the_share_itself() -> None:
     (reduced,) = sums(knowledge)
     assert reduced.of == (tanh,) and [f.rhs for f in facts(knowledge, reduced)] == ["s:%1"]
     assert not matcher.sums.find_summands(product), "its operands are nothing that is summed"
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_rows_that_are_zero_beside_shares_of_a_sum_are_shares_too(right: bool) -> None:
+    """Gradients of rows of one parameter that are used one after the other, added up before ranks are."""
+
+    def written(b: ProgramBuilder, over: str | None) -> None:
+        x = b.input("x", "f32[4,3]" if over is None else "f32[2,3]")
+        rows = [f(x).sum(0).reshape(1, 3) for f in (b.tanh, b.logistic, b.exponential)]
+        last = 2 if right or over is None else 0
+        padded = [b.pad(r, (k, 0), (2 - k, 0)) for k, r in zip((last, 1, 0), rows, strict=True)]
+        total = padded[0] + padded[1] + padded[2]
+        b.output("g", total if over is None else b.all_reduce(total, over))
+
+    plan = pair(
+        {"dp": 2}, lambda b: written(b, None), lambda b: written(b, "dp"),
+        {"x": {"dp": Shard(0)}}, {"g": {"dp": Replicate()}},
+    )  # fmt: skip
+    assert (unproved(plan) == []) == right
