@@ -7,8 +7,11 @@ import pytest
 import trainverify
 from orchestrator.capture import capture
 from tests.captured_experts import RIGHT, WRONG, definition
+from tests.corpus.run import shown
 
 pytestmark = pytest.mark.slow
+#: From capture to the checker's verdict; other mistakes go as far as the replay of a witness.
+WHOLE = ("scores not normalised", "router gradient not summed")
 
 
 def test_a_layer_of_experts_is_captured_and_proved() -> None:
@@ -29,6 +32,7 @@ def test_ranks_may_compute_the_same_in_another_way(way: str) -> None:
 @pytest.mark.parametrize("way", WRONG)
 def test_a_wrong_layer_is_refuted_by_numbers(way: str) -> None:
     methods, output = WRONG[way]
-    verdict = trainverify.verify(capture(definition(methods), jobs=1), jobs=1)
-    assert verdict.kind is trainverify.Kind.REFUTED, verdict.report
-    assert output in verdict.report
+    plan = capture(definition(methods), jobs=1)
+    assert shown(plan) == output
+    if way in WHOLE:
+        assert trainverify.verify(plan, jobs=1).kind is trainverify.Kind.REFUTED

@@ -12,6 +12,7 @@ import pytest
 
 import trainverify as tv
 from certificates.plan.plan import Plan
+from tests.corpus.run import shown
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A file of examples/models, and arguments of its ``definition``.
@@ -22,6 +23,8 @@ PROVED: dict[str, tuple[str, dict[str, int | str]]] = {
     "gpt2 sharded": ("hf_gpt2.py", {"sharded": 1}),
     "vit": ("hf_gpt2.py", {"family": "vit"}),
 }
+#: Its wrong twin goes from emission to the checker's verdict; those of others as far as the replay of a witness.
+WHOLE = "gpt2 sharded"
 
 
 def captured(name: str, *, unsynchronised: bool = False) -> Plan:
@@ -47,13 +50,16 @@ def test_the_librarys_own_code_is_proved_and_a_wrong_twin_refuted(name: str, tmp
 
     plan = captured(name)
     assert verdict(plan, tmp_path) is tv.Kind.PROVED
-    assert verdict(spoiled(plan), tmp_path / "wrong") is tv.Kind.REFUTED
+    if name == WHOLE:
+        assert verdict(spoiled(plan), tmp_path / "wrong") is tv.Kind.REFUTED
+    else:
+        assert shown(spoiled(plan))
 
 
 @pytest.mark.slow
-def test_gpt2_without_its_wrapper_is_refuted(tmp_path: Path) -> None:
+def test_gpt2_without_its_wrapper_is_refuted() -> None:
     """Every rank trains on its own rows, and nobody adds the gradients."""
-    assert verdict(captured("gpt2", unsynchronised=True), tmp_path) is tv.Kind.REFUTED
+    assert shown(captured("gpt2", unsynchronised=True))
 
 
 @pytest.mark.slow

@@ -28,6 +28,8 @@ from .holding import CACHES, PLAIN, followed, imported
 _NUMBERS = (bool, int, float, str, bytes)
 #: What a function can count in besides its attributes.
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__annotations__")
+#: What holds a function.
+_WRAPPERS = (functools.partial, MethodType, staticmethod, classmethod)
 #: What a library has of its own in its modules and classes.
 _CODE = (
     *(ModuleType, type, FunctionType, MethodType, staticmethod, classmethod, property, CACHES),
@@ -45,13 +47,25 @@ def functions() -> tuple[tuple[str, object], ...]:
 
 
 def _functions() -> Iterator[tuple[str, object]]:
+    dull: dict[int, type] = {}  # by identity, and alive: a metaclass may say what equals what
+
+    def is_own(value: Any) -> bool:
+        kind = type(value)
+        if kind is FunctionType:
+            return _users_own(value)
+        if id(kind) in dull:
+            return False
+        if not issubclass(kind, _WRAPPERS) and not _is_users_module(kind.__module__):
+            dull[id(kind)] = kind  # as are most of some 200,000 values
+        return _users_own(value)
+
     for module in _libraries():
         for key, value in list(vars(module).items()):
             if issubclass(type(value), type):  # isinstance asks objects that warn
                 if value.__module__ == module.__name__:
                     here = f"{module.__name__}.{key}"
-                    yield from ((f"{here}.{k}", v) for k, v in list(vars(value).items()) if _users_own(v))
-            elif _users_own(value):
+                    yield from ((f"{here}.{k}", v) for k, v in list(vars(value).items()) if is_own(v))
+            elif is_own(value):
                 yield f"{module.__name__}.{key}", value
 
 
@@ -70,20 +84,23 @@ def _users_own(value: Any) -> bool:
     """Is it a function of the user's, bound or wrapped or not, or an object of one of its classes?"""
     kind = type(value)
     if kind is FunctionType:
-        name = value.__code__.co_filename
-        inner = vars(value).get("__wrapped__")  # optimizers wrap the step of their class
-        return (is_users(name) and not is_installed(name)) or (inner is not None and _users_own(inner))
+        inner = getattr(value, "__wrapped__", None)  # optimizers wrap the step of their class
+        return _is_users_file(value.__code__.co_filename) or (inner is not None and _users_own(inner))
     if issubclass(kind, functools.partial):
         return _users_own(value.func)
-    if issubclass(kind, (MethodType, staticmethod, classmethod)):
+    if issubclass(kind, _WRAPPERS):
         return _users_own(value.__func__)
     return _is_users_module(kind.__module__)
 
 
 @functools.cache
 def _is_users_module(name: str) -> bool:
-    file = getattr(sys.modules.get(name), "__file__", None) or "<"
-    return is_users(file) and not is_installed(file)
+    return _is_users_file(getattr(sys.modules.get(name), "__file__", None) or "<")
+
+
+@functools.cache
+def _is_users_file(name: str) -> bool:
+    return is_users(name) and not is_installed(name)
 
 
 def attributes(

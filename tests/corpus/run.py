@@ -85,6 +85,14 @@ def replayed(plan: Plan, witness: dict[str, Any]) -> Replay:
     return replay(checked, claimed_fact(checked, witness["output"], witness["piece"]), witness)
 
 
+def shown(plan: Plan, seconds: float = 30.0) -> str:
+    """The output that a witness shows to be wrong, the checker's replay of it included; nothing is proved."""
+    witness = Refuter(plan).search(plan, budget=seconds)
+    assert witness is not None, "no witness"
+    replayed(plan, witness.to_json())
+    return plan.outputs[witness.output].plan
+
+
 def oracle_equal(plan: Plan, seeds: Iterable[int] = range(3)) -> bool:
     """Does the claimed output relation hold on random dense inputs? Small plans only."""
     for seed in seeds:
