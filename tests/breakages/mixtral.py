@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Methods, str]] = {
     ),
     "counts of the local rank only": (
         _sent(counts=lambda m, mine: mine.clone()),
-        "no known order of rows|splits that are not",
+        "groups are not the rows of each key",
     ),
     "not grouped by expert": (
         _sent(place=lambda m, by_rank, total: torch.arange(total)),
