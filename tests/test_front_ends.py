@@ -23,7 +23,7 @@ PROVED: dict[str, tuple[str, dict[str, int | str]]] = {
     "gpt2 sharded": ("hf_gpt2.py", {"sharded": 1}),
     "vit": ("hf_gpt2.py", {"family": "vit"}),
 }
-#: Its wrong twin goes from emission to the checker's verdict; those of others as far as the replay of a witness.
+#: Its wrong twin goes from emission to the checker's verdict; those of others to the replay of a witness.
 WHOLE = "gpt2 sharded"
 
 

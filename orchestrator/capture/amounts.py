@@ -9,7 +9,7 @@ stands for is found when the trace is lowered (:mod:`.lowering.sizes`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,11 @@ from .errors import LoweringError
 _READS = torch.ops.aten._local_scalar_dense.default
 #: The places of true elements, as many as there are.
 PICKS = torch.ops.aten.nonzero.default
+#: Ops that read or write at places; a mask among their indices stands for the places of its true elements.
+_AT_PLACES = frozenset(
+    ("index", "_unsafe_index", "index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_")
+)
+_UNBIND = torch.ops.aten.unbind.int
 #: Ops on integers of a routing whose results are floats that stand for integers.
 _COUNTS = ("histc", "_to_copy")
 
@@ -70,6 +75,35 @@ class Counted:
         self._storages: dict[int, torch.UntypedStorage] = {}
         #: Elements that were read.
         self.reads = 0
+        #: How many true elements a mask has, by what may not change while this is so.
+        self._picked: dict[object, tuple[torch.SymInt, torch.UntypedStorage]] = {}
+
+    def at_places(self, func: Any, args: tuple[Any, ...], run: Callable[..., Any]) -> tuple[Any, ...]:
+        """Arguments of an op, with the places of their true elements for masks among its indices.
+
+        So PyTorch reads ``x[mask]``, too. What is written in all of them, and has no row for each, needs
+        no places.
+        """
+        packet = func.overloadpacket
+        if packet.__name__ not in _AT_PLACES or func.namespace != "aten":
+            return args
+        if len(args) > 2 and not any(map(_symbolic, args[2].shape)):
+            return args
+        places: list[Any] = []
+        for index in args[1]:
+            mask = isinstance(index, FakeTensor) and index.dtype == torch.bool and index.dim()
+            places += run(_UNBIND, run(PICKS, index), 1) if mask else [index]
+        return args[0], places, *args[2:]
+
+    def _true(self, mask: torch.Tensor) -> torch.SymInt:
+        """As many as at the last time, unless the mask was written since: that it was not, whatever wrote it,
+        is checked when this is lowered."""
+        found: torch.SymInt = self.env.create_unbacked_symint()
+        if mask.dtype != torch.bool or mask.is_inference() or any(map(_symbolic, mask.shape)):
+            return found
+        storage = mask.untyped_storage()
+        key = storage._cdata, mask._version, mask.storage_offset(), tuple(mask.shape), mask.stride()
+        return self._picked.setdefault(key, (found, storage))[0]
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of an op that is run in a way of its own; else ``NotImplemented``.
@@ -84,7 +118,7 @@ class Counted:
             return self.env.create_unbacked_symint()
         if func is PICKS and isinstance(args[0], FakeTensor):  # a device mesh looks for its ranks for real
             self.reads += 1
-            return args[0].new_empty((self.env.create_unbacked_symint(), args[0].dim()), dtype=torch.int64)
+            return args[0].new_empty((self._true(args[0]), args[0].dim()), dtype=torch.int64)
         if func is torch.ops.aten.bincount.default and self._concerns(args):
             given = dict(zip(("input", "weights", "minlength"), args, strict=False)) | dict(kwargs)
             if given.get("weights") is None and given.get("minlength", 0) > 0:
@@ -119,6 +153,10 @@ class Counted:
         )
 
 
+def _symbolic(size: object) -> bool:
+    return isinstance(size, torch.SymInt)
+
+
 class Unrecorded(TorchDispatchMode):  # type: ignore[misc]
     """A step that is dropped reads numbers of rows as one that is recorded does."""
 
@@ -138,6 +176,7 @@ class Unrecorded(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(unwraps_itself, types)):
             return NotImplemented  # what it does to local tensors comes here
+        args = self.counted.at_places(func, args, lambda op, *given: self.__torch_dispatch__(op, (), given))
         result = self.counted.run(func, args, kwargs or {})
         if result is NotImplemented:
             result = func(*args, **(kwargs or {}))

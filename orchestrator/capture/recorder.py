@@ -190,6 +190,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if _suspended() and not any(isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))):
             # A device mesh computes its ranks for real: what a step reads of them is described when it does.
             return func(*args, **kwargs)
+        args = self.counted.at_places(func, args, lambda op, *given: self.__torch_dispatch__(op, (), given))
         # Arguments are described before the op runs: it may change their storage or metadata.
         met: list[TensorRef] = []
         described = self._mapped(tuple(args), met)

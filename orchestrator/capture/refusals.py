@@ -141,11 +141,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "the same operation of torch; what needs NumPy as an entry of the batch",
     ),
     Refusal(
-        "shapes that depend on values (`x[mask]`, `masked_select`, `unique`, `bincount`)",
+        "shapes that depend on values (`masked_select`, `unique`, `bincount`)",
         _of(DynamicOutputShapeException),
         "the shape of the result depends on values, which a trace has not",
         "torch.where(mask, x, 0), or a product with the mask: all rows stay and the others count nothing; "
-        "x[torch.where(mask)] where rows are only added up",
+        "x[mask] where rows are only added up, or written back by the mask",
     ),
     Refusal(
         "the value of a tensor (`.item()`, `.tolist()`, `int(t)`, `if t`, `allclose`)",

@@ -228,8 +228,6 @@ class Lowering:
         read = (node.args, dict(node.kwargs)) if rule is None else given
         if len({t.complex for t in _tensors(read)}) > 1:
             raise LoweringError("operands are complex and real")
-        if has_amount([*read]) if rule is None else has_amount(given):
-            raise LoweringError("a number of rows, which a routing decides, among the numbers of the op")
         results = tree_leaves(node.outs)
         if node.writes and outs and len(outs) != len(node.writes):
             raise LoweringError("an op that writes some of its arguments and returns other tensors")
@@ -244,9 +242,11 @@ class Lowering:
         targets = list(node.writes) or results
         self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in _tensors(targets))
         rows = PickedOp.of(self.context, node, self.sizes, read, targets)
-        early = rows.at_known_places(self.read) if rows is not None else None
+        early = rows.early(self.read) if rows is not None else None
+        if early is None and has_amount([*read] if rule is None else given):
+            raise LoweringError("a number of rows, which a routing decides, among the numbers of the op")
         if early is not None:
-            values: list[Value | None] = [early]
+            values: list[Value | None] = [*early]
         elif rule is None:
             assert expansion is not None
             values = self._expanded(expansion)
@@ -254,8 +254,8 @@ class Lowering:
             given = tree_map(rows.reader(self.read) if rows is not None else self._value, given)
             lowered = rule.lower(self.context, **given)
             values = [lowered] if isinstance(lowered, Value) else list(lowered)
-        if rows is not None and early is None:
-            rows.check(values, self.read)
+        if rows is not None:
+            rows.check(values, self.read, looked_up=early is not None)
         if len(values) > len(targets):
             raise LoweringError(f"its lowering gives {len(values)} results for {len(targets)}")
         # Fake tensors stand in for a real one that is written: what the op returns is another storage.

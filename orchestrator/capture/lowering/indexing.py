@@ -8,6 +8,7 @@ from typing import Any
 from ..builder import Literal, Value
 from ..recorder import Node
 from .places import Places, counted_axis, counted_from, distinct_axis, places
+from .sameness import same
 from .table import Context, axis_of, effects, lowers
 
 #: Rows that are put in places apart from each other: each is a piece of a concatenation.
@@ -248,20 +249,9 @@ def _change(c: Context, values: Value, before: Value) -> tuple[str, Value] | Non
     if draft is None or draft.name not in ("add", "subtract"):
         return None
     x, y = c.b.operand(values, 0), c.b.operand(values, 1)
-    if _same(c, x, before):
+    if same(c.b, x, before):
         return draft.name, y
-    return ("add", x) if draft.name == "add" and _same(c, y, before) else None
-
-
-def _same(c: Context, x: Value, y: Value, depth: int = 12) -> bool:
-    """Are they made in the same way of the same values? Literals of integers are anew each time."""
-    mine, theirs = c.b.draft(x), c.b.draft(y)
-    if x.name == y.name or mine is None or theirs is None or not depth:
-        return x.name == y.name
-    if (mine.name, mine.type, mine.attrs) != (theirs.name, theirs.type, theirs.attrs) or mine.meeting:
-        return False
-    pairs = [(c.b.operand(x, i), c.b.operand(y, i)) for i in range(len(mine.ins))]
-    return len(mine.ins) == len(theirs.ins) and all(_same(c, a, b, depth - 1) for a, b in pairs)
+    return ("add", x) if draft.name == "add" and same(c.b, y, before) else None
 
 
 def _written(c: Context, at: Places, values: Value, target: Value) -> Value:

@@ -90,7 +90,16 @@ def _nll_forward(
     c: Context, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> tuple[Value, Value]:
     """Loss and total weight, without weights the honest count of labels other than ``ignore_index``."""
+    return nll_loss(c, x, target, weight, reduction, ignore_index)
+
+
+def nll_loss(
+    c: Context, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int,
+    present: Value | None = None,
+) -> tuple[Value, Value]:  # fmt: skip
+    """The same of the rows that are ``present``, where not all are."""
     x, counted, safe = _labels(c, x, target, ignore_index)
+    counted = counted if present is None else c.b.binary("and", present, counted)
     if non_negative(c.b, safe):
         picked = c.b.gather(x, c.b.reshape(safe, (*safe.shape, 1)), axis=1, batch_dims=1)
     else:  # declared in [-100, n): at the numbers between, which no label is, a look-up has no value

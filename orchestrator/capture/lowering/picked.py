@@ -19,19 +19,25 @@ from torch.utils._pytree import tree_leaves
 
 from certificates.plan.ops import ELEMENTWISE
 
+from ..amounts import Amount
 from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 from ..recorder import Node, TensorRef
+from .losses import nll_loss
 from .routing import Routing
 from .row_orders import added
 from .sizes import Sizes
-from .table import Context, effects
+from .table import Context, axis_of, effects
 
 _ROW_BY_ROW = (
     "ops that act on each row by itself; sums of rows by matmul, sum(0), index_add_ or "
     "index_put_(…, accumulate=True)"
 )
 PLACES = "aten.nonzero.default"
+#: What leaves out rows whose label is to be ignored: a mean of as many rows as there are.
+_LABELLED = "nll_loss_forward"
+#: Gradients of means that are told how many rows there are, or for which they are counted.
+_BACKWARD = ("nll_loss_backward", "mse_loss_backward")
 #: Ops that add up what they are given along a dimension that their results do not have.
 _SUMS = frozenset(("mm", "bmm", "sum", "index_add", "scatter_add"))
 
@@ -64,9 +70,13 @@ class PickedOp:
     c: Context
     node: Node
     mask: Value
+    #: That of the amount of the mask's true elements.
+    number: int
     rows: Mapping[TensorRef, int]
     targets: Sequence[TensorRef]
     kept: bool
+    #: Values with rows of this mask, and along which dimension; ``None`` of what else ops on them have read.
+    known: dict[str, int | None]
 
     @staticmethod
     def of(c: Context, node: Node, sizes: Sizes, read: object, targets: Sequence[object]) -> PickedOp | None:
@@ -80,15 +90,21 @@ class PickedOp:
         if len(numbers) > 1:
             raise LoweringError("rows that two masks pick, in one op", instead=_ROW_BY_ROW)
         kept = all(t in found for t in made)
-        if not kept and (any(t in found for t in made) or not _adds_up(node)):
+        known = _adds_up(node) or base(node) in ("index_put", "mean", "mse_loss", _LABELLED)
+        if not kept and (any(t in found for t in made) or not known):
             raise refused(base(node))
-        mask = sizes.masks[numbers.pop()]
-        return PickedOp(c, node, mask, {t: dim for t, (dim, _) in found.items()}, made, kept)
+        if kept and _averages(node) and base(node) not in _BACKWARD:
+            raise refused(base(node))
+        number = numbers.pop()
+        dims = {t: dim for t, (dim, _) in found.items()}
+        return PickedOp(
+            c, node, sizes.masks[number], number, dims, made, kept, sizes.rows_of.setdefault(number, {})
+        )
 
     def reader(self, read: Callable[[TensorRef], Value]) -> Callable[[object], object]:
         """How operands are read: of those whose rows are added up, one without the absent rows."""
         one = None if self.kept else next((t for t in self._operands() if t in self.rows), None)
-        if one is None and not self.kept:
+        if not self.kept and (one is None or not _adds_up(self.node)):
             raise refused(base(self.node))
 
         def value(x: object) -> object:
@@ -97,6 +113,54 @@ class PickedOp:
             return self._present(read(x), self.rows[x]) if x == one else read(x)
 
         return value
+
+    def early(self, read: Callable[[TensorRef], Value]) -> Sequence[Value] | None:
+        """The results of an op that has another lowering on such rows; ``None`` for all else."""
+        args = self.node.args
+        if base(self.node) == _LABELLED and all(t in self.rows for t in args[:2]) and args[3]:
+            weight = None if args[2] is None else read(args[2])
+            flat = self.c.b.flat(self.mask)
+            return nll_loss(self.c, read(args[0]), read(args[1]), weight, args[3], args[4], flat)
+        found = self._early(read)
+        return None if found is None else [found]
+
+    def _early(self, read: Callable[[TensorRef], Value]) -> Value | None:
+        name, args = base(self.node), self.node.args
+        if name == "div" and len(args) == 2 and isinstance(args[1], Amount):
+            factors = dict(args[1].terms)
+            own = self.kept and factors.keys() == {self.number} and not args[1].const
+            return self._divided(read(args[0]), factors[self.number]) if own else None
+        if self.node.kwargs or name not in ("mean", "mse_loss", "mse_loss_backward"):
+            return self.at_known_places(read)
+        if name == "mean":
+            return None if self.kept else self._mean(read(args[0]), self.rows[args[0]], *args[1:])
+        x, y = args[name.endswith("backward") :][:2]
+        if x not in self.rows or y not in self.rows:
+            return None
+        b, difference = self.c.b, self.c.b.binary("subtract", read(x), read(y))
+        mean = _averages(self.node)
+        if not self.kept:
+            squares, dim = b.binary("multiply", difference, difference), self.rows[x]
+            return self._mean(squares, dim) if mean else self._total(squares, dim, range(len(squares.shape)))
+        grad = b.binary("multiply", b.scale(difference, 2), b.expand(read(args[0]), difference.shape))
+        return self._divided(grad, difference.type.size // self.mask.type.size) if mean else grad
+
+    def _total(self, x: Value, dim: int, dims: Sequence[int], keepdim: bool = False) -> Value:
+        return self.c.b.reduce(self._present(x, dim), tuple(dims), "add", keepdim=keepdim)
+
+    def _mean(self, x: Value, dim: int, dims: Sequence[int] | None = None, keepdim: bool = False) -> Value:
+        """The mean over the rows that are there, and other dimensions."""
+        rank = len(x.shape)
+        over = sorted({axis_of(d, rank) for d in dims or range(rank)})
+        others = math.prod(x.shape[d] for d in over if d != dim)
+        return self._divided(self._total(x, dim, over, keepdim), others)
+
+    def _divided(self, x: Value, factor: int) -> Value:
+        """``x`` by a multiple of how many rows there are."""
+        b = self.c.b
+        count = b.convert(b.reduce(b.convert(b.flat(self.mask), "i64"), (0,), "add"), x.dtype)
+        count = count if factor == 1 else b.scale(count, factor)
+        return b.binary("divide", x, b.expand(count, x.shape))
 
     def at_known_places(self, read: Callable[[TensorRef], Value]) -> Value | None:
         """Rows looked up, or added up, at places that follow the mask's elements; ``None`` for all else."""
@@ -123,24 +187,39 @@ class PickedOp:
         source = args[2] if name == "index_put" else args[3]
         if source not in self.rows:
             return None
-        rows = self._present(read(source), self.rows[source])
-        if len(rows.shape) != len(flat):
+        adds, rows = name == "index_add" or _adds_up(self.node), read(source)
+        rows = self._present(rows, self.rows[source]) if adds else rows
+        if len(rows.shape) != len(flat) or not (adds or len(at) == flat[0]):
             return None
         rows = b.broadcast(rows, (len(at), *flat[1:]), range(len(flat)))
         total = _added_up(b, rows, at, grid, flat[0])
-        return None if total is None else added(b, read(target), b.reshape(total, shape))
+        if total is None or adds:
+            return None if total is None else added(b, read(target), b.reshape(total, shape))
+        # Each element of the mask is one place.
+        here = _added_up(b, b.flat(self.mask), at, grid, flat[0])
+        assert here is not None
+        written = b.select(b.broadcast(here, flat, (0,)), total, b.reshape(read(target), flat))
+        return b.reshape(written, shape)
 
-    def check(self, values: Sequence[Value | None], read: Callable[[TensorRef], Value]) -> None:
-        """An error unless results have a row for each row of the operands, made of that one alone."""
+    def check(
+        self, values: Sequence[Value | None], read: Callable[[TensorRef], Value], looked_up: bool
+    ) -> None:
+        """An error unless results have a row for each row of the operands, made of that one alone, or
+        ``looked_up`` for it."""
         if not self.kept:
+            return
+        made = {v.name: self.rows[t] for t, v in zip(self.targets, values, strict=False) if v is not None}
+        if looked_up:
+            self.known.update(made)
             return
         operands = self._operands()
         given: dict[str, int | None] = {read(t).name: None for t in operands if t not in self.rows}
         given |= {read(t).name: self.rows[t] for t in operands if t in self.rows}
-        rows = RowByRow(self.c.b, given, base(self.node))
+        rows = RowByRow(self.c.b, {**self.known, **given}, base(self.node))
         for target, value in zip(self.targets, values, strict=False):
             if value is not None:
                 rows.check(value, self.rows[target])
+        self.known.update({name: dim for name, dim in given.items() if name not in self.known} | made)
 
     def _operands(self) -> list[TensorRef]:
         """Tensors that are read; where rows are added up, those that have them."""
@@ -155,6 +234,17 @@ class PickedOp:
             raise refused(base(self.node))
         here = b.broadcast(b.convert(b.flat(self.mask), x.dtype), x.shape, (dim,))
         return b.binary("multiply", x, here)
+
+
+def _averages(node: Node) -> bool:
+    """Does the op divide by the number of its elements, as its argument ``reduction`` says?"""
+    packet = getattr(torch.ops.aten, base(node), None) if node.op.startswith("aten.") else None
+    op: Any = getattr(packet, "default", None)
+    names = [a.name for a in op._schema.arguments] if op is not None else []
+    if "reduction" not in names:
+        return False
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return bool(given.get("reduction", 1) == 1)
 
 
 def _adds_up(node: Node) -> bool:
@@ -202,9 +292,11 @@ def _added_up(b: Builder, rows: Value, at: torch.Tensor, grid: Sequence[int], co
     if axes is None:
         return None
     rest = rows.shape[1:]
-    others = [j for j in range(len(grid)) if j not in axes]
-    kept = b.reduce(b.reshape(rows, (*grid, *rest)), others, "add")
-    ascending = sorted(axes)
+    others, ascending = [j for j in range(len(grid)) if j not in axes], sorted(axes)
+    if all(grid[j] == 1 for j in others):  # of truth values, too
+        kept = b.reshape(rows, (*(grid[j] for j in ascending), *rest))
+    else:
+        kept = b.reduce(b.reshape(rows, (*grid, *rest)), others, "add")
     perm = [*(ascending.index(j) for j in axes), *range(len(axes), len(axes) + len(rest))]
     return b.reshape(b.transpose(kept, perm), (count, *rest))
 
@@ -232,7 +324,7 @@ def _axes(at: torch.Tensor, grid: Sequence[int], count: int) -> list[int] | None
 class RowByRow:
     """Along which dimension values have rows, made of operands by ops that act on each row by itself.
 
-    ``given`` says it of the operands, ``None`` of those that have no rows.
+    ``given`` says it of the operands and of earlier values, ``None`` of those that have no rows.
     """
 
     def __init__(self, b: Builder, given: Mapping[str, int | None], op: str) -> None:

@@ -20,6 +20,7 @@ from ..memory import Geometry
 from ..recorder import Node, TensorRef
 from .routing import Numbers
 from .row_orders import RowOrders
+from .sameness import same
 
 #: Ops with sizes among their arguments, which say no more than the result does.
 _OF_SHAPES = frozenset(
@@ -41,6 +42,7 @@ _INSTEAD = (
     "counts of all experts exchanged by all_to_all_single, sizes that are sums of counts.tolist(); "
     "torch._grouped_mm for all experts at once"
 )
+_CLONE = "mask = mask.clone() before it is written, or another name for what is made of it"
 
 
 @dataclass
@@ -55,6 +57,8 @@ class Sizes:
     varying: dict[TensorRef, list[int]] = field(default_factory=dict)
     #: Masks by the number of the amount of their true elements.
     masks: dict[int, Value] = field(default_factory=dict)
+    #: By the same number, what is known of values: along which dimension they have such rows.
+    rows_of: dict[int, dict[str, int | None]] = field(default_factory=dict)
     #: Of the node that was resolved last, the tensors with a row for each of these: along which dimension,
     #: and the number of the amount.
     picked: dict[TensorRef, tuple[int, int]] = field(default_factory=dict)
@@ -109,7 +113,9 @@ class Sizes:
             if self.picked or self.varying:
                 raise LoweringError("places of true elements among rows of which a routing decides how many")
             (number, _), *_ = node.outs.geometry.size[0].terms
-            self.masks[number] = self.rows.b.convert(read(args[0]), "i1")
+            mask = self.rows.b.convert(read(args[0]), "i1")
+            if not same(self.rows.b, self.masks.setdefault(number, mask), mask):
+                raise LoweringError("rows that a mask picks, which was written meanwhile", instead=_CLONE)
         outs, writes = self._in(node.outs, False), tuple(self._in(w, False) for w in node.writes)
         return replace(node, args=args, kwargs=kwargs, outs=outs, writes=writes)
 

@@ -68,6 +68,37 @@ def test_places_of_true_elements_are_as_many_as_an_amount() -> None:
         assert amount(token.shape[0]) == amount(choice.shape[0]) == Amount(0, ((0, 1),))  # type: ignore[arg-type]
 
 
+def test_a_mask_has_as_many_true_elements_as_at_the_last_time_unless_it_was_written() -> None:
+    def number(mask: torch.Tensor) -> Amount:
+        found = amount(mask.nonzero().shape[0])  # type: ignore[arg-type]
+        assert isinstance(found, Amount)
+        return found
+
+    with FakeTensorMode(), recording(Recorder()):
+        mask = torch.randn(6, 4) > 0
+        first = number(mask)
+        assert number(mask) == first != number(mask[0])
+        assert number(mask.clone()) != first, "another tensor"
+        mask.logical_not_()
+        assert number(mask) != first
+        with torch.inference_mode():
+            made = torch.randn(6, 4) > 0  # of which nobody counts versions
+            assert number(made) != number(made)
+
+
+def test_a_mask_among_indices_is_the_places_of_its_true_elements() -> None:
+    recorder = Recorder()
+    with FakeTensorMode(), recording(recorder):
+        x, mask = torch.randn(6, 4), torch.randn(6) > 0
+        x[mask] = x[mask] + 1
+        x[mask] = 0.0
+        x[mask] = x[0]  # one row for all
+    puts = [node.args for node in recorder.nodes if node.op.startswith("aten.index_put_")]
+    assert [args[1][0].dtype for args in puts] == ["i64", "i1", "i1"]
+    (read,) = (node for node in recorder.nodes if node.op == "aten.index.Tensor")
+    assert read.args[1][0].dtype == "i64"
+
+
 def test_places_in_a_real_tensor_are_what_they_are() -> None:
     """A device mesh finds its ranks so, in the middle of a step."""
     assert Unrecorded().counted.run(PICKS, (torch.eye(3),), {}) is NotImplemented

@@ -103,6 +103,82 @@ def test_true_is_what_is_not_zero(kind: torch.dtype) -> None:
     agree(layer, operands()[0], torch.tensor([0, 2, 0, -3, 1, 0], dtype=kind))
 
 
+# --- masks as indices --------------------------------------------------------------------------------------
+
+
+def of_best(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """One expert for each token, whose rows are read and written by the mask itself."""
+    best, ids = scores.softmax(-1).max(-1)
+    out = torch.zeros_like(x)
+    for e in range(EXPERTS):
+        chosen = ids == e
+        out[chosen] = F.linear(F.silu(F.linear(x[chosen], up[e])), down[e]) * best[chosen, None]
+    return out + 0 * scores.sum()
+
+
+def changed(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Rows and single elements are changed where they stand."""
+    rows, elements = scores[:, 0] > 0, scores > 0
+    y, z = x.clone(), scores.clone()
+    y[rows] = y[rows] * 2 + 1
+    y[rows] += x[rows].sin()
+    z[elements] = z[elements].tanh()
+    z.index_put_((elements,), scores[elements], accumulate=True)
+    return y.sum(1) + z.sum(1) + 0 * (up.sum() + down.sum())
+
+
+def labelled(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """A mean over the rows of a mask, the rest of which a label leaves out, and a sum of smoothed ones."""
+    rows, logits = x[:, 3] > 0, x[:, :3] * scores
+    labels = torch.arange(TOKENS).clamp(max=2)
+    total = F.cross_entropy(logits[rows], labels[rows], ignore_index=1)
+    for smoothing in (0.0, 0.1):
+        total = total + F.cross_entropy(
+            logits[rows], labels[rows], reduction="sum", label_smoothing=smoothing
+        )
+    return total + 0 * (up.sum() + down.sum())
+
+
+def averaged(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Divided by as many as there are, also in gradients; a row's own mean is of all of it."""
+    rows, y = x[:, 1] > 0, x.sin()
+    means = x[rows].mean() + x[rows].mean(0, keepdim=True).sum() + y[rows].mean(-1).sum()
+    errors = F.mse_loss(x[rows], y[rows]) + F.mse_loss(y[rows], x[rows], reduction="sum")
+    return means + errors + (x[rows] / 3).sum() + 0 * (scores.sum() + up.sum() + down.sum())
+
+
+@pytest.mark.parametrize("layer", [of_best, changed, labelled, averaged])
+def test_a_mask_is_an_index(layer: Callable[..., Tensor]) -> None:
+    agree(with_gradients(layer), *operands())
+
+
+def through_data(mask: Tensor) -> None:
+    mask.data.logical_not_()
+
+
+def in_place(mask: Tensor) -> None:
+    mask.logical_not_()
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [(in_place, "rows that two masks pick"), (through_data, "which was written meanwhile")],
+)
+def test_rows_before_and_after_a_mask_is_written_are_not_the_same(
+    write: Callable[[Tensor], None], words: str
+) -> None:
+    """Whatever wrote it, and whether or not PyTorch counts that as a version of it."""
+
+    def run(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        mask = scores[:, 0] > 0
+        before = x[mask]
+        write(mask)
+        return (before * x[mask]).sum(0)
+
+    with pytest.raises(CaptureError, match=words):
+        agree(run, *operands())
+
+
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 ADDED: dict[str, Way] = {
     "squares of all elements": lambda x, rows, token: (rows**2).sum(),
@@ -110,6 +186,8 @@ ADDED: dict[str, Way] = {
     "numbers of tokens": lambda x, rows, token: token.sum(),
     "products of rows": lambda x, rows, token: rows.t() @ rows,
     "the same tokens of another tensor": lambda x, rows, token: (rows * x.sin()[token]).sum(0),
+    "a mean": lambda x, rows, token: rows.mean(0),
+    "a mean of everything": lambda x, rows, token: rows.mean(),
     "some columns": lambda x, rows, token: rows[:, 1:3].sum(0),
     "one row, for each": lambda x, rows, token: (rows * x[0].expand(rows.shape[0], WIDTH)).sum(0),
 }
@@ -144,7 +222,7 @@ def in_front_of_a_buffer(x: Tensor, rows: Tensor, token: Tensor) -> Tensor:
 ROW = "does not act on each row by itself"
 PART, OTHER = "some of the rows whose number", "in memory that is not of these rows"
 REFUSED: dict[str, tuple[Way, str]] = {
-    "a mean": (lambda x, rows, token: rows.mean(0), ROW),
+    "a mean of another kind": (lambda x, rows, token: F.huber_loss(rows, rows.sin()), ROW),
     "a maximum": (lambda x, rows, token: rows.amax(0), ROW),
     "sums of the rows before": (lambda x, rows, token: rows.cumsum(0).sum(0), ROW),
     "rows the other way round": (lambda x, rows, token: (rows * rows.flip(0)).sum(0), ROW),

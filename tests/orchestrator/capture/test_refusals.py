@@ -107,11 +107,6 @@ def uses_numpy(model, optimizer, batch):
     return finish(model, optimizer, model(batch["x"]).sum() * scale)
 
 
-def selects_by_mask(model, optimizer, batch):
-    y = model(batch["x"])
-    return finish(model, optimizer, y[y > 0].mean())
-
-
 def finds_elements(model, optimizer, batch):
     y = model(batch["x"])
     return finish(model, optimizer, torch.masked_select(y, y > 0).mean())
@@ -296,7 +291,6 @@ TRACED: list[Case] = [
     ("`torch.jit.trace`", {"step": translates}, None, "torch.jit.trace("),
     ("a tensor in a text", {"step": prints_a_number}, None, "print(f"),
     ("NumPy", {"step": uses_numpy}, None, "scale = float("),
-    ("shapes that depend", {"step": selects_by_mask}, None, "y[y > 0].mean()"),
     ("shapes that depend", {"step": finds_elements}, None, "torch.masked_select("),
     ("the value of a tensor", {"step": reads_a_value}, None, 'print(results["loss"].item())'),
     ("the value of a tensor", {"step": lists_values}, None, ".tolist()"),

@@ -10,7 +10,6 @@ from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Piece, Plan, Relation
 from certificates.proof.facts import Reduced
 from orchestrator.relating.knowledge import Knowledge
-
 from tests.orchestrator.plans import pair, unproved
 
 from .kit import Formula, facts, formulas, last, related
