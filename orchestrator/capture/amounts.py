@@ -92,6 +92,8 @@ class Counted:
         places: list[Any] = []
         for index in args[1]:
             mask = isinstance(index, FakeTensor) and index.dtype == torch.bool and index.dim()
+            if mask and args[0].shape[len(places) :][: index.dim()] != index.shape:
+                return args  # which PyTorch refuses
             places += run(_UNBIND, run(PICKS, index), 1) if mask else [index]
         return args[0], places, *args[2:]
 

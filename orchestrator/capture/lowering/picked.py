@@ -34,6 +34,7 @@ _ROW_BY_ROW = (
     "index_put_(…, accumulate=True)"
 )
 PLACES = "aten.nonzero.default"
+_ONE_MASK = "one mask for both, computed once: m = labels != 0; x[m], labels[m]"
 #: What leaves out rows whose label is to be ignored: a mean of as many rows as there are.
 _LABELLED = "nll_loss_forward"
 #: Gradients of means that are told how many rows there are, or for which they are counted.
@@ -88,7 +89,7 @@ class PickedOp:
         if not numbers:
             return None
         if len(numbers) > 1:
-            raise LoweringError("rows that two masks pick, in one op", instead=_ROW_BY_ROW)
+            raise LoweringError("rows that two masks pick, in one op", instead=_ONE_MASK)
         kept = all(t in found for t in made)
         known = _adds_up(node) or base(node) in ("index_put", "mean", "mse_loss", _LABELLED)
         if not kept and (any(t in found for t in made) or not known):
@@ -126,16 +127,16 @@ class PickedOp:
 
     def _early(self, read: Callable[[TensorRef], Value]) -> Value | None:
         name, args = base(self.node), self.node.args
-        if name == "div" and len(args) == 2 and isinstance(args[1], Amount):
-            factors = dict(args[1].terms)
-            own = self.kept and factors.keys() == {self.number} and not args[1].const
-            return self._divided(read(args[0]), factors[self.number]) if own else None
-        if self.node.kwargs or name not in ("mean", "mse_loss", "mse_loss_backward"):
+        if self.node.kwargs or name not in ("div", "mean", "mse_loss", "mse_loss_backward"):
             return self.at_known_places(read)
+        if name == "div":
+            factors = dict(args[1].terms) if isinstance(args[1], Amount) and not args[1].const else {}
+            own = self.kept and args[0].dtype == self.targets[0].dtype and factors.keys() == {self.number}
+            return self._divided(read(args[0]), factors[self.number]) if own else None
         if name == "mean":
             return None if self.kept else self._mean(read(args[0]), self.rows[args[0]], *args[1:])
         x, y = args[name.endswith("backward") :][:2]
-        if x not in self.rows or y not in self.rows:
+        if x not in self.rows or y not in self.rows or x.geometry.size != y.geometry.size:
             return None
         b, difference = self.c.b, self.c.b.binary("subtract", read(x), read(y))
         mean = _averages(self.node)

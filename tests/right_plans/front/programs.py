@@ -16,6 +16,7 @@ from . import (
     hooks,
     kept,
     many_habits,
+    masks,
     megatron,
     more_models,
     own_models,
@@ -120,6 +121,10 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         pieces.messages_along_edges,
         pieces.smoothed_as_megatron,
         pieces.down_and_up,
+        masks.labels_by_mask,
+        masks.patches_by_mask,
+        masks.experts_by_mask,
+        masks.rows_by_number,
     )
 }
 #: Those that are right and not proved, and why.
