@@ -23,6 +23,7 @@ from ..amounts import Amount
 from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 from ..recorder import Node, TensorRef
+from .exclusive import Written, peeled
 from .losses import nll_loss
 from .routing import Routing
 from .row_orders import added
@@ -78,6 +79,7 @@ class PickedOp:
     kept: bool
     #: Values with rows of this mask, and along which dimension; ``None`` of what else ops on them have read.
     known: dict[str, int | None]
+    written: Written
 
     @staticmethod
     def of(c: Context, node: Node, sizes: Sizes, read: object, targets: Sequence[object]) -> PickedOp | None:
@@ -91,16 +93,15 @@ class PickedOp:
         if len(numbers) > 1:
             raise LoweringError("rows that two masks pick, in one op", instead=_ONE_MASK)
         kept = all(t in found for t in made)
-        known = _adds_up(node) or base(node) in ("index_put", "mean", "mse_loss", _LABELLED)
-        if not kept and (any(t in found for t in made) or not known):
+        taken = _adds_up(node) or base(node) in ("index_put", "mean", "mse_loss", _LABELLED)
+        if not kept and (any(t in found for t in made) or not taken):
             raise refused(base(node))
         if kept and _averages(node) and base(node) not in _BACKWARD:
             raise refused(base(node))
         number = numbers.pop()
         dims = {t: dim for t, (dim, _) in found.items()}
-        return PickedOp(
-            c, node, sizes.masks[number], number, dims, made, kept, sizes.rows_of.setdefault(number, {})
-        )
+        known = sizes.rows_of.setdefault(number, {})
+        return PickedOp(c, node, sizes.masks[number], number, dims, made, kept, known, sizes.written)
 
     def reader(self, read: Callable[[TensorRef], Value]) -> Callable[[object], object]:
         """How operands are read: of those whose rows are added up, one without the absent rows."""
@@ -183,19 +184,28 @@ class PickedOp:
         if at is None:
             return None
         b, grid, flat = self.c.b, self.mask.shape, (math.prod(shape[:count]), *shape[count:])
+        own = grid == shape[:count] and torch.equal(at, torch.arange(flat[0]))
         if name in ("index", "index_select"):
-            return _looked_up(b, b.reshape(read(target), flat), at, grid)
+            x = peeled(b, read(target), self.mask) if own else read(target)
+            return _looked_up(b, b.reshape(x, flat), at, grid)
         source = args[2] if name == "index_put" else args[3]
         if source not in self.rows:
             return None
         adds, rows = name == "index_add" or _adds_up(self.node), read(source)
+        alone = own and not adds and rows.dtype != "i1" and self.written.adds(b, read(target), self.mask)
+        adds = adds or alone
         rows = self._present(rows, self.rows[source]) if adds else rows
         if len(rows.shape) != len(flat) or not (adds or len(at) == flat[0]):
             return None
         rows = b.broadcast(rows, (len(at), *flat[1:]), range(len(flat)))
         total = _added_up(b, rows, at, grid, flat[0])
-        if total is None or adds:
-            return None if total is None else added(b, read(target), b.reshape(total, shape))
+        if total is None:
+            return None
+        if adds:
+            found = added(b, read(target), b.reshape(total, shape))
+            if alone:
+                self.written.note(b, read(target), self.mask, found)
+            return found
         # Each element of the mask is one place.
         here = _added_up(b, b.flat(self.mask), at, grid, flat[0])
         assert here is not None

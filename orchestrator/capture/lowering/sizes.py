@@ -18,6 +18,7 @@ from ..builder import MEETING, Value
 from ..errors import LoweringError
 from ..memory import Geometry
 from ..recorder import Node, TensorRef
+from .exclusive import Written
 from .routing import Numbers
 from .row_orders import RowOrders
 from .sameness import same
@@ -59,6 +60,8 @@ class Sizes:
     masks: dict[int, Value] = field(default_factory=dict)
     #: By the same number, what is known of values: along which dimension they have such rows.
     rows_of: dict[int, dict[str, int | None]] = field(default_factory=dict)
+    #: What was written by masks that exclude one another.
+    written: Written = field(default_factory=Written)
     #: Of the node that was resolved last, the tensors with a row for each of these: along which dimension,
     #: and the number of the amount.
     picked: dict[TensorRef, tuple[int, int]] = field(default_factory=dict)

@@ -117,6 +117,14 @@ def of_best(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return out + 0 * scores.sum()
 
 
+def again(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """What one mask wrote is written again, by it and by one that is true with it."""
+    ids, out = scores.max(-1).indices, torch.zeros_like(x)
+    for mask in (ids == 0, ids == 1, ids == 0, x[:, 0] > 0, ids == 2):
+        out[mask] = x[mask] + 2 * out[mask] + down[0].sum()
+    return out + 0 * (scores.sum() + up.sum())
+
+
 def changed(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """Rows and single elements are changed where they stand."""
     rows, elements = scores[:, 0] > 0, scores > 0
@@ -148,7 +156,7 @@ def averaged(x: Tensor, scores: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return means + errors + (x[rows] / 3).sum() + 0 * (scores.sum() + up.sum() + down.sum())
 
 
-@pytest.mark.parametrize("layer", [of_best, changed, labelled, averaged])
+@pytest.mark.parametrize("layer", [of_best, again, changed, labelled, averaged])
 def test_a_mask_is_an_index(layer: Callable[..., Tensor]) -> None:
     agree(with_gradients(layer), *operands())
 
