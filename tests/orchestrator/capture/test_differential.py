@@ -23,7 +23,7 @@ INSIDE_DTENSOR = {
 }
 #: Only what PyTorch takes ops apart into calls these: their cases are those of the ops.
 PARTS = "prims."
-FEW, MANY = 4, 100
+FEW, MANY = 4, 40
 
 
 def _run(key: str, number: int, seeds: range) -> list[str]:
