@@ -101,8 +101,8 @@ def test_steps_by_hand_in_pytorch_are_proved() -> None:
 def test_programs_that_were_written_without_a_look_at_the_prover_are_proved(
     part: int, tmp_path: Path
 ) -> None:
-    """One of each part by the checker; of the others the engine finds every proof. Their wrong twins, and all
-    bundles, are in ``bench/right_plans.py --group front``."""
+    """One of each part by the checker; of the others the engine finds every proof. Their wrong twins, all
+    bundles, and every third program are in ``bench/right_plans.py --group front`` only."""
     pytest.importorskip("torch")
     from orchestrator.capture import capture
     from orchestrator.emit import provable
@@ -110,7 +110,8 @@ def test_programs_that_were_written_without_a_look_at_the_prover_are_proved(
 
     assert UNPROVED.keys() <= FRONT.keys()
 
-    first, *others = (name for name in [*FRONT][part::PARTS] if name not in UNPROVED)
+    names = [name for name in FRONT if name not in UNPROVED]
+    first, *others = (name for number, name in enumerate(names[part::PARTS]) if (number + part) % 3 < 2)
     tv.emit(capture(FRONT[first](True), jobs=1, root=ROOT), tmp_path / first, witness_seconds=0)
     assert tv.check(tmp_path / first).exit_code == 0
     assert [name for name in others if not provable(capture(FRONT[name](True), jobs=1, root=ROOT))] == []
