@@ -100,12 +100,13 @@ class Counted:
     def _true(self, mask: torch.Tensor) -> torch.SymInt:
         """As many as at the last time, unless the mask was written since: that it was not, whatever wrote it,
         is checked when this is lowered."""
-        found: torch.SymInt = self.env.create_unbacked_symint()
         if mask.dtype != torch.bool or mask.is_inference() or any(map(_symbolic, mask.shape)):
-            return found
+            return self.env.create_unbacked_symint()
         storage = mask.untyped_storage()
         key = storage._cdata, mask._version, mask.storage_offset(), tuple(mask.shape), mask.stride()
-        return self._picked.setdefault(key, (found, storage))[0]
+        if key not in self._picked:
+            self._picked[key] = self.env.create_unbacked_symint(), storage
+        return self._picked[key][0]
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of an op that is run in a way of its own; else ``NotImplemented``.

@@ -188,7 +188,7 @@ class Matcher:
         for cell, (operands, candidates) in found:
             left = tuple(cell.at[s] for s in whole.ranges)
             groups.setdefault(left, []).append((cell, operands, candidates))
-        over = {axes for group in groups.values() if (axes := summed_axes(group))}
+        over = {summed_axes(group) for group in groups.values()} - {frozenset()} if len(groups) > 1 else ()
         beside = next(iter(over)) if len(over) == 1 else frozenset[str]()
         self.sums.begin()
         done = all([self.sums.group(ref, pattern, left, group, beside) for left, group in groups.items()])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Plan, Relation
 from certificates.plan.writing import dumps
 from checker.errors import CheckerError
 from checker.language.affine import Affine
@@ -85,12 +85,12 @@ def replayed(plan: Plan, witness: dict[str, Any]) -> Replay:
     return replay(checked, claimed_fact(checked, witness["output"], witness["piece"]), witness)
 
 
-def shown(plan: Plan, seconds: float = 30.0) -> str:
-    """The output that a witness shows to be wrong, the checker's replay of it included; nothing is proved."""
+def shown(plan: Plan, seconds: float = 30.0) -> Relation:
+    """The relation that a witness shows to be wrong, the checker's replay of it included; nothing is proved."""
     witness = Refuter(plan).search(plan, budget=seconds)
     assert witness is not None, "no witness"
     replayed(plan, witness.to_json())
-    return plan.outputs[witness.output].plan
+    return plan.outputs[witness.output]
 
 
 def oracle_equal(plan: Plan, seeds: Iterable[int] = range(3)) -> bool:

@@ -29,9 +29,9 @@ def peeled(b: Builder, x: Value, mask: Value) -> Value:
 
     What was written by masks that exclude it is left out.
     """
-    own = compared(b, mask)
-    while own is not None and (draft := b.made_by(x, "select")) is not None:
-        condition, rank = b.operand(x, 0), len(mask.shape)
+    own, rank = compared(b, mask), len(mask.shape)
+    while own is not None and b.made_by(x, "select") is not None:
+        condition = b.operand(x, 0)
         spread = b.made_by(condition, "broadcast_in_dim")
         if spread is not None and spread.attr("dims") == tuple(range(rank)):
             condition = b.operand(condition, 0)
@@ -39,7 +39,6 @@ def peeled(b: Builder, x: Value, mask: Value) -> Value:
         if other is None or other[0].name != own[0].name or other[1] == own[1]:
             break
         x = b.operand(x, 2)
-        assert draft.type == x.type
     return x
 
 

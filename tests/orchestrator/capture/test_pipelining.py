@@ -79,7 +79,7 @@ def test_a_wrong_use_of_a_schedule_is_refuted(mistake: str, schedule: str) -> No
         return {name: value * factor for name, value in step(model, optimizer, of_batch(batch)).items()}
 
     plan = capture(replace(made, parallelize=parallelize, parallel_step=wrong), jobs=1)
-    assert fnmatchcase(shown(plan), output)
+    assert fnmatchcase(shown(plan).plan, output)
 
 
 @pytest.mark.slow
