@@ -86,7 +86,7 @@ def replayed(plan: Plan, witness: dict[str, Any]) -> Replay:
 
 
 def shown(plan: Plan, seconds: float = 30.0) -> Relation:
-    """The relation that a witness shows to be wrong, the checker's replay of it included; nothing is proved."""
+    """The relation that a witness, which the checker replays, shows to be wrong; nothing is proved."""
     witness = Refuter(plan).search(plan, budget=seconds)
     assert witness is not None, "no witness"
     replayed(plan, witness.to_json())
