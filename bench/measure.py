@@ -1,7 +1,7 @@
 """What the shipped plans cost: a Markdown table of tv-emit and tv-check, whole fresh processes, no cache.
 
 python bench/measure.py             print the table
-python bench/measure.py --write     and put it into README.md
+python bench/measure.py --write     and put it into README.md (of some plans: their rows)
 python bench/measure.py --check     fail if README.md's table is off by more than a factor of 2
 
 Memory is the largest sum of resident sets of a command and all of its child processes, sampled.
@@ -132,6 +132,11 @@ def published(text: str) -> dict[str, tuple[str, ...]]:
     return {row[0]: row for row in rows}
 
 
+def merged(told: Mapping[str, Sequence[str]], rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Rows of README's table, those that were measured in place of theirs, new ones at the end."""
+    return list((dict(told) | {row[0]: row for row in rows}).values())
+
+
 def differences(row: Sequence[str], told: Sequence[str] | None, factor: float = 2.0) -> list[str]:
     """Columns in which a measured row is more than ``factor`` away from README, and other verdicts."""
     if told is None or len(told) != len(COLUMNS):
@@ -161,9 +166,10 @@ def main() -> None:
     print(table(rows), end="")
     text = README.read_text("utf-8")
     if options.write:
+        every = merged(published(text), rows) if options.plans else rows
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
-        README.write_text(f"{before}{BEGIN}{table(rows)}{END}{after}", encoding="utf-8")
+        README.write_text(f"{before}{BEGIN}{table(every)}{END}{after}", encoding="utf-8")
     if options.check:
         wrong = [line for r in rows for line in differences(r, published(text).get(r[0]))]
         print("\n".join(wrong) or "README.md's table holds")

@@ -129,14 +129,24 @@ def outcome(mutant: Mutant, said: str) -> Known:
 
 
 def replay(now: Mapping[str, Mutant], many: int, seed: int) -> int:
-    """Tries some of the list that a test noticed, each with that test; how many it misses now."""
+    """Tries some of the list that a test noticed, each with that test; how many it misses now.
+
+    Tests are renamed, and their parameters numbered anew: what the test of that name misses, or is no longer
+    there to notice, may be noticed by another of its file.
+    """
     known = [k for k in listed().values() if k.word == "killed" and "::" in k.why and k.key in now]
     chosen = random.Random(seed).sample(known, min(many, len(known)))
     told = judge(
         CAPTURE, [now[k.key] for k in chosen], 1, 60, _say, only={n: k.why for n, k in enumerate(chosen)}
     )
-    missed = [f"{k.key}\n    {k.why}" for k, said in zip(chosen, told, strict=True) if said == "survived"]
-    print(*missed, f"{len(chosen) - len(missed)} of {len(chosen)} are noticed still", sep="\n")
+    missed: list[Known] = []
+    for known_one in (k for k, said in zip(chosen, told, strict=True) if said == "survived"):
+        file = (known_one.why.split("::")[0],)
+        _say(f"{known_one.why} misses it; the others of {file[0]}:")
+        target = replace(CAPTURE, tests=file, first=file)
+        missed += [known_one] * (judge(target, [now[known_one.key]], 1, 60, _say) == ["survived"])
+    print(*(f"{k.key}\n    {k.why}" for k in missed), sep="\n")
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} are noticed still")
     return len(missed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import signal
 import subprocess
@@ -74,6 +75,10 @@ def _child(words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
                 child.kill()
 
 
+#: How a report begins that says of a bundle that it does not hold.
+_UNACCEPTED = "NO CERTIFICATE: the checker does not accept this bundle:"
+
+
 @contextmanager
 def reporting(bundle: Path) -> Iterator[Callable[[], dict[str, bytes]]]:
     """The checker, at work on the reports of a bundle without any; it is ended where nobody waits for it.
@@ -100,6 +105,12 @@ def write_reports(bundle: Path) -> dict[str, bytes]:
     """The reports of a bundle without any, written by the checker, as a child process."""
     with reporting(bundle) as end:
         return end()
+
+
+def unaccepted(report: bytes) -> str:
+    """Why the checker does not accept a bundle, by its ``report.txt``; empty if it does not say so."""
+    before, said, why = report.decode("utf-8", "replace").partition(_UNACCEPTED)
+    return html.unescape(why.strip()) if said and not before else ""
 
 
 def schedule_said(report: bytes) -> str:

@@ -28,7 +28,7 @@ from certificates.words import folded, one_line
 
 from .children import run_checker
 from .emit import emit
-from .errors import ForeignFile, NoAnswer, SolverMissing
+from .errors import ForeignFile, NoAnswer, SolverMissing, Unaccepted
 from .progress import Progress
 
 _Main = Callable[..., None]
@@ -195,6 +195,9 @@ def _guarded() -> Iterator[None]:
         raise _Stop(4, f"SOLVER MISSING: {one_line(error)}") from error
     except NoAnswer as error:
         raise _Stop(3, f"UNKNOWN: {one_line(error)}; no bundle is written") from error
+    except Unaccepted as error:
+        said = f"UNKNOWN: the checker does not accept this: {one_line(error)}; no bundle is written"
+        raise _Stop(3, said) from error
     except (NotABundle, ForeignFile) as error:
         raise click.UsageError(str(error)) from error
     except (KeyboardInterrupt, Terminated) as stop:

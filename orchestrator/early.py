@@ -13,7 +13,8 @@ from pathlib import Path
 
 from certificates.bundle.bundle import Bundle, put
 
-from .children import reporting, write_reports
+from .children import reporting, unaccepted, write_reports
+from .errors import Unaccepted
 
 
 class Early:
@@ -32,8 +33,15 @@ class Early:
         self._expected = bundle
 
     def reports(self, bundle: Bundle, folder: Path) -> dict[str, bytes]:
-        """The reports of ``bundle``, which lies in ``folder`` without any."""
-        return self._end() if bundle == self._expected else write_reports(folder)
+        """The reports of ``bundle``, which lies in ``folder`` without any.
+
+        Raises :class:`Unaccepted` if they say that it does not hold, of one that claims anything.
+        """
+        said = self._end() if bundle == self._expected else write_reports(folder)
+        claims = any(v.verdict != "UNKNOWN" for v in bundle.verdicts)
+        if claims and (why := unaccepted(said["report.txt"])):
+            raise Unaccepted(why)
+        return said
 
 
 @contextmanager

@@ -19,6 +19,10 @@ class NoAnswer(OrchestratorError):
     """A command gave no answer in time. The clock may end a run; what a bundle says never depends on it."""
 
 
+class Unaccepted(OrchestratorError):
+    """The checker does not accept what was found, in its words: a plan outside of its model."""
+
+
 class ForeignFile(OrchestratorError):
     """A file to write to is not one of ours; it is neither read nor changed. The message names it."""
 

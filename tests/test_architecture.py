@@ -54,7 +54,7 @@ ROWS = {
         "progress": "",
         "room": "",
         "children": "certificates",
-        "early": "certificates children",
+        "early": "certificates children errors",
         "cells": "certificates",
         "scheduling": "certificates",
         "outlining": "certificates scheduling",

@@ -52,6 +52,11 @@ def test_a_table_that_is_off_is_noticed() -> None:
     assert measure.differences(row, None) == ["x: not in README.md"]
 
 
+def test_rows_of_plans_that_were_not_measured_stay() -> None:
+    told = {"a": ("a", "1"), "b": ("b", "2")}
+    assert measure.merged(told, [("b", "3"), ("c", "4")]) == [("a", "1"), ("b", "3"), ("c", "4")]
+
+
 def test_the_table_reads_back() -> None:
     row = ("x", *("1",) * (len(measure.COLUMNS) - 1))
     assert measure.published(f"{measure.BEGIN}{measure.table([row])}{measure.END}") == {"x": row}

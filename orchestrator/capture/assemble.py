@@ -31,7 +31,7 @@ from .fitting import FittedClass, Sample, with_scalars
 from .grid import MOST, Grid
 from .lowering import RankProgram
 from .lowering.table import communicator
-from .meetings import other_numbers, other_roots, unmet
+from .meetings import other_names, other_numbers, other_roots, unmet
 from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
@@ -45,6 +45,9 @@ from .sources import Sources
 
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
+
+_SAME_RATE = "one learning rate on both; a factor on purpose belongs to the step, where it is seen"
+_SAME_ORDER = "the groups of parameters in one order on both: a learning rate is known by its group's number"
 
 
 def capture(
@@ -97,6 +100,7 @@ def capture(
     problems += _otherwise_rated(found[0], grid.traces.values())
     another = elsewhere(first[0])
     problems += [] if another is None else [another]
+    problems += other_names(grid.traces.values())
     problems += other_roots(grid.traces.values())
     if problems:
         raise gathered(problems)
@@ -197,12 +201,17 @@ def _otherwise_rated(single: Sample, ranks: Iterable[Sample]) -> list[CaptureErr
             f"the optimizer is made with {_rate(rate)} here, with {_rate(single.rates[name])} on the single "
             "device",
             tensor=name,
-            instead="one learning rate on both; a factor on purpose belongs to the step, where it is seen",
+            instead=_SAME_ORDER if _alike(sample.rates, single.rates) else _SAME_RATE,
         ).at_rank(sample.rank)
         for sample in ranks
         for name, rate in sample.rates.items()
         if sample.rank is not None and name in single.rates and single.rates[name] != rate
     ]
+
+
+def _alike(rates: Mapping[str, float], others: Mapping[str, float]) -> bool:
+    """Are these the same numbers, in another order of the groups?"""
+    return sorted(rates.values()) == sorted(others.values())
 
 
 def _rate(number: float) -> str:

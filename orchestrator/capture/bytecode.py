@@ -114,6 +114,12 @@ def names(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*map(names, _inside(code)))
 
 
+@functools.cache
+def said(code: CodeType) -> frozenset[str]:
+    """Texts that code has, in functions that it makes too."""
+    return frozenset(_texts(code)).union(*map(said, _inside(code)))
+
+
 def read_ahead() -> None:
     """Read the code of the user's modules that are loaded: functions and methods that they hold by name."""
     for module in list(sys.modules.values()):

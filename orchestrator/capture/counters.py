@@ -31,26 +31,27 @@ from torch.optim import optimizer as of_optimizers
 from torch.optim.lr_scheduler import LRScheduler
 
 from . import bytecode, grafted, opaque
+from .asks_of_traces import refuse_asking
 from .entropy import drawn
 from .errors import Frame, StateError
 from .frames import is_installed, is_users, user_frame
+from .group import Traced
 from .holding import (
     CACHES,
     CODE,
-    PLAIN,
     UNASKED,
     chosen,
     followed,
     handed_out,
     imported,
+    is_plain,
     kind,
     part,
     parts,
-    position_of,
     users,
-    written,
 )
 from .names import parameters
+from .positions import position_of, written
 from .settings import SETTINGS
 
 #: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
@@ -116,6 +117,8 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     for owner, entries in optimizer.state.items():
         at = names.get(owner, "?") if isinstance(owner, torch.Tensor) else str(owner)
         walk.into(f"optimizer.state[{at}]", entries)
+    states = functools.partial(position_of, optimizer.state)
+    walk.note("the order of optimizer.state", states(), optimizer.state, states)
     walk.into("optimizer", optimizer)
     for path, read in _RANDOM.items():
         walk.note(path, read(), random, read)
@@ -134,7 +137,8 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     # A Definition wraps the user's step, so a closure leads to it: its variables are those of its own file.
     scopes += [function.__globals__ for function in walk.functions]
     looked: set[int] = set()
-    code = dict.fromkeys(walk.functions)
+    first = tuple(walk.functions)
+    code = dict.fromkeys(first)
     scopes += map(vars, walk.modules)
     while scopes:
         variables = scopes.pop(0)
@@ -152,8 +156,9 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
     walk.note_asked({name for function in code for name in bytecode.names(function.__code__)})
-    users_own = [f.__code__ for f in code if not is_installed(f.__code__.co_filename)]
-    walk.note_unseen({name for text in users_own for name in bytecode.names(text)})
+    users_own = [f for f in code if not is_installed(f.__code__.co_filename)]
+    refuse_asking(first, users_own)
+    walk.note_unseen({name for function in users_own for name in bytecode.names(function.__code__)})
     for path, value, holder in grafted.attributes(code, kinds):
         name = path.rpartition(".")[2]
         walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
@@ -207,13 +212,16 @@ class _Walk:
 
     def into(self, path: str, value: object, depth: int = _DEPTH, held: Held | None = None) -> None:
         """``held`` is what holds the value, and how to read it anew."""
-        if value is None or isinstance(value, PLAIN):
+        if value is None or is_plain(type(value)):
             self.note(path, value, *(held or (None, lambda: value)))
             if value is not None and users(type(value).__module__):  # a text, a number or an enum with more
                 self._follow(path, value, depth, held)
         elif isinstance(value, ModuleType):
             file = getattr(value, "__file__", None) or "<"
             self.modules += [value] if is_users(file) and not is_installed(file) else []
+        elif isinstance(value, Traced):
+            for key, item in value.others().items():
+                self.into(f"{path}.{key}", item, depth, (value, functools.partial(getattr, value, key, None)))
         elif type(value).__module__.split(".")[0] != _OWN:
             self._follow(path, value, depth, held)
 
@@ -223,7 +231,7 @@ class _Walk:
             self.tensors[path] = value
         first, looked = self._seen.get(id(value), (value, path, -1))[1:]
         if isinstance(value, (*CODE, nn.Module)) or (
-            hasattr(value, "__dict__") and users(type(value).__module__)
+            users(type(value).__module__) and hasattr(value, "__dict__")
         ):
             holder, read = held or (None, lambda: value)
             self.note(f"what {path} is", first if first != path else kind(value), holder, lambda: id(read()))

@@ -1,15 +1,17 @@
 """What code asks of a tensor itself, and a trace would answer otherwise than a job: its class and its text.
 
 Under a trace every tensor is a ``FakeTensor``. Code that asks for a class (``type(p) is nn.Parameter``, a
-table of handlers by ``type(t)``) is told the class that the tensor has in a job; Python lets nobody change
-what ``t.__class__`` says. A learning rate that is a tensor in the trace alone, and a number of rows, are the
-numbers that they are in a job (``isinstance(group["lr"], float)``). The text of a tensor holds values, of
-which a trace has none: it can be printed, and what decides by it is refused.
+table of handlers by ``type(t)``, ``t.__class__``) is told the class that the tensor has in a job. A learning
+rate that is a tensor in the trace alone, and a number of rows, are the numbers that they are in a job
+(``isinstance(group["lr"], float)``). The text of a tensor holds values, of which a trace has none: it can be
+printed, and what decides by it is refused.
 """
 
 from __future__ import annotations
 
 import builtins
+import ctypes
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from torch import SymInt, Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from .frames import is_users
+from .substituting import by_user, put
 
 #: What can be done with a text that decides nothing: make, show and lengthen it.
 _SHOWS = {*dir(object), "__add__", "__getnewargs__", "__rmod__", "encode"} - {
@@ -40,15 +43,33 @@ def disguised(*functions: Callable[..., object]) -> Iterator[None]:
         f.__globals__ for f in functions if isinstance(f, FunctionType) and is_users(f.__code__.co_filename)
     ]
     names: Mapping[str, Any] = {"type": _Type, "isinstance": _is_instance}
-    told = [(s, name) for s in {id(s): s for s in scopes}.values() for name in names if name not in s]
-    for scope, name in told:
-        scope[name] = names[name]
+    with put(scopes, names), patch.object(FakeTensor, "__repr__", _text), _told_class():
+        yield
+
+
+@contextmanager
+def _told_class() -> Iterator[None]:
+    """Of a tensor ``__class__`` says to the user's code what it is in a job.
+
+    To set it on a class means another thing in Python, so it is put among the variables of the class.
+    """
+    (variables,) = gc.get_referents(vars(FakeTensor))
+    variables["__class__"] = property(_class_told)
+    _modified(FakeTensor)
     try:
-        with patch.object(FakeTensor, "__repr__", _text):
-            yield
+        yield
     finally:
-        for scope, name in told:
-            scope.pop(name, None)
+        del variables["__class__"]
+        _modified(FakeTensor)
+
+
+def _class_told(self: Tensor) -> builtins.type:
+    return (_number_of(self) or class_of(self)) if by_user(sys._getframe(1)) else builtins.type(self)
+
+
+def _modified(kind: builtins.type) -> None:
+    """Python looks names of classes up in a cache (``PyType_Modified``)."""
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def as_number(tensor: Any, kind: builtins.type) -> Any:

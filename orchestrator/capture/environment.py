@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from .errors import DefinitionError
 from .frames import is_installed, is_users, user_frame
-from .group import process_group
+from .group import IN_A_JOB, process_group
 
 #: The backend that the user's code sees; that of jobs on GPUs.
-BACKEND = "nccl"
+BACKEND = IN_A_JOB
 #: What launchers tell a process about its place in the job: torchrun, Slurm, MPI.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"

@@ -17,9 +17,11 @@ from certificates.plan.program import Attr
 
 from .builder import Draft, Meeting
 from .errors import FitError
+from .group import Made
 from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import Called, Rooted
+from .recorder import GroupRef
 from .tracing import RankTrace
 
 Point = tuple[int, ...]
@@ -61,6 +63,7 @@ class Sample:
     rates: Mapping[str, float] = field(default_factory=dict)
     roots: tuple[Rooted, ...] = ()
     called: tuple[Called, ...] = ()
+    communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -71,6 +74,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
         traced.shims, program.assumed, traced.ranges, traced.rates, program.roots, program.called,
+        traced.communicators,
     )  # fmt: skip
 
 

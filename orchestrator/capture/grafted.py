@@ -20,10 +20,16 @@ from types import (
 )
 from typing import Any
 
+from .audits import listen
 from .bytecode import built_names, chains, names, stored, texts
 from .frames import is_installed, is_users
 from .holding import CACHES, PLAIN, followed, imported
+from .per_class import per_class
+from .scopes import Kept
 
+#: Objects of classes that are made while Python runs can get another class (``Py_TPFLAGS_HEAPTYPE``), and so
+#: can modules.
+_OF_HEAP = 1 << 9
 #: With what code counts, and nothing that packages make of numbers.
 _NUMBERS = (bool, int, float, str, bytes)
 #: What a function can count in besides its attributes.
@@ -46,32 +52,73 @@ def functions() -> tuple[tuple[str, object], ...]:
     return tuple(_functions())
 
 
+def look_ahead() -> None:
+    """Look for them in the process that children are forked from: what stays there, they need not look at."""
+    for _ in _functions():
+        pass
+    for module in _libraries(sys.modules):
+        _plain(module)
+
+
 def _functions() -> Iterator[tuple[str, object]]:
-    dull: dict[int, type] = {}  # by identity, and alive: a metaclass may say what equals what
+    _follow()
+    for module in _libraries(sys.modules):
+        own, classes = _own(module)
+        yield from ((f"{module.__name__}.{key}", value) for key, value in own)
+        for name, kind in classes:
+            here = f"{module.__name__}.{name}"
+            yield from ((f"{here}.{key}", value) for key, value in _own(kind)[0])
 
-    def is_own(value: Any) -> bool:
+
+@functools.cache
+def _follow() -> None:
+    """What stays the same object may get another class, and a function another code."""
+
+    def changed(item: object, name: object, *_value: object) -> None:
+        if name == "__code__" or (name == "__class__" and id(item) in _OBJECTS):
+            _own.forget()
+
+    listen("object.__setattr__", changed)
+
+
+#: What lies there and is no function, class or plain value, by identity.
+_OBJECTS: set[int] = set()
+_Named = tuple[tuple[str, Any], ...]
+
+
+@Kept
+def _own(scope: ModuleType | type) -> tuple[_Named, _Named]:
+    """What lies there of the user's, and the classes that are defined there."""
+    own, classes = [], []
+    for key, value in list(vars(scope).items()):
         kind = type(value)
-        if kind is FunctionType:
-            return _users_own(value)
-        if id(kind) in dull:
-            return False
-        if not issubclass(kind, _WRAPPERS) and not _is_users_module(kind.__module__):
-            dull[id(kind)] = kind  # as are most of some 200,000 values
-        return _users_own(value)
-
-    for module in _libraries():
-        for key, value in list(vars(module).items()):
-            if issubclass(type(value), type):  # isinstance asks objects that warn
-                if value.__module__ == module.__name__:
-                    here = f"{module.__name__}.{key}"
-                    yield from ((f"{here}.{k}", v) for k, v in list(vars(value).items()) if is_own(v))
-            elif is_own(value):
-                yield f"{module.__name__}.{key}", value
+        if kind in _NUMBERS:
+            continue
+        if isinstance(scope, ModuleType) and issubclass(kind, type):  # isinstance asks objects that warn
+            classes += [(key, value)] if value.__module__ == scope.__name__ else []
+        elif kind is FunctionType or not _is_dull(kind):
+            own += [(key, value)] if _users_own(value) else []
+        elif kind is ModuleType or kind.__flags__ & _OF_HEAP:
+            _OBJECTS.add(id(value))
+    return tuple(own), tuple(classes)
 
 
-def _libraries() -> list[ModuleType]:
-    modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
-    return [m for m in {id(m): m for m in modules}.values() if _of_library(m.__name__)]
+@Kept
+def _plain(module: ModuleType) -> frozenset[str]:
+    """Names of its plain values."""
+    return frozenset(key for key, value in list(vars(module).items()) if type(value) in _NUMBERS)
+
+
+@per_class
+def _is_dull(kind: type) -> bool:
+    """Are no objects of this class the user's, as most of some 200,000 are not?"""
+    return not issubclass(kind, _WRAPPERS) and not _is_users_module(kind.__module__)
+
+
+@Kept
+def _libraries(modules: Mapping[str, ModuleType]) -> list[ModuleType]:
+    found = {id(m): m for m in list(modules.values()) if isinstance(m, ModuleType)}
+    return [m for m in found.values() if _of_library(m.__name__)]
 
 
 def _of_library(name: str) -> bool:
@@ -142,10 +189,9 @@ def attributes(
             else:
                 yield f"{path}.{name}", held[name], holder
     mentioned = set[str]().union(*asked.values())
-    for module in _libraries():
-        for name in mentioned & vars(module).keys() if id(module) not in found else ():
-            if type(vars(module)[name]) in _NUMBERS:
-                yield f"{module.__name__}.{name}", vars(module)[name], module
+    for module in _libraries(sys.modules):
+        for name in mentioned & _plain(module) if id(module) not in found else ():
+            yield f"{module.__name__}.{name}", vars(module)[name], module
 
 
 def _held(holder: Any) -> Mapping[str, Any]:
@@ -162,7 +208,9 @@ def _is_librarys_cache(value: object) -> bool:
 def _may_count(value: object) -> bool:
     """Is it no module, class or function of a library, and nothing of which only the library knows?"""
     kind = type(value)
-    return not issubclass(kind, _CODE) and (isinstance(value, PLAIN) or followed(value))
+    if issubclass(kind, _CODE):
+        return kind is FunctionType and _users_own(value)
+    return isinstance(value, PLAIN) or followed(value)
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -24,14 +24,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import amounts
 from .bookkeeping import BOOK
+from .builder import Frame
 from .ddp import reducers
 from .errors import GroupError
-from .frames import user_frame
+from .frames import is_users, user_frame
 from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant
 from .work import Work, futures_are_ours
 
-#: The name under which PyTorch knows the backend.
-BACKEND = "traced"
+#: The name under which PyTorch knows the backend, and that of a job, which the user's code is told.
+BACKEND, IN_A_JOB = "traced", "nccl"
+#: The name of a group, and the line that made it.
+Made = tuple[str, Frame | None]
+_OWN = frozenset(("_rank", "_size", "_name", "_frame", "ranks", "_batch", "ordinal"))
 #: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
 _made: list[Traced] = []
 
@@ -46,6 +50,7 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, rank: int, size: int, ranks: Sequence[int], name: str) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._name = rank, size, name
+        self._frame = user_frame()
         self.ranks = tuple(ranks) or tuple(range(size))
         self._batch: list[int] | None = None  # works of a coalesced batch that was not launched yet
         self.ordinal = sum(g.ranks == self.ranks for g in _made)
@@ -53,6 +58,10 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
         recorder = active()
         if recorder is not None:  # an error where the program is made: user code may swallow an exception
             recorder.collective("new_group", [], [], (self.reference,))
+
+    def others(self) -> dict[str, Any]:
+        """Attributes that are not its own: somebody counts with them, perhaps."""
+        return {key: item for key, item in vars(self).items() if key not in _OWN}
 
     # --- what PyTorch asks a group -------------------------------------------------------------------------
 
@@ -65,7 +74,7 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def name(self) -> str:
-        return BACKEND
+        return IN_A_JOB if is_users(sys._getframe(1).f_code.co_filename) else BACKEND
 
     getBackendName = name
 
@@ -77,7 +86,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
     def reference(self) -> GroupRef:
         """Members in order, and which of this rank's communicators over the same members it is.
 
-        All ranks make their groups in one order, so the ordinal names the same communicator on every member.
+        Where all ranks make their groups in one order (:func:`communicators` tells), the ordinal names the
+        same communicator on every member.
         """
         return GroupRef(self.ranks, self.ordinal)
 
@@ -238,6 +248,11 @@ def _create(options: Any, _: Any) -> Traced:
     return Traced(
         options.group_rank, options.group_size, options.global_ranks_in_group, str(options.group_id)
     )
+
+
+def communicators() -> dict[GroupRef, Made]:
+    """Where this rank made each of its groups, and the name by which its members find each other."""
+    return {group.reference: (group._name, group._frame) for group in _made}
 
 
 @contextmanager

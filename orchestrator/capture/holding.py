@@ -1,8 +1,9 @@
-"""What a value in Python holds: its parts by name, and what it can count with besides.
+"""What a value in Python holds: its parts by name.
 
 Containers, closures, hooks, objects and classes of the user's hold what the user's code puts into them. Of
 objects of Python's library and of PyTorch (a queue, a model averager, the state of a communication hook) only
-what they hold themselves is looked at: further in are caches and locks.
+what they hold themselves is looked at: further in are caches and locks. What is looked at is decided by the
+class of a value alone, so it is asked for once per class.
 """
 
 from __future__ import annotations
@@ -11,26 +12,16 @@ import contextlib
 import ctypes
 import functools
 import gc
-import io
-import itertools
 import logging
-import os
-import queue
-import random
-import sqlite3
 import sys
 import threading
 import types
-import zlib
-from abc import ABCMeta, _get_dump  # type: ignore[attr-defined]
 from argparse import Namespace
-from array import array
 from collections import UserDict, UserList, deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextvars import ContextVar
 from datetime import date, timedelta
 from enum import Enum
-from mmap import mmap
 from multiprocessing import sharedctypes
 from numbers import Number
 from pathlib import PurePath
@@ -54,16 +45,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from . import opaque
 from .bytecode import imports, sets
 from .frames import is_installed, is_users
+from .per_class import per_class
 
-#: Of larger containers the plain values are compared as a whole; larger arrays count nothing (bytes).
-_LARGE, _BYTES = 1000, 1 << 28
+#: Of larger containers the plain values are compared as a whole.
+LARGE = 1000
 #: Of still larger ones nothing else is looked at.
 _MANY = 1 << 16
-#: Arrays of so many elements are told in full.
-_SHOWN = 8
 #: What has no parts and cannot be changed: a name is bound to another one.
 _VALUES = (bool, int, float, str, bytes, Number, np.generic, Enum, date, timedelta)
-_PLAINEST = frozenset((bool, int, float, str, bytes, type(None)))
+PLAINEST = frozenset((bool, int, float, str, bytes, type(None)))
 PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
 #: Classes of Python's own that hold what the user's code puts into them.
 _BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
@@ -106,15 +96,14 @@ _OF_PYTHON = frozenset(
         *("__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__type_params__"),
     )
 ) - {"__doc__"}
-_OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
-_DIGESTS = frozenset(("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "hmac"))
 #: A frame that is running on, what it waits for: of generators and coroutines.
-_RUNNING = {
+RUNNING = {
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
     CoroutineType: ("cr_frame", "cr_await"),
     AsyncGeneratorType: ("ag_frame", "ag_await"),
 }
 CODE = (FunctionType, BuiltinFunctionType, type)
+_Parts = Callable[[str, Any], Iterable[tuple[str, object]]]
 
 
 def users(module: str) -> bool:
@@ -157,89 +146,12 @@ def kind(value: Any) -> str:
     return f"{named.__qualname__}{line}"
 
 
-def _size(entries: Any, length: int) -> object:
-    """The length of a container; of a large one its plain values too, which are not looked at one by one."""
-    if length <= _LARGE:
-        return length
-    return length, hash(tuple(x for x in entries if isinstance(x, bool | int | float | str | bytes)))
-
-
-def position_of(value: object) -> object:
-    """What a container, an array, a cache, an iterator or a source of random numbers can count with."""
-    if isinstance(value, dict):
-        size = _size(dict.values(value), dict.__len__(value))
-        # Code may turn a plan of ten steps round by its keys.
-        return size, hash(tuple(k for k in dict.keys(value) if type(k) in _PLAINEST))
-    if isinstance(value, sqlite3.Connection):
-        return value.total_changes
-    if isinstance(value, set | frozenset):
-        plain = sorted(repr(x) for x in value if isinstance(x, PLAIN))
-        return len(value), plain if len(plain) <= _SHOWN else hash(tuple(plain))
-    if isinstance(value, UserDict):
-        return len(value)
-    if isinstance(value, ABCMeta) and users(value.__module__):
-        return len(_get_dump(value)[0])  # classes that are registered with it
-    if isinstance(value, list | deque | UserList) or (isinstance(value, tuple) and len(value) > _LARGE):
-        return _size(value, len(value))
-    if isinstance(value, _OF_C):
-        return bytes(value)
-    if isinstance(value, np.ndarray | bytearray | array | memoryview | mmap):
-        held = np.frombuffer(value, np.uint8) if isinstance(value, mmap) else np.asarray(value)
-        if held.dtype.hasobject or held.nbytes > _BYTES:
-            return held.shape
-        return held.tolist() if held.size <= _SHOWN else zlib.crc32(held.reshape(-1).view(np.uint8).data)
-    if isinstance(value, CACHES):
-        return value.cache_info()[1:]  # what it was asked for again is no news
-    if type(value) in _RUNNING:
-        frame = getattr(value, _RUNNING[type(value)][0])
-        return -1 if frame is None else frame.f_lasti
-    if isinstance(value, queue.SimpleQueue):
-        return value.qsize()
-    if type(value).__module__ == "_io":
-        return _place_in(value)
-    if isinstance(value, torch.Generator):
-        return value.initial_seed()
-    if type(value).__module__ in _DIGESTS and hasattr(value, "hexdigest"):
-        return value.hexdigest() if getattr(value, "digest_size", 0) else value.hexdigest(8)
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-        return hash(value.getstate())
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return value.get_state(legacy=False)["state"]["pos"]
-    if isinstance(value, Iterator):
-        return repr(value) if isinstance(value, itertools.count) else opaque.shown(value)
-    return opaque.shown(value) if opaque.is_opaque(value) else None
-
-
-def _place_in(file: Any) -> object:
-    """How far a file is read. One that is only written to may be a log, which decides nothing."""
-    try:
-        if file.closed or not file.readable():
-            return None
-        if isinstance(file, io.StringIO | io.BytesIO):
-            return file.tell()
-        try:
-            return file.tell()
-        except OSError:  # while a text file is read line by line
-            return os.lseek(file.fileno(), 0, os.SEEK_CUR)
-    except (OSError, ValueError):  # a pipe, a terminal
-        return None
-
-
-def written(file: Any) -> object:
-    """How far a file is read or written."""
-    with contextlib.suppress(OSError, ValueError):  # a pipe, a terminal, one that is closed
-        return file.tell()
-    return None
-
-
 def chosen(name: str) -> bool:
     """Is it no name that Python itself gives to a module or a class?"""
     return name not in _OF_PYTHON
 
 
-@functools.cache
+@per_class
 def _stored(kind: Any) -> frozenset[str]:
     """Attributes that methods of a class set, as the code of the class says."""
     functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
@@ -248,91 +160,113 @@ def _stored(kind: Any) -> frozenset[str]:
 
 def _looked_at(entries: Iterable[tuple[Any, object]], length: int) -> Iterator[tuple[Any, object]]:
     """Keys and items of a container; of a large one what is no plain value: those are compared as a whole."""
-    if length <= _LARGE:
+    if length <= LARGE:
         yield from entries
     elif length <= _MANY:
-        yield from ((key, item) for key, item in entries if type(item) not in _PLAINEST)
+        yield from ((key, item) for key, item in entries if type(item) not in PLAINEST)
 
 
 def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     """What an object holds: its contents, and the attributes of one of the user's classes."""
-    if isinstance(value, dict):
-        # What it holds: a lazy dictionary would import or compute all that it can give.
-        entries = _looked_at(dict.items(value), dict.__len__(value))
-        yield from ((f"{path}[{key!r}]", item) for key, item in entries)
-    elif isinstance(value, Mapping):
-        if len(value) <= _LARGE:
-            yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, set | frozenset):
-        held = ((i, x) for i, x in enumerate(value) if not isinstance(x, PLAIN))
-        yield from ((f"{path}, member {i}", item) for i, item in _looked_at(held, len(value)))
-    elif isinstance(value, ctypes._Pointer):
-        if value:
-            yield f"{path}.contents", value.contents
-    elif isinstance(value, list | tuple | deque | UserList):
-        yield from ((f"{path}[{i}]", item) for i, item in _looked_at(enumerate(value), len(value)))
-    elif isinstance(value, nn.Module):
-        yield from _parts_of_module(path, value)
-        return
-    elif isinstance(value, torch.Tensor):
-        yield from _parts_of_tensor(path, value)
-        return
-    elif isinstance(value, torch.optim.Optimizer):
-        yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
-        yield f"{path}.param_groups", value.param_groups
-        yield f"{path}.state", list(value.state.values())
-        yield type(value).__name__, type(value)
-        return
-    elif type(value) in _RUNNING:
-        frame, awaited = (getattr(value, name) for name in _RUNNING[type(value)])
-        if frame is not None:
-            yield from frame.f_locals.items()
-        yield f"what {path} yields from", awaited
-    elif isinstance(value, torch.futures.Future):
-        yield from _promised(path, value)
-    elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
-        # Many do not say how far they are, but hold the iterators that do.
-        yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
-    elif isinstance(value, ContextVar):
-        with contextlib.suppress(LookupError):
-            yield path, value.get()
-    elif isinstance(value, functools.partial):
-        yield path, value.func
-        yield f"{path}.args", value.args
-        yield f"{path}.keywords", value.keywords
-    elif isinstance(value, MethodType):
-        yield path, value.__self__
-        yield path, value.__func__
-    elif isinstance(value, staticmethod | classmethod):
-        yield path, value.__wrapped__
-    elif isinstance(value, CACHES):
-        yield path, value.__wrapped__
-        yield from ((f"what {path} gave ({i})", item) for i, item in enumerate(_given(value)))
-    elif isinstance(value, property):
-        yield path, (value.fget, value.fset)
-    elif isinstance(value, functools.cached_property | functools.partialmethod):
-        yield path, value.func
-    elif isinstance(value, BuiltinFunctionType | MethodWrapperType):  # list().append, count().__next__
-        yield path, value.__self__
-    elif isinstance(value, sharedctypes.SynchronizedBase):
-        yield path, value.get_obj()
-    elif isinstance(value, FunctionType):
-        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # not bound yet
-                yield key, cell.cell_contents
-        yield f"the defaults of {path}", value.__defaults__
-        yield f"the defaults of {path}", value.__kwdefaults__
-        yield f"the annotations of {path}", value.__annotations__
-        yield f"the texts of {path}", (value.__name__, value.__doc__)
-        yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
-    elif isinstance(value, type):
-        if users(value.__module__):
-            for key, item in vars(value).items():
-                if chosen(key):
-                    yield f"{path}.{key}", item
-            yield from ((kind.__name__, kind) for kind in value.__mro__[1:])
-        return
-    yield from _attributes(path, value)
+    contents = _contents(type(value))
+    if contents is not None:
+        yield from contents(path, value)
+    if not isinstance(value, _WHOLE):
+        yield from _attributes(path, value)
+
+
+@per_class
+def _contents(kind: type) -> _Parts | None:
+    """How objects of this class are looked into, besides their attributes."""
+    if kind in RUNNING:
+        return _parts_of_running
+    if issubclass(kind, Iterator) and kind.__module__ in ("builtins", "itertools"):
+        return _parts_of_iterator
+    return next((found for kinds, found in _CONTENTS if issubclass(kind, kinds)), None)
+
+
+def _parts_of_dictionary(path: str, value: dict[Any, object]) -> Iterator[tuple[str, object]]:
+    """What it holds: a lazy dictionary would import or compute all that it can give."""
+    entries = _looked_at(dict.items(value), dict.__len__(value))
+    yield from ((f"{path}[{key!r}]", item) for key, item in entries)
+
+
+def _parts_of_mapping(path: str, value: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
+    if len(value) <= LARGE:
+        yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+
+
+def _parts_of_set(path: str, value: Set[object]) -> Iterator[tuple[str, object]]:
+    held = ((i, x) for i, x in enumerate(value) if not isinstance(x, PLAIN))
+    yield from ((f"{path}, member {i}", item) for i, item in _looked_at(held, len(value)))
+
+
+def _parts_of_list(path: str, value: Any) -> Iterator[tuple[str, object]]:
+    yield from ((f"{path}[{i}]", item) for i, item in _looked_at(enumerate(value), len(value)))
+
+
+def _parts_of_pointer(path: str, value: Any) -> Iterator[tuple[str, object]]:
+    if value:
+        yield f"{path}.contents", value.contents
+
+
+def _parts_of_optimizer(path: str, value: torch.optim.Optimizer) -> Iterator[tuple[str, object]]:
+    yield from ((f"{path}.{k}", item) for k, item in vars(value).items() if k not in _OF_OPTIMIZERS)
+    yield f"{path}.param_groups", value.param_groups
+    yield f"{path}.state", list(value.state.values())
+    yield type(value).__name__, type(value)
+
+
+def _parts_of_running(path: str, value: Any) -> Iterator[tuple[str, object]]:
+    frame, awaited = (getattr(value, name) for name in RUNNING[type(value)])
+    if frame is not None:
+        yield from frame.f_locals.items()
+    yield f"what {path} yields from", awaited
+
+
+def _parts_of_iterator(path: str, value: Any) -> Iterator[tuple[str, object]]:
+    """Many do not say how far they are, but hold the iterators that do."""
+    yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
+
+
+def _parts_of_variable(path: str, value: ContextVar[object]) -> Iterator[tuple[str, object]]:
+    with contextlib.suppress(LookupError):
+        yield path, value.get()
+
+
+def _parts_of_partial(path: str, value: functools.partial[object]) -> Iterator[tuple[str, object]]:
+    yield path, value.func
+    yield f"{path}.args", value.args
+    yield f"{path}.keywords", value.keywords
+
+
+def _parts_of_method(path: str, value: MethodType) -> Iterator[tuple[str, object]]:
+    yield path, value.__self__
+    yield path, value.__func__
+
+
+def _parts_of_cache(path: str, value: Any) -> Iterator[tuple[str, object]]:
+    yield path, value.__wrapped__
+    yield from ((f"what {path} gave ({i})", item) for i, item in enumerate(_given(value)))
+
+
+def _parts_of_function(path: str, value: FunctionType) -> Iterator[tuple[str, object]]:
+    for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield key, cell.cell_contents
+    yield f"the defaults of {path}", value.__defaults__
+    yield f"the defaults of {path}", value.__kwdefaults__
+    yield f"the annotations of {path}", value.__annotations__
+    yield f"the texts of {path}", (value.__name__, value.__doc__)
+    yield from ((f"{path}.{key}", item) for key, item in vars(value).items())
+
+
+def _parts_of_class(path: str, value: type) -> Iterator[tuple[str, object]]:
+    if users(value.__module__):
+        for key, item in vars(value).items():
+            if chosen(key):
+                yield f"{path}.{key}", item
+        yield from ((kind.__name__, kind) for kind in value.__mro__[1:])
 
 
 def _promised(path: str, future: torch.futures.Future[Any]) -> Iterator[tuple[str, object]]:
@@ -371,23 +305,73 @@ def _parts_of_tensor(path: str, value: torch.Tensor) -> Iterator[tuple[str, obje
     yield from ((f"{path}.{key}", getattr(value, key)) for key in _HOOKS_OF_TENSORS)
 
 
+@per_class
+def is_plain(kind: type) -> bool:
+    """Have objects of this class no parts, and cannot be changed?"""
+    return issubclass(kind, PLAIN)
+
+
 def followed(value: object) -> bool:
     """Is it the user's, or a container? Of other objects only what they hold themselves is looked at."""
-    module = type(value).__module__
-    return module in _CONTAINERS or isinstance(value, _FOLLOWED) or users(module)
+    kind = type(value)
+    return _is_container(kind) or users(kind.__module__)
+
+
+@per_class
+def _is_container(kind: type) -> bool:
+    return kind.__module__ in _CONTAINERS or issubclass(kind, _FOLLOWED)
 
 
 def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Attributes and slots of an object, and the class of one of the user's, which may be local."""
-    yield from opaque.parts(path, value) if opaque.is_opaque(value) else ()
-    left = UNASKED if type(value).__module__.startswith(_FSDP) else ()
-    held = getattr(value, "__dict__", {}).items()
-    yield from ((f"{path}.{key}", item) for key, item in held if key not in left)
-    if users(type(value).__module__):
-        yield type(value).__name__, type(value)
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
+    kind = type(value)
+    if opaque.is_opaque(value):
+        yield from opaque.parts(path, value)
+    held = getattr(value, "__dict__", None)
+    if held:
+        left = UNASKED if kind.__module__.startswith(_FSDP) else ()
+        yield from ((f"{path}.{key}", item) for key, item in held.items() if key not in left)
+    if users(kind.__module__):
+        yield kind.__name__, kind
+    for name in _slots(kind):
+        if hasattr(value, name):
+            yield f"{path}.{name}", getattr(value, name)
+
+
+@per_class
+def _slots(kind: type) -> tuple[str, ...]:
+    """Names of the slots of objects of this class."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
         for key in (slots,) if isinstance(slots, str) else slots:
-            name = f"_{kind.__name__.lstrip('_')}{key}" if key.startswith("__") else key
-            if hasattr(value, name) and name != "__dict__":
-                yield f"{path}.{name}", getattr(value, name)
+            found.append(f"_{base.__name__.lstrip('_')}{key}" if key.startswith("__") else key)
+    return tuple(name for name in found if name != "__dict__")
+
+
+#: By class, the first that fits.
+_CONTENTS: tuple[tuple[Any, _Parts], ...] = (
+    (dict, _parts_of_dictionary),
+    (Mapping, _parts_of_mapping),
+    ((set, frozenset), _parts_of_set),
+    (ctypes._Pointer, _parts_of_pointer),
+    ((list, tuple, deque, UserList), _parts_of_list),
+    (nn.Module, _parts_of_module),
+    (torch.Tensor, _parts_of_tensor),
+    (torch.optim.Optimizer, _parts_of_optimizer),
+    (torch.futures.Future, _promised),
+    (ContextVar, _parts_of_variable),
+    (functools.partial, _parts_of_partial),
+    (MethodType, _parts_of_method),
+    ((staticmethod, classmethod), lambda path, value: ((path, value.__wrapped__),)),
+    (CACHES, _parts_of_cache),
+    (property, lambda path, value: ((path, (value.fget, value.fset)),)),
+    ((functools.cached_property, functools.partialmethod), lambda path, value: ((path, value.func),)),
+    # list().append, count().__next__
+    ((BuiltinFunctionType, MethodWrapperType), lambda path, value: ((path, value.__self__),)),
+    (sharedctypes.SynchronizedBase, lambda path, value: ((path, value.get_obj()),)),
+    (FunctionType, _parts_of_function),
+    (type, _parts_of_class),
+)
+#: Of these all that is looked at is among their contents.
+_WHOLE = (nn.Module, torch.Tensor, torch.optim.Optimizer, type)

@@ -12,6 +12,7 @@ from .builder import Frame, Meeting
 from .errors import CaptureError, GroupError, shown
 from .fitting import Sample
 from .lowering.table import Called, Rooted, communicator
+from .recorder import GroupRef
 
 _INSTEAD = (
     "the same collectives in the same order, with tensors of one shape and type, on all ranks of the group: "
@@ -63,6 +64,38 @@ def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
         for rank, other in calls.items():
             if other is None or (other.call, other.root) != (one.call, one.root):
                 found.setdefault((members, meeting[0]), _two_roots(meeting[0], (first, one), (rank, other)))
+    return list(found.values())
+
+
+def other_names(samples: Iterable[Sample]) -> list[CaptureError]:
+    """One error for each group of ranks that other ranks take for another one.
+
+    PyTorch names a group by the number of groups that its rank has made before it, those that it is no member
+    of too, and members find each other by that name: they would wait for ever, or meet another group's.
+    """
+    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    named: dict[GroupRef, tuple[int, str]] = {}
+    meant: dict[str, tuple[int, GroupRef]] = {}
+    found: dict[tuple[int, ...], CaptureError] = {}
+    for sample in ranks:
+        rank = sample.rank or 0
+        for group, (name, frame) in sample.communicators.items():
+            first, known = named.setdefault(group, (rank, name))
+            other, same = meant.setdefault(name, (rank, group))
+            if name == known and group == same:
+                continue
+            by = (
+                f"those of ranks {list(same.ranks)} as well, on rank {other}"
+                if name == known
+                else f"rank {first} by {known!r}"
+            )
+            error = GroupError(
+                f"the members of the group of ranks {list(group.ranks)} find each other by the name "
+                f"{name!r}, the number of groups made before it; {by}",
+                frame=frame,
+                instead="the same calls of dist.new_group, in one order, by all ranks, members or not",
+            )
+            found.setdefault(group.ranks, error.at_rank(rank))
     return list(found.values())
 
 

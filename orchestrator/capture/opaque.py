@@ -8,7 +8,6 @@ at all (a compressor, a scanner) may count, and counts if the user's code names 
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import operator
 import re
@@ -18,6 +17,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from .frames import is_users
+from .per_class import per_class
 
 _DESCRIBED = (GetSetDescriptorType, MemberDescriptorType)
 _FUNCTION: Any = ctypes.CFUNCTYPE(None).__mro__[1]
@@ -47,15 +47,15 @@ class Unknown:
 
 def is_opaque(value: Any) -> bool:
     """Is it an object of Python's library that is made in C and shows no attributes of its own?"""
-    kind: Any = type(value)
-    return bool(_opaque(kind))
+    return makes_opaque(type(value))
 
 
-@functools.cache
-def _opaque(kind: Any) -> bool:
+@per_class
+def makes_opaque(kind: Any) -> bool:
+    """Is it a class of such objects?"""
     module = kind.__module__
     home = getattr(sys.modules.get(module), "__file__", None) or "<"
-    return (
+    return bool(
         module.partition(".")[0] in _MODULES
         and module != "builtins"
         and not is_users(home)
@@ -123,7 +123,7 @@ def silent(value: Any) -> frozenset[str]:
     return frozenset(n for n in dir(value) if not n.startswith("_")) | {"next"}
 
 
-@functools.cache
+@per_class
 def _public(kind: Any) -> tuple[str, ...]:
     found = {n for base in kind.__mro__ for n, item in vars(base).items() if isinstance(item, _DESCRIBED)}
     return tuple(sorted(n for n in found if not n.startswith("_")))

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkProcess
 import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
+from . import grafted, substituting
 from .builder import Meeting
 from .bytecode import read_ahead
 from .checks import checked
@@ -65,6 +66,8 @@ def _results(
     """One result per rank; once ``stop`` has items, no further trace begins."""
     context = multiprocessing.get_context("fork")
     read_ahead()
+    grafted.look_ahead()
+    substituting.look_ahead()
     waiting = list(ranks)
     running: dict[Connection, tuple[ForkProcess, int | None]] = {}
     try:

@@ -6,16 +6,15 @@ installed package reads for itself, and what Python reads to import or to show a
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import numpy as np
 
+from .audits import leave, listen
 from .errors import StateError
 from .frames import is_installed, is_users, user_frame
 
@@ -32,35 +31,22 @@ _READERS = tuple(
         (np.__file__, ""),
     )
 )
-#: Who is told of an opened file; audit hooks cannot be taken away again.
-_listening: list[Callable[[object, object], None]] = []
 
 
 @contextmanager
 def no_files(refuse: Callable[[StateError], None]) -> Iterator[None]:
     """While a step is recorded, its code opens no file to read it."""
-    _listen()
 
-    def opened(path: object, mode: object) -> None:
+    def opened(path: object, mode: object, *_flags: object) -> None:
         reader = _reader(sys._getframe(2))
         if isinstance(mode, str) and ("r" in mode or "+" in mode) and reader is not None:
             refuse(StateError(f"the step reads the file {path}", frame=user_frame(reader), instead=_INSTEAD))
 
-    _listening.append(opened)
+    listen("open", opened)
     try:
         yield
     finally:
-        _listening.remove(opened)
-
-
-@functools.cache
-def _listen() -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and _listening:
-            for told in tuple(_listening):
-                told(arguments[0], arguments[1])
-
-    sys.addaudithook(hook)
+        leave("open", opened)
 
 
 def _reader(frame: FrameType | None) -> FrameType | None:

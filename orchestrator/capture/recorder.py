@@ -26,7 +26,9 @@ from .builder import Frame
 from .errors import LoweringError
 from .frames import begins_backward, frames, inside_engine, user_frame
 from .memory import Geometry
+from .roots import shortest
 from .signatures import REBINDS, signature
+from .strides import Strides
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64",
@@ -141,6 +143,10 @@ def _reference(
                 instead=_REAL,
             )
         literal = values[0] if literal is None else literal
+        if tensor.dtype.is_floating_point:
+            whole = literal if isinstance(literal, tuple) else (literal,)
+            short = tuple(shortest(float(x), tensor.dtype) for x in whole)
+            literal = short if isinstance(literal, tuple) else short[0]
     size, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
     if isinstance(tensor, FakeTensor) and tensor._has_symbolic_sizes_strides:
         size, stride, (offset,) = (tuple(map(_number, of)) for of in (size, stride, (offset,)))
@@ -171,6 +177,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.held: dict[int, frozenset[int]] = {}
         self._buffers: dict[int, frozenset[int]] = {}
         self.counted = Counted()
+        self.strides = Strides()
 
     def __torch_dispatch__(
         self,
@@ -201,6 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if result is NotImplemented:
             result = func(*args, **kwargs)
         self.counted.note(func, args, kwargs, result)
+        given = met[:]
         if said.name == REBINDS:
             _rebinds(*args)
         outs = self._mapped(result, met)
@@ -209,6 +217,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.held:
             self._release(met)
         frame, caller = self._frame()
+        self.strides.ran(func, said, given, met[len(given) :], written, frame, kwargs.get("memory_format"))
         sized = self.counted.reads > 0 and any_in((described, named, outs), TensorRef)
         self.nodes.append(Node(name, described, named, outs, written, frame, said.view, caller, sized))
         return result
@@ -227,6 +236,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         written = tuple(t for t in tree_leaves(outs) if isinstance(t, TensorRef))
         number = next(_WORKS)
         frame, caller = self._frame()
+        self.strides.read(_refs(ins), frame, name)
+        self.strides.wrote(written, frame)
         if self.held:
             self._release(_refs((outs, ins)))
         self._buffers[number] = frozenset(t.storage for t in written)

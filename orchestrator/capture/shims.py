@@ -147,6 +147,21 @@ def _of_tensors(extreme: Callable[..., Any], elementwise: Callable[..., Any]) ->
 
 
 @contextmanager
+def one_path() -> Iterator[None]:
+    """Code that PyTorch runs in another way later, or in one of its own on a CPU, runs as it is written.
+
+    TorchScript specialises a function after some runs; a recurrent layer is one op where oneDNN computes it.
+    """
+    profiled, of_its_own = torch._C._jit_set_profiling_mode(False), torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(of_its_own)
+        torch._C._jit_set_profiling_mode(profiled)
+
+
+@contextmanager
 def capturable_on_cpu() -> Iterator[set[str]]:
     """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU.
 

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 #: Ops that say nothing about values.
-_SILENT = frozenset(("prim.device.default", "aten.record_stream.default"))
+_SILENT = frozenset(
+    (
+        *("prim.device.default", "aten.record_stream.default"),
+        *("aten.is_same_size.default", "aten._has_same_storage_numel.default"),
+    )
+)
 #: Views whose schemas do not say so.
 _UNANNOTATED_VIEWS = frozenset(
     ("aten._unsafe_view.default", "aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default")

@@ -7,7 +7,7 @@ reads. A counter in Python, a cache that is filled or a schedule makes two progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .errors import CaptureError, DefinitionError, StateError, gathered
 from .layouts import local_tensor
 from .lowering import RankProgram
 from .recorder import Node, Recorder, TensorRef, recording, reference
+from .sharing import sharing
 from .states import Snapshot, unsettled
 from .unrecorded import real_writes, watching
 
@@ -61,6 +62,7 @@ class Job:
     batch: Callable[[], Mapping[str, torch.Tensor]]
     step: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
     look: Callable[[], Snapshot]
+    parameters: Callable[[], Iterable[torch.Tensor]] = tuple
     constants: Constants = field(default_factory=Constants)
 
     def drop(self) -> None:
@@ -74,16 +76,20 @@ class Job:
         stage = self.constants.stage
         recorder = Recorder()
         given = recorder.given(batch)
-        with watching(), recording(recorder):
+        with watching(), sharing(self.parameters), recording(recorder):
             results = self.step(batch)
-        written = list(real_writes(recorder.nodes))
-        if written:
-            raise gathered(written)
+        problems = [*real_writes(recorder.nodes), *recorder.strides.problems()]
+        if problems:
+            raise gathered(problems)
         if not isinstance(results, Mapping) or not all(isinstance(t, torch.Tensor) for t in results.values()):
             raise DefinitionError("a step returns its outputs as a mapping from names to tensors")
         # Detached, a result is a tensor of its own: a later step cannot rebind it.
         found = {name: reference(local_tensor(tensor.detach())) for name, tensor in results.items()}
-        return Recorded(recorder, before, self.look(), given, found, stage)
+        after = self.look()
+        recorder.strides.read([*found.values(), *(s.ref for s in after.states.values() if not s.empty)], None)
+        if problems := recorder.strides.problems():
+            raise gathered(problems)
+        return Recorded(recorder, before, after, given, found, stage)
 
     def _begun(self) -> Mapping[str, torch.Tensor]:
         """A batch anew: a loader gives each step its own tensors."""

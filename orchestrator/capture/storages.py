@@ -49,7 +49,24 @@ def bytes_refused() -> Iterator[None]:
                     if callable(method):
                         says = f"{kind.__name__}.{name}"
                         patches.enter_context(patch.object(kind, name, _refusing(says, method)))
+            patches.enter_context(patch.object(kind, "device", property(_asked(kind))))
         yield
+
+
+def _asked(kind: Any) -> Callable[[Any], torch.device]:
+    original = kind.device
+
+    def device(self: Any) -> torch.device:
+        found: torch.device = original.__get__(self)
+        if found.type == "meta" and by_user(sys._getframe(1)):
+            raise StateError(
+                f"{kind.__name__}.device says where the bytes of a tensor lie, of which a trace has none",
+                frame=user_frame(),
+                instead="the device of the tensor itself (tensor.device)",
+            )
+        return found
+
+    return device
 
 
 def _refusing(says: str, original: Callable[..., Any]) -> Callable[..., Any]:

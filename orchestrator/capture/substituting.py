@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from .frames import is_installed, is_users
+from .scopes import Kept, ours
 
 #: Where a function stands, and its name there.
 Place = tuple[Any, str]
@@ -22,18 +23,35 @@ _STDLIB = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]:
     """Each function is what the change makes of it; so it is in modules that have imported it by name."""
     made = {id(getattr(*place)): change(getattr(*place)) for place, change in changes.items()}
-    scopes = [vars(m) for m in list(sys.modules.values()) if is_users(getattr(m, "__file__", None) or "<")]
     found: list[tuple[Any, str]] = [(vars(module), name) for module, name in changes]
-    having = (scope for scope in scopes if not made.keys().isdisjoint(map(id, list(scope.values()))))
+    having = (vars(m) for m in _users_modules(sys.modules) if not made.keys().isdisjoint(_identities(m)))
     found += [(scope, name) for scope in having for name, item in list(scope.items()) if id(item) in made]
     saved = [(scope, name, scope[name]) for scope, name in found]
-    for scope, name, item in saved:
-        scope[name] = made[id(item)]
+    with ours((scope for scope, _ in found), _identities):
+        for scope, name, item in saved:
+            scope[name] = made[id(item)]
     try:
         yield
     finally:
-        for scope, name, item in saved:
-            scope[name] = item
+        with ours((scope for scope, _ in found), _identities):
+            for scope, name, item in saved:
+                scope[name] = item
+
+
+def look_ahead() -> None:
+    """In the process that children are forked from: what stays there, they need not look at."""
+    for module in _users_modules(sys.modules):
+        _identities(module)
+
+
+@Kept
+def _users_modules(modules: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(m for m in list(modules.values()) if is_users(getattr(m, "__file__", None) or "<"))
+
+
+@Kept
+def _identities(module: ModuleType) -> frozenset[int]:
+    return frozenset(map(id, list(vars(module).values())))
 
 
 @contextmanager
@@ -41,14 +59,23 @@ def shadowed(names: Mapping[str, Any]) -> Iterator[None]:
     """In the user's own modules these names, which are Python's own, stand for something else."""
     files = ((m, getattr(m, "__file__", None) or "<") for m in list(sys.modules.values()))
     scopes = [vars(m) for m, file in files if is_users(file) and not is_installed(file)]
+    with put(scopes, names):
+        yield
+
+
+@contextmanager
+def put(scopes: Iterable[dict[str, Any]], names: Mapping[str, Any]) -> Iterator[None]:
+    """These names stand for something in the scopes that have none of their own."""
     told = [(s, name) for s in {id(s): s for s in scopes}.values() for name in names if name not in s]
-    for scope, name in told:
-        scope[name] = names[name]
+    with ours(scope for scope, _ in told):
+        for scope, name in told:
+            scope[name] = names[name]
     try:
         yield
     finally:
-        for scope, name in told:
-            scope.pop(name, None)
+        with ours(scope for scope, _ in told):
+            for scope, name in told:
+                scope.pop(name, None)
 
 
 @contextmanager

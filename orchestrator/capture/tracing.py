@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,7 @@ from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
+from .group import Made, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
 from .layouts import Layout, axes_of
@@ -31,8 +32,14 @@ from .lowering.empties import padded
 from .making import optimizer_of
 from .modes import alone_on_the_stack, modes_stay
 from .pipelining import static_stages
-from .recorder import Node
-from .shims import capturable_on_cpu, copied_by_ops, exact_norm_shares, symbolic_hyperparameters
+from .recorder import GroupRef, Node
+from .shims import (
+    capturable_on_cpu,
+    copied_by_ops,
+    exact_norm_shares,
+    one_path,
+    symbolic_hyperparameters,
+)
 from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
 from .swallowed import told
@@ -52,6 +59,8 @@ class RankTrace:
     ranges: Mapping[str, Bounds] = field(default_factory=dict)
     #: Learning rates of the optimizer as it was made, by the input that takes their place.
     rates: Mapping[str, float] = field(default_factory=dict)
+    #: Its groups, as it made them.
+    communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -64,7 +73,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    with place, copied_by_ops(), disguised(*users), modes_stay(), draws_counted(), kernels_stay():
+    with place, copied_by_ops(), one_path(), disguised(*users), modes_stay(), draws_counted(), kernels_stay():
         return _trace(definition, rank, needed)
 
 
@@ -102,6 +111,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         },
         step=lambda batch: step(model, optimizer, batch),
         look=look,
+        parameters=lambda: _parameters(model, optimizer),
         constants=constants,
     )
     with (
@@ -142,7 +152,13 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     }
     used_of = program.inputs if rank is None else program.relied
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
-    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges, rates)
+    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges, rates, communicators())
+
+
+def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    yield from model.parameters()
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:

@@ -65,7 +65,7 @@ class Losing:
             while placed.name in _RENAMED and placed.ins[0] in ops:
                 placed = ops[placed.ins[0]]
             return cls, placed, f"{op_words(plan, placed)} is not the tensor that is claimed"
-        for cause in (self._partial, self._unlike, self._instead, self._moved):
+        for cause in (self._partial, self._unlike, self._instead, self._piece, self._moved):
             if (told := cause(rank, ops, found)) is not None:
                 return cls, *told
         return cls, found, self._lost_at(cls, found)
@@ -201,7 +201,7 @@ class Losing:
         beside the same operands: one term of a sum, or what was cut out at another place."""
         for k, v in enumerate(reader.ins):
             expected = self._expected(rank, ops, reader, k) if v in ops else None
-            if expected is None:
+            if expected is None or (reader.name == "gather" and self._in_a_part(rank, reader, k)):
                 continue
             if ops[v].type.sort != "Real":
                 is_not = f"has not the values of {self.names.of(expected)}"
@@ -237,24 +237,47 @@ class Losing:
     def _expected(self, rank: int, ops: Ops, reader: Op, index: int) -> str | None:
         """The specification's tensor that stands at this operand of its op of the name, all other operands
         being the same; nothing if it is what is read, or if there is no such op."""
-        others = [(k, v) for k, v in enumerate(reader.ins) if k != index and not self._is_literal(ops.get(v))]
+        others = [(k, v) for k, v in enumerate(reader.ins) if k != index and not _is_literal(ops.get(v))]
         known = [(k, self._specs(rank, v) | {v}) for k, v in others]
         alike = [
             o for o in self.plan.specification.ops if (o.name, len(o.ins)) == (reader.name, len(reader.ins))
         ]
         found = [o.ins[index] for o in alike if known and all(o.ins[k] in specs for k, specs in known)]
-        found = [v for v in found if not self._is_literal(self.names.ops.get(v))]
+        if not known:  # an op of one operand: what reads a piece of the same tensor
+            specs = self._whole(rank, ops, reader.ins[index])
+            found = [o.ins[index] for o in alike if specs & _cut_from(self.names.ops, o.ins[index])]
+        found = [v for v in found if not _is_literal(self.names.ops.get(v))]
         mine = reader.ins[index]
         real = mine not in ops or ops[mine].type.sort == "Real"
         same = self.standings.stands if real else self.standings.like
         return None if any(same(rank, mine, v) for v in found) else next(iter(found), None)
 
-    @staticmethod
-    def _is_literal(op: Op | None) -> bool:
-        return op is not None and op.name == "constant"
+    def _piece(self, rank: int, ops: Ops, mover: Op) -> tuple[Op, str] | None:
+        """Where elements are cut out of a tensor of the specification that are no piece of it: what they are
+        read as."""
+        here: Op | None = mover
+        while here is not None and here.name in MOVING:
+            here = next(iter(self.sites.users[self._class(rank)][here.out]), None)
+        return None if here is None or here is mover else self._instead(rank, ops, here)
+
+    def _in_a_part(self, rank: int, reader: Op, index: int) -> bool:
+        """Does another operand of a look-up hold a part only? Then places count from where that begins."""
+        types, specs = self.sites.types[self._class(rank)], self.plan.specification.types()
+        return any(
+            types[v].shape != specs[spec].shape
+            for k, v in enumerate(reader.ins) if k != index
+            for spec in self._specs(rank, v) or {v} & {*self.plan.specification.inputs}
+        )  # fmt: skip
 
     def _specs(self, rank: int, value: str) -> set[str]:
         return {s.spec for s in self.standings.of(rank, value)} - {BUCKET}
+
+    def _whole(self, rank: int, ops: Ops, value: str) -> set[str]:
+        """The specification's tensors that a value is, or else that it was cut out of."""
+        here = value
+        while not (found := self._specs(rank, here)) and here in ops and ops[here].name in MOVING:
+            here = ops[here].ins[0]
+        return found
 
     def _terms(self, value: str) -> set[str]:
         """What a tensor of the specification is a sum of, each perhaps scaled or moved."""
@@ -318,3 +341,16 @@ class Losing:
 
 def _lacks(over: str) -> str:
     return f"a reduction over {over} is missing"
+
+
+def _cut_from(ops: Mapping[str, Op], value: str) -> set[str]:
+    """What a tensor of the specification is a piece of, in the same order of elements or in another."""
+    found, here = set[str](), ops.get(value)
+    while here is not None and here.name in MOVING:
+        found.add(here.ins[0])
+        here = ops.get(here.ins[0])
+    return found
+
+
+def _is_literal(op: Op | None) -> bool:
+    return op is not None and op.name == "constant"

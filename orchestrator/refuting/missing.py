@@ -18,6 +18,7 @@ from certificates.proof.facts import Reduced, Ref, split_ref
 from ..relating.hints import Missing
 from .reductions import LINEAR, times
 from .standing import Standing
+from .witnessing import choices
 from .wording import Line, Names, line_of, multiple, op_json, op_words
 
 #: Ops of the specification that are named as what was looked for.
@@ -67,7 +68,7 @@ def _tried(seconds: float | None) -> str:
         return "a witness is looked for against one output only"
     if seconds <= 0:
         return "no witness was looked for (--witness-seconds)"
-    return f"no witness was found in {seconds:g} s (--witness-seconds)"
+    return f"no witness was found among {choices(seconds)} inputs or in {seconds:g} s (--witness-seconds)"
 
 
 def _lack(claimed: Plan, missing: Missing, outputs: Sequence[int], tried: str) -> Lack:

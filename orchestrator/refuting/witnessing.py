@@ -17,7 +17,13 @@ from ..evaluating.network import SPEED, Work
 from .diagnose import Cause, Prove, diagnose
 from .search import Witness, search
 
-_SEEDS = range(8)
+#: Choices of inputs that are tried at least.
+_CHOICES = 8
+
+
+def choices(seconds: float) -> int:
+    """How many inputs are tried in a search of so many seconds, if it is not over before: one for each."""
+    return max(_CHOICES, round(seconds))
 
 
 def _nothing(_plan: Plan, _outputs: Sequence[int]) -> bool:
@@ -44,7 +50,7 @@ def refute(
     steps: what is found does not depend on the machine.
     """
     work = Work()
-    for seed in _SEEDS:
+    for seed in range(choices(seconds)):
         left = seconds - work.steps / SPEED
         if left <= 0 or not facts:
             return None

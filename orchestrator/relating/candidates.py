@@ -401,7 +401,10 @@ def _inside(
 ) -> bool:
     """Whether all coordinates of a result of this shape are known and in range."""
     for name, size in (*zip(pattern.out, shape, strict=True), *pattern.summed):
-        lo, hi = known[name].interval(ranges) if name in known else (-1, 0)
+        form = known.get(name)
+        if form is None or not ranges.keys() >= set(form.symbols):  # of another rank's coordinates
+            return False
+        lo, hi = form.interval(ranges)
         if lo < 0 or hi >= size:
             return False
     return True

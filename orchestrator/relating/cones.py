@@ -6,22 +6,30 @@ reads of two cones are the same elements, the index of one says at which index t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from certificates.plan.affine import Affine, Range
+from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
-from certificates.proof.facts import Ref
+from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 
-from ..cells import Cell, Cut, Unfollowable, within
+from ..cells import Cell, Cut, Digits, Unfollowable, within
 from .knowledge import Knowledge
 from .ledger import Unrelated
+from .solving_facts import fold, solve
 
 #: An index with ``None`` where a coordinate is an integer element, so not affine.
 Loose = tuple[Affine | None, ...]
+#: Tensors that one cone opens.
+MAX_CONE = 64
+#: An element behind a related one, if there is one, and how many times it that is.
+Related = tuple[tuple[Ref, Loose] | None, Fraction]
 #: Offsets of positions that are tried where only a constant in the cone can say what they are.
 MAX_OFFSETS = 4
+#: Tensors of the specification that are opened to find where two cones end at the same.
+MAX_LEVELS = 16
 
 
 @dataclass
@@ -41,6 +49,174 @@ class Cone:
         self.reads.append(target)
         if op is not None and op.name == "iota":
             self.counted.add(target[0])
+
+
+class Cones:
+    """Opens elements down to what is known of them."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.k, self.model = knowledge, knowledge.model
+
+    def open(
+        self,
+        ref: Ref,
+        at: Loose,
+        ranges: Mapping[str, Range],
+        cone: Cone,
+        *,
+        first: bool = False,
+        stop: Container[Ref] | None = None,
+    ) -> None:
+        """Add an element to a cone: a read if it is related (with ``stop``, to one of these), else opened."""
+        op = self.model.op(ref)
+        value = self.model.literal(ref)
+        if value is not None or (op is not None and op.name == "iota"):
+            if isinstance(value, Fraction) and value and self.model.tensors.type(ref).sort == "Int":
+                cone.offsets.add(Affine(int(value)))
+            elif isinstance(value, Affine):
+                axes = self.model.tensors.mesh_axes(ref)
+                here = {a: f for a, f in zip(axes, at, strict=False) if f is not None}
+                cone.offsets.add(value.substitute(here))
+            return
+        if not first:
+            target, coef = self._related(ref, at, ranges)
+            if target is not None and isinstance(self.model.literal(target[0]), Fraction):
+                cone.opened.add(ref)
+                return
+            cone.scale *= coef if self.model.tensors.type(ref).sort == "Real" else 1
+            if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
+                cone.read(target, self.model.op(target[0]))
+                return
+            if target is not None:
+                self.open(*target, ranges, cone, first=True, stop=stop)
+                return
+        if len(cone.opened) > MAX_CONE:
+            raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
+        cone.opened.add(ref)
+        self.k.tries.step()
+        if isinstance(ref, Reduced):
+            order = list(self.model.plan.mesh.axes)
+            member = ref.of[0]
+            owner = split_ref(member)[0]
+            cone.opened.update(ref.of)
+            inner = dict(ranges)
+            full = list(at)
+            for a in sorted(ref.axes, key=order.index):
+                name = f"{owner}.{a}"
+                inner[name] = self.model.plan.by_class[owner].box[a]
+                full.insert(order.index(a), Affine.symbol(name))
+            for m in ref.of:
+                if m != member:
+                    self._open_all(m, cone)
+            try:
+                self.open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
+            except (Cut, Digits) as error:
+                if error.symbol in ranges:
+                    raise
+                raise Unfollowable(f"{member}: its cone depends on the rank") from error
+            return
+        op = self.model.op(ref)
+        if op is None:
+            raise Unrelated(ref)
+        ins = self.model.operands(ref)
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        if op.name == "gather":
+            axis, batch = op.integer("axis"), op.integer("batch_dims")
+            free = len(self.model.tensors.type(ins[1]).shape) - batch
+            body = at[mesh:]
+            self.open(ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone, stop=stop)
+            self.open(ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop)
+        elif op.name in ELEMENTWISE and ref not in self.k.hops:
+            cone.scale *= _factor(op, [_number(self.k, v, at, ranges) for v in ins])
+            for v in ins:
+                self.open(v, at, ranges, cone, stop=stop)
+        else:
+            self._move(ref, at, ranges, cone, stop)
+
+    def _open_all(self, ref: str, cone: Cone) -> None:
+        """Open the cone of a member on another class without following indices."""
+        work = [ref]
+        while work:
+            v = work.pop()
+            if (v in cone.opened and v != ref) or v in self.k.by_lhs or self.model.op(v) is None:
+                continue
+            cone.opened.add(v)
+            if len(cone.opened) > MAX_CONE:
+                raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
+            work += self.model.operands(v)
+
+    def _move(
+        self, ref: Ref, at: Loose, ranges: Mapping[str, Range], cone: Cone, stop: Container[Ref] | None
+    ) -> None:
+        if any(f is None for f in at):
+            raise Unfollowable(f"{ref}: data movement of an element at an integer index")
+        if isinstance(ref, Reduced):
+            raise Unrelated(ref)
+        scale, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
+        if current == ref:
+            raise Unrelated(ref)
+        cone.scale *= scale
+        self.open(current, tuple(index), ranges, cone, stop=stop)
+
+    def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> Related:
+        """The atom element behind a related element, and how many times it that is."""
+        one = Fraction(1)
+        if None not in at:
+            try:
+                reading = self.k.read(ref, [f for f in at if f is not None], ranges)
+            except Unrelated:
+                return None, one
+            return (reading.target, tuple(reading.at)), reading.coef
+        if ref not in self.k.by_lhs and self.k.is_atom(ref):
+            return (ref, at), one
+        for number in self.k.facts_for(ref):
+            fact = self.k.facts[number]
+            values = _coordinates(fact, at, ranges)
+            if values is None:
+                continue  # it is about another piece
+            loose = tuple(
+                fold(form.substitute(values), ranges) if set(form.symbols) <= set(values) else None
+                for form in fact.rhs_index
+            )
+            return (fact.rhs, loose), fact.coef
+        return None, one
+
+
+@dataclass(frozen=True)
+class AllBut(Container[Ref]):
+    """Cones end at each related tensor but these."""
+
+    refs: frozenset[Ref]
+
+    def __contains__(self, ref: object) -> bool:
+        return ref not in self.refs
+
+
+def down_to_common(
+    mine: Callable[[AllBut], Cone], theirs: Callable[[AllBut], Cone], order: Mapping[Ref, int]
+) -> tuple[Cone, Cone]:
+    """Cones of an element of the specification and one of a rank that end at the same tensors.
+
+    A rank's tensor may be one that the specification makes of others only after it has gone another way
+    (`logsumexp` beside `log_softmax`): of what one side alone ends at, the latest is opened. ``order`` says
+    where the specification makes its tensors, ``mine`` and ``theirs`` give the cone that ends at some.
+
+    Raises:
+        Unfollowable: they end at the same as they are, or never.
+    """
+    deeper: frozenset[Ref] = frozenset()
+    for _ in range(MAX_LEVELS):
+        both = mine(AllBut(deeper)), theirs(AllBut(deeper))
+        here, there = ({t for t, _ in cone.reads} for cone in both)
+        if here <= there:
+            if not deeper:
+                break
+            return both
+        latest = max(here ^ there, key=lambda t: order.get(t, -1))
+        if latest not in order or latest in deeper:
+            break
+        deeper |= {latest}
+    raise Unfollowable("cones that do not end at the same tensors")
 
 
 def positions(
@@ -143,3 +319,39 @@ def stands(
     except (Unrelated, Unfollowable):
         return False
     return reading.target == spec and tuple(reading.at) == out
+
+
+def _coordinates(fact: Fact, at: Loose, ranges: Mapping[str, Range]) -> dict[str, Affine] | None:
+    """The symbols of a fact that the known coordinates of an element determine; ``None`` if it has none such.
+
+    Raises a split where it has elements of a part of the box.
+    """
+    known = [(form, target) for form, target in zip(fact.lhs_index, at, strict=True) if target is not None]
+    ranged = {s: fact.ranges[s] for form, _ in known for s in form.symbols}
+    try:
+        return solve([form for form, _ in known], ranged, [target for _, target in known], ranges)
+    except Unfollowable:
+        return {}
+
+
+def _number(known: Knowledge, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> object:
+    """The number that an element is, if it is one."""
+    try:
+        reading = known.read(ref, [f for f in at if f is not None], ranges) if None not in at else None
+    except Unrelated:
+        reading = None
+    value = known.model.literal(ref if reading is None else reading.target)
+    return value * reading.coef if reading is not None and isinstance(value, Fraction) else value
+
+
+def _factor(op: Op, values: Sequence[object]) -> Fraction:
+    """What an op multiplies by, as far as its operands are numbers: a factor of what it is a part of."""
+    factor = Fraction(1)
+    if op.type.sort == "Real" and op.name == "select":
+        some = [v for v in values[1:] if v != 0]
+        return some[0] if len(some) == 1 and isinstance(some[0], Fraction) else factor
+    if op.type.sort == "Real" and op.name in ("multiply", "divide"):
+        for i, value in enumerate(values):
+            if isinstance(value, Fraction) and value:
+                factor *= 1 / value if i and op.name == "divide" else value
+    return factor

@@ -8,30 +8,26 @@ proved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cache, cached_property, partial
 
 from certificates.plan.affine import Affine, Range
-from certificates.plan.ops import CALL, ELEMENTWISE
-from certificates.plan.program import Op
-from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from certificates.plan.ops import CALL
+from certificates.proof.facts import Fact, Ref
 from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
-from ..cells import Cell, Cut, Digits, Unfollowable, explore
-from .cones import Cone, Loose, is_known, matches, positions, stands
+from ..cells import Cell, Cut, Unfollowable, explore
+from .cones import AllBut, Cone, Cones, Loose, down_to_common, is_known, matches, positions, stands
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Unrelated
 from .sampled import fails
-from .solving_facts import fold, make_fact, solve
+from .solving_facts import make_fact
 from .tries import IN_A_FILE
 
-MAX_CONE = 64
 SIGNED = ("subtract", "negate")
-#: An element behind a related one, if there is one, and how many times it that is.
-Related = tuple[tuple[Ref, Loose] | None, Fraction]
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,7 @@ class DeepMatcher:
 
     def __init__(self, knowledge: Knowledge, prove: Callable[[int], bool]) -> None:
         self.k, self.model, self.prove = knowledge, knowledge.model, prove
+        self.cones = Cones(knowledge)
         self._readers: dict[Ref, list[str]] | None = None
 
     def relate(self, ref: Ref) -> list[int]:
@@ -56,9 +53,13 @@ class DeepMatcher:
         return self.k.tries.attempt(lambda: self._relate(ref), [])
 
     def _relate(self, ref: Ref) -> list[int]:
+        return self._relate_down_to(ref, common=False) or self._relate_down_to(ref, common=True)
+
+    def _relate_down_to(self, ref: Ref, *, common: bool) -> list[int]:
         try:
             whole = self.k.full_index(ref)
-            found = explore(whole, lambda cell: self._guesses(ref, list(cell.at.values()), cell.ranges))
+            guess = partial(self._guesses, ref, common)
+            found = explore(whole, lambda cell: guess(list(cell.at.values()), cell.ranges))
         except (Unrelated, Unfollowable, NoDefinition):
             return []
         numbers: list[int] = []
@@ -87,23 +88,45 @@ class DeepMatcher:
         return None
 
     def _guesses(
-        self, ref: Ref, index: Sequence[Affine], ranges: Mapping[str, Range]
+        self, ref: Ref, common: bool, index: Sequence[Affine], ranges: Mapping[str, Range]
     ) -> tuple[frozenset[Ref], Fraction, list[Guess]]:
         cone = Cone()
-        self._open(ref, tuple(index), ranges, cone, first=True)
+        self.cones.open(ref, tuple(index), ranges, cone, first=True)
         atoms = {t for t, _ in cone.reads}
         sort = self.model.tensors.type(ref).sort
         near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
         # A mask as numbers is one op further away.
         near += [c for s in near for c in self._reading(s) if _are_numbers(self.model, c)]
+        near = [s for s in dict.fromkeys(near) if self.model.ops[s].type.sort == sort]
         guesses: list[Guess] = []
         splits: list[Cut] = []
-        for spec in dict.fromkeys(near):
-            if self.model.ops[spec].type.sort == sort and self.k.tries.left:
-                guesses += self._solve(spec, atoms, cone, index, ranges, splits)
+
+        @cache
+        def ending(ends: AllBut) -> Cone:
+            """The rank's, once for all that the specification may have in its place."""
+            return self._cone(ref, tuple(index), ranges, ends)
+
+        def cones(spec: str, at: Loose, both: Mapping[str, Range]) -> tuple[Cone, Cone]:
+            if common:
+                return down_to_common(partial(self._cone, spec, at, both), ending, self._order)
+            return self._cone(spec, at, both, atoms), cone
+
+        for spec in near:
+            if self.k.tries.left:
+                guesses += self._solve(spec, cones, index, ranges, splits)
         if not guesses and splits:
             raise splits[0]
         return frozenset(cone.opened), cone.scale, guesses
+
+    def _cone(self, ref: Ref, at: Loose, ranges: Mapping[str, Range], ends: Container[Ref]) -> Cone:
+        cone = Cone()
+        self.cones.open(ref, at, ranges, cone, first=True, stop=ends)
+        return cone
+
+    @cached_property
+    def _order(self) -> dict[Ref, int]:
+        """Where the specification makes its tensors."""
+        return {f"s:{op.out}": i for i, op in enumerate(self.model.plan.specification.ops)}
 
     def propose(self, facts: list[Fact], cones: frozenset[Ref] | None = None) -> bool:
         """Keep guessed facts about one tensor if all of them are proved from the cones of both sides: these,
@@ -146,139 +169,9 @@ class DeepMatcher:
         mine, theirs = Cone(), Cone()
         left = tuple(f.substitute(cell.at) for f in fact.lhs_index)
         right = tuple(f.substitute(cell.at) for f in fact.rhs_index)
-        self._open(fact.lhs, left, cell.ranges, mine, first=True)
-        self._open(fact.rhs, right, cell.ranges, theirs, first=True, stop={t for t, _ in mine.reads})
+        self.cones.open(fact.lhs, left, cell.ranges, mine, first=True)
+        self.cones.open(fact.rhs, right, cell.ranges, theirs, first=True, stop={t for t, _ in mine.reads})
         return mine, theirs
-
-    # --- cones ---------------------------------------------------------------------------------------------
-
-    def _open(
-        self,
-        ref: Ref,
-        at: Loose,
-        ranges: Mapping[str, Range],
-        cone: Cone,
-        *,
-        first: bool = False,
-        stop: set[Ref] | None = None,
-    ) -> None:
-        """Add an element to a cone: a read if it is related (with ``stop``, to one of these), else opened."""
-        op = self.model.op(ref)
-        value = self.model.literal(ref)
-        if value is not None or (op is not None and op.name == "iota"):
-            if isinstance(value, Fraction) and value and self.model.tensors.type(ref).sort == "Int":
-                cone.offsets.add(Affine(int(value)))
-            elif isinstance(value, Affine):
-                axes = self.model.tensors.mesh_axes(ref)
-                here = {a: f for a, f in zip(axes, at, strict=False) if f is not None}
-                cone.offsets.add(value.substitute(here))
-            return
-        if not first:
-            target, coef = self._related(ref, at, ranges)
-            if target is not None and isinstance(self.model.literal(target[0]), Fraction):
-                cone.opened.add(ref)
-                return
-            cone.scale *= coef if self.model.tensors.type(ref).sort == "Real" else 1
-            if target is not None and (stop is None or target[0] in stop or self.model.op(target[0]) is None):
-                cone.read(target, self.model.op(target[0]))
-                return
-            if target is not None:
-                self._open(*target, ranges, cone, first=True, stop=stop)
-                return
-        if len(cone.opened) > MAX_CONE:
-            raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
-        cone.opened.add(ref)
-        self.k.tries.step()
-        if isinstance(ref, Reduced):
-            order = list(self.model.plan.mesh.axes)
-            member = ref.of[0]
-            owner = split_ref(member)[0]
-            cone.opened.update(ref.of)
-            inner = dict(ranges)
-            full = list(at)
-            for a in sorted(ref.axes, key=order.index):
-                name = f"{owner}.{a}"
-                inner[name] = self.model.plan.by_class[owner].box[a]
-                full.insert(order.index(a), Affine.symbol(name))
-            for m in ref.of:
-                if m != member:
-                    self._open_all(m, cone)
-            try:
-                self._open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
-            except (Cut, Digits) as error:
-                if error.symbol in ranges:
-                    raise
-                raise Unfollowable(f"{member}: its cone depends on the rank") from error
-            return
-        op = self.model.op(ref)
-        if op is None:
-            raise Unrelated(ref)
-        ins = self.model.operands(ref)
-        mesh = len(self.model.tensors.mesh_axes(ref))
-        if op.name == "gather":
-            axis, batch = op.integer("axis"), op.integer("batch_dims")
-            free = len(self.model.tensors.type(ins[1]).shape) - batch
-            body = at[mesh:]
-            self._open(
-                ins[1], (*at[:mesh], *body[:batch], *body[axis : axis + free]), ranges, cone, stop=stop
-            )
-            self._open(
-                ins[0], (*at[:mesh], *body[:axis], None, *body[axis + free :]), ranges, cone, stop=stop
-            )
-        elif op.name in ELEMENTWISE and ref not in self.k.hops:
-            cone.scale *= _factor(op, [_number(self.k, v, at, ranges) for v in ins])
-            for v in ins:
-                self._open(v, at, ranges, cone, stop=stop)
-        else:
-            self._move(ref, at, ranges, cone, stop)
-
-    def _open_all(self, ref: str, cone: Cone) -> None:
-        """Open the cone of a member on another class without following indices."""
-        work = [ref]
-        while work:
-            v = work.pop()
-            if (v in cone.opened and v != ref) or v in self.k.by_lhs or self.model.op(v) is None:
-                continue
-            cone.opened.add(v)
-            if len(cone.opened) > MAX_CONE:
-                raise Unfollowable(f"{ref}: cone over {MAX_CONE} tensors")
-            work += self.model.operands(v)
-
-    def _move(
-        self, ref: Ref, at: Loose, ranges: Mapping[str, Range], cone: Cone, stop: set[Ref] | None
-    ) -> None:
-        if any(f is None for f in at):
-            raise Unfollowable(f"{ref}: data movement of an element at an integer index")
-        if isinstance(ref, Reduced):
-            raise Unrelated(ref)
-        scale, current, index = self.k.source(ref, [f for f in at if f is not None], ranges)
-        if current == ref:
-            raise Unrelated(ref)
-        cone.scale *= scale
-        self._open(current, tuple(index), ranges, cone, stop=stop)
-
-    def _related(self, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> Related:
-        """The atom element behind a related element, and how many times it that is."""
-        one = Fraction(1)
-        if None not in at:
-            try:
-                reading = self.k.read(ref, [f for f in at if f is not None], ranges)
-            except Unrelated:
-                return None, one
-            return (reading.target, tuple(reading.at)), reading.coef
-        if ref not in self.k.by_lhs and self.k.is_atom(ref):
-            return (ref, at), one
-        for number in self.k.facts_for(ref):
-            fact = self.k.facts[number]
-            values = _coordinates(fact, at, ranges)
-            if values is None:
-                continue  # it is about another piece
-            loose = tuple(
-                fold(form.substitute(values), ranges) if set(form.symbols) <= set(values) else None
-                for form in fact.rhs_index
-            )
-            return (fact.rhs, loose), fact.coef
-        return None, one
 
     # --- the specification ---------------------------------------------------------------------------------
 
@@ -303,23 +196,19 @@ class DeepMatcher:
     def _solve(
         self,
         spec: str,
-        atoms: set[Ref],
-        cone: Cone,
+        cones: Callable[[str, Loose, Mapping[str, Range]], tuple[Cone, Cone]],
         index: Sequence[Affine],
         ranges: Mapping[str, Range],
         splits: list[Cut],
     ) -> list[Guess]:
-        """The index at which a specification op reads the same elements as a cone.
+        """The index at which a specification op reads the same elements as a rank's, by ``cones`` of both.
 
         If it does so on some ranks only, the split that tells them apart is added to ``splits``.
         """
         whole = self.k.full_index(spec)
 
-        def compute(cell: Cell) -> Cone:
-            mine = Cone()
-            both = dict(ranges) | dict(cell.ranges)
-            self._open(spec, tuple(cell.at.values()), both, mine, first=True, stop=atoms)
-            return mine
+        def compute(cell: Cell) -> tuple[Cone, Cone]:
+            return cones(spec, tuple(cell.at.values()), dict(ranges) | dict(cell.ranges))
 
         renamed = Cell(
             {f"y{s}": r for s, r in whole.ranges.items()},
@@ -330,30 +219,19 @@ class DeepMatcher:
         except (Unrelated, Unfollowable, NoDefinition):
             return []
         guesses = []
-        for cell, mine in parts:
+        for cell, (mine, cone) in parts:
             fixed = {s: Affine(lo) for s, (lo, hi) in cell.ranges.items() if hi == lo + 1}
             symbols = dict.fromkeys(s for f in cell.at.values() for s in f.symbols)
+            atoms = {t for t, _ in cone.reads}
             found = matches(mine, cone, ranges, splits) if {t for t, _ in mine.reads} <= atoms else ()
             for known in ({**fixed, **k} for k in found):
                 for full in positions(known, [s for s in symbols if s not in known], cone, index):
                     out = tuple(f.substitute(full) for f in cell.at.values())
                     known_here = all(s in ranges for f in out for s in f.symbols)
                     if known_here and stands(self.k, spec, cell, full, ranges, splits):
-                        guesses.append(Guess(spec, out, frozenset(mine.opened), mine.scale))
+                        opened = frozenset(mine.opened | cone.opened)
+                        guesses.append(Guess(spec, out, opened, mine.scale))
         return guesses
-
-
-def _coordinates(fact: Fact, at: Loose, ranges: Mapping[str, Range]) -> dict[str, Affine] | None:
-    """The symbols of a fact that the known coordinates of an element determine; ``None`` if it has none such.
-
-    Raises a split where it has elements of a part of the box.
-    """
-    known = [(form, target) for form, target in zip(fact.lhs_index, at, strict=True) if target is not None]
-    ranged = {s: fact.ranges[s] for form, _ in known for s in form.symbols}
-    try:
-        return solve([form for form, _ in known], ranged, [target for _, target in known], ranges)
-    except Unfollowable:
-        return {}
 
 
 def _are_numbers(model: Model, spec: str) -> bool:
@@ -363,30 +241,7 @@ def _are_numbers(model: Model, spec: str) -> bool:
     return name == "convert" or (name == "select" and all(isinstance(v, Fraction) for v in values))
 
 
-def _number(known: Knowledge, ref: Ref, at: Loose, ranges: Mapping[str, Range]) -> object:
-    """The number that an element is, if it is one."""
-    try:
-        reading = known.read(ref, [f for f in at if f is not None], ranges) if None not in at else None
-    except Unrelated:
-        reading = None
-    value = known.model.literal(ref if reading is None else reading.target)
-    return value * reading.coef if reading is not None and isinstance(value, Fraction) else value
-
-
 def _turns(model: Model, opened: frozenset[Ref]) -> bool:
     """May the sign of a number change in a cone, as in a logit that is subtracted from a logarithm?"""
     ops = [model.op(t) for t in opened]
     return any(op is not None and op.name in SIGNED and op.type.sort == "Real" for op in ops)
-
-
-def _factor(op: Op, values: Sequence[object]) -> Fraction:
-    """What an op multiplies by, as far as its operands are numbers: a factor of what it is a part of."""
-    factor = Fraction(1)
-    if op.type.sort == "Real" and op.name == "select":
-        some = [v for v in values[1:] if v != 0]
-        return some[0] if len(some) == 1 and isinstance(some[0], Fraction) else factor
-    if op.type.sort == "Real" and op.name in ("multiply", "divide"):
-        for i, value in enumerate(values):
-            if isinstance(value, Fraction) and value:
-                factor *= 1 / value if i and op.name == "divide" else value
-    return factor

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -40,6 +41,7 @@ class Contribution:
     partial: tuple[str, ...]
 
 
+_OVER_RANKS = ("all_reduce", "reduce_scatter")
 #: A cell of a sum, what it reads, and the specification's ops that it may equal.
 Share = tuple[Cell, tuple[Operand, ...], tuple[Candidate, ...]]
 
@@ -199,24 +201,41 @@ class PartialSums:
     def find_summands(self, ref: str) -> bool:
         """Record operands that are, without an op of their own, what one rank adds to a specification's sum.
 
-        With one of the summed heads on each rank, say, nothing is added there. Whether anything was recorded.
+        With one of the summed heads on each rank, say, nothing is added there; or the operand is a sum over
+        ranks of what is related. Whether anything was recorded.
         """
         op = self.model.op(ref)
-        if op is None or op.name not in ("dot_general", "reduce"):
+        if op is None:
             return False
         found = False
         for v in dict.fromkeys(self.model.operands(ref)):
-            try:
-                links = self.k.links(v)
-            except (Unfollowable, NoDefinition):
-                continue
-            sources = [v] if links is None else [self.k.facts[n].rhs for n in links]
-            for source in dict.fromkeys(sources):
-                known = isinstance(source, str) and source in self.k.by_lhs and source not in self.k.partials
-                if known and source not in self._summands:
+            for source in dict.fromkeys(t for u in self._sources(v) for t in self._added(op.name, u)):
+                if source in self.k.partials or source in self._summands:
+                    continue
+                if self.k.facts_for(source):
                     self._summands.add(source)
-                    found = self._summand(str(source)) or found
+                    found = self._summand(source) or found
         return found
+
+    def _sources(self, ref: str) -> list[Ref]:
+        """What an operand is moved from on its own rank; of a sum over ranks, the sum."""
+        made = self.model.op(ref)
+        if made is not None and made.name in _OVER_RANKS:
+            return [ref]
+        try:
+            links = self.k.links(ref)
+        except (Unfollowable, NoDefinition):
+            return []  # it crosses ranks
+        return [ref] if links is None else [self.k.facts[n].rhs for n in links]
+
+    def _added(self, op: str, source: Ref) -> Sequence[str]:
+        """What ranks add up in an operand of an op: there, or in a collective before it."""
+        made = self.model.op(source)
+        if made is not None and made.name in _OVER_RANKS:
+            with suppress(NoDefinition):  # of a group that is no fibres
+                return self.model.reduced(str(source), "add").of if made.text("kind") == "add" else ()
+            return ()
+        return (str(source),) if op in ("dot_general", "reduce") and isinstance(source, str) else ()
 
     def _summand(self, ref: str) -> bool:
         whole = self.k.full_index(ref)

@@ -14,8 +14,10 @@ import pytest
 
 from certificates.bundle.bundle import Bundle, put
 from certificates.plan.plan import Plan
+from checker.report.render import unreadable
 from orchestrator import children, early
 from orchestrator.emit import emit
+from orchestrator.errors import Unaccepted
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -71,6 +73,17 @@ def test_a_bundle_that_came_out_otherwise_has_its_own_reports(
         found = ahead.reports(came, tmp_path / "b")
     assert asked == ["early", "late"] and found == children.write_reports(tmp_path / "b")
     assert b"not shown" in found["report.txt"]
+
+
+def test_what_the_checker_does_not_accept_is_no_proof(
+    mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command said PROVED of a bundle that the checker called INVALID: its model has no such plan."""
+    made = bundle(mlp, tmp_path / "made", monkeypatch)
+    said = {name: text.encode() for name, text in unreadable("obligation 2 (plan) fails").items()}
+    monkeypatch.setattr(early, "write_reports", lambda _folder: said)
+    with early.early() as ahead, pytest.raises(Unaccepted, match=r"obligation 2 \(plan\) fails"):
+        ahead.reports(made, tmp_path / "b")
 
 
 def test_a_checker_that_was_begun_for_nothing_is_ended(

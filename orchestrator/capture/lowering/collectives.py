@@ -59,6 +59,11 @@ def _scaled(c: Context, x: Value, reduction: ReduceRef | str) -> tuple[Value, Re
 
 
 def _mean(c: Context, total: Value, group: GroupRef, average: bool) -> Value:
+    if average and total.type.sort != "Real":
+        raise c.refuse(
+            f"an average of {total.type}: how whole numbers are rounded depends on the backend",
+            instead="ReduceOp.SUM, and a division of the sum as a number: total.float() / size",
+        )
     return c.b.scale(total, Fraction(1, len(group.ranks))) if average else total
 
 

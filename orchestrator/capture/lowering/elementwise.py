@@ -10,7 +10,8 @@ from typing import Any
 from certificates.plan.types import TensorType
 
 from ..builder import Value, wraps
-from .infinities import equals_infinity
+from .infinities import equals_infinity, masked_sum
+from .positive import magnitude, positive
 from .table import Context, Lower, Operand, lowers
 
 #: What arithmetic of two booleans is; a difference of them PyTorch refuses.
@@ -35,6 +36,10 @@ def _arithmetic(name: str) -> Lower:
         inverse = _inverse_root(c, right) if name == "divide" else None
         if inverse is not None:
             return c.b.binary("multiply", left, inverse)
+        if name == "add" and alpha == 1 and left.type.sort == "Real":
+            masked = masked_sum(c.b, left, right, tuple(c.out[0].shape))
+            if masked is not None:
+                return masked
         return c.b.binary(name, left, right if alpha == 1 else c.b.scale(right, alpha))
 
     return lower
@@ -129,7 +134,7 @@ def _abs(c: Context, x: Value) -> Value:
     """Of integers, which may be positions in a table, the larger one of both signs: linear to solvers."""
     x = c.value(x, c.out[0].dtype)
     if x.type.sort != "Int":
-        return c.b.unary("abs", x)
+        return magnitude(c.b, x)
     return c.b.binary("maximum", x, c.b.unary("negate", x))
 
 
@@ -308,10 +313,12 @@ def _erfc(c: Context, x: Value) -> Value:
 
 @lowers("aten.xlogy")
 def _xlogy(c: Context, x: Operand, y: Operand) -> Value:
-    """``x * log(y)``, and 0 where ``x`` is."""
+    """``x * log(y)``, and 0 where ``x`` is; a softmax is nowhere."""
     dtype = c.out[0].dtype
     left, right = c.value(x, dtype), c.value(y, dtype)
     product = c.b.binary("multiply", left, c.b.unary("log", right))
+    if positive(c.b, left):
+        return product
     return c.b.select(c.b.compare("EQ", left, c.b.like(0, left)), c.b.like(0, product), product)
 
 

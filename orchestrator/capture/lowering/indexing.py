@@ -8,6 +8,7 @@ from typing import Any
 from ..builder import Literal, Value
 from ..recorder import Node
 from .places import Places, counted_axis, counted_from, distinct_axis, places
+from .ranges import in_table
 from .sameness import same
 from .table import Context, axis_of, effects, lowers
 
@@ -17,7 +18,7 @@ _PIECES = 64
 
 @lowers("aten.embedding", ignores=("padding_idx", "scale_grad_by_freq", "sparse"))
 def _embedding(c: Context, weight: Value, index: Value) -> Value:
-    return c.b.gather(weight, index, axis=0, batch_dims=0)
+    return c.b.gather(weight, in_table(c.b, index, weight.shape[0]), axis=0, batch_dims=0)
 
 
 @lowers("aten.embedding_dense_backward")

@@ -18,12 +18,46 @@ from ..errors import LoweringError
 #: What these give is finite, but for an exponential of what a mask has made infinite.
 _FINITE = frozenset(("exponential", "compare", "logistic", "tanh"))
 _ENDS = frozenset(("inf", "-inf"))
+_MOVED = frozenset(("reshape", "transpose", "broadcast_in_dim", "convert", "slice"))
 
 
 def equals_infinity(b: Builder, x: Value, infinity: float) -> Value:
     """Is each element of ``x`` this infinity? A :class:`LoweringError` where no mask shows it."""
     found = _infinite(b, x, "inf" if infinity > 0 else "-inf")
     return b.constant(False, TensorType("i1", x.shape)) if found is None else found
+
+
+def masked_sum(b: Builder, x: Value, y: Value, shape: tuple[int, ...]) -> Value | None:
+    """The sum of two tensors that masks have both made infinite, in one way: one choice by either mask.
+
+    A causal mask and one for padding, say, which are added. ``None`` where that is not so: a sum of numbers.
+    """
+    for which, opposite in (("-inf", "inf"), ("inf", "-inf")):
+        with suppress(LoweringError):
+            masks = [_infinite(b, v, which) for v in (x, y)]
+            if None in masks or any(_infinite(b, v, opposite) is not None for v in (x, y)):
+                continue
+            left, right = (b.expand(_without(b, v, which), shape) for v in (x, y))
+            either = b.binary("or", *(b.expand(m, shape) for m in masks if m is not None))
+            total = b.binary("add", left, right)
+            return b.select(either, b.constant(float(which), total.type), total)
+    return None
+
+
+def _without(b: Builder, x: Value, which: str) -> Value:
+    """``x`` with a zero in place of each such literal; only where :func:`_infinite` shows all of them."""
+    draft = b.draft(x)
+    if draft is None or not reached(b, x.name):
+        return x
+    if draft.name == "constant":
+        return b.like(0, x)
+    if draft.name == "select":
+        return b.select(b.operand(x), *(_without(b, b.operand(x, i), which) for i in (1, 2)))
+    if draft.name == "add":
+        return b.binary("add", *(_without(b, b.operand(x, i), which) for i in (0, 1)))
+    if draft.name in _MOVED:
+        return _moved(b, _without(b, b.operand(x), which), draft, x.dtype)
+    raise LoweringError("a sum of what no mask shows to be infinite")
 
 
 def _infinite(b: Builder, x: Value, which: str) -> Value | None:
@@ -51,10 +85,10 @@ def _infinite(b: Builder, x: Value, which: str) -> Value | None:
         if _opposed(b, x, which, one, other):
             raise LoweringError("a sum of infinities of both signs, which is no number")
         return b.binary("or", one, other) if one is not None and other is not None else one or other
-    if draft.name in ("reshape", "transpose", "broadcast_in_dim", "convert", "slice"):
+    if draft.name in _MOVED:
         inner = _infinite(b, b.operand(x), which)
         return None if inner is None else _moved(b, inner, draft)
-    if _reached(b, x.name):
+    if reached(b, x.name):
         raise LoweringError(
             f"a comparison with {which} of what no mask shows to be infinite",
             instead="a comparison of the mask: torch.where(mask, x, 0)",
@@ -72,17 +106,17 @@ def _opposed(b: Builder, x: Value, which: str, one: Value | None, other: Value |
     return found != [None, None]
 
 
-def _moved(b: Builder, mask: Value, draft: Draft) -> Value:
-    """What an op of data movement makes of a mask in place of its operand."""
+def _moved(b: Builder, x: Value, draft: Draft, dtype: str = "i1") -> Value:
+    """What an op of data movement makes of ``x``, a mask or the like, in place of its operand."""
     if draft.name == "reshape":
-        return b.reshape(mask, draft.type.shape)
+        return b.reshape(x, draft.type.shape)
     if draft.name == "convert":
-        return mask
+        return x if dtype == "i1" else b.convert(x, dtype)
     attrs: dict[str, Any] = dict(draft.attrs)
-    return b.emit(draft.name, (mask,), TensorType("i1", draft.type.shape), **attrs)
+    return b.emit(draft.name, (x,), TensorType(dtype, draft.type.shape), **attrs)
 
 
-def _reached(b: Builder, name: str) -> bool:
+def reached(b: Builder, name: str) -> bool:
     """Does an infinite literal reach a value, other than through ops whose results are finite?"""
     waiting, seen = [name], {name}
     while waiting:

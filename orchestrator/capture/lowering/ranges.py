@@ -17,6 +17,8 @@ from .table import Context
 Fact = tuple[str | Affine, str, str | Affine]
 
 _MOVES = frozenset(("broadcast_in_dim", "reshape", "transpose", "slice"))
+#: What adds up whole numbers.
+_COUNT = frozenset(("reduce", "dot_general", "all_reduce", "reduce_scatter"))
 _OPPOSITE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 _MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
@@ -29,6 +31,22 @@ def wrapped(c: Context, index: Value, size: int) -> Value:
         return index
     below = c.b.compare("LT", index, c.b.like(0, index))
     return c.b.select(below, c.b.binary("add", index, c.b.like(size, index)), index)
+
+
+def in_table(b: Builder, index: Value, size: int) -> Value:
+    """Row numbers of a dimension of ``size``, in it also where they were counted: as many as there are equal
+    tokens before, say. PyTorch raises where one is outside, and no solver sees how large a sum may be."""
+    waiting, seen, counted, given = [index.name], {index.name}, False, False
+    while waiting:
+        draft = b.drafts.get(waiting.pop())
+        given |= draft is None
+        if draft is not None:
+            counted |= draft.name in _COUNT and draft.type.sort == "Int"
+            waiting += [v for v in draft.ins if v not in seen]
+            seen.update(draft.ins)
+    if not (counted and given and size):  # what rests on no input is a position, which is known
+        return index
+    return b.binary("minimum", b.binary("maximum", index, b.like(0, index)), b.like(size - 1, index))
 
 
 def non_negative(b: Builder, x: Value) -> bool:

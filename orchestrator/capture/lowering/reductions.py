@@ -11,6 +11,7 @@ from certificates.plan.types import TensorType
 
 from ..builder import Value
 from .choosing import masked_extreme
+from .positive import magnitude
 from .table import Context, Lower, axis_of, dims_of, lowers
 
 
@@ -46,7 +47,7 @@ def _norm(
     if order == 0:
         counted = c.b.convert(c.b.compare("NE", x, c.b.like(0, x)), x.dtype)
         return c.b.reduce(counted, dims, "add", keepdim=keepdim)
-    size = c.b.unary("abs", x)
+    size = magnitude(c.b, x)
     if math.isinf(order):
         return c.b.reduce(size, dims, "max" if order > 0 else "min", keepdim=keepdim)
     if order == 1:

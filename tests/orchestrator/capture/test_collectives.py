@@ -172,6 +172,15 @@ def bytes_averaged(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return counts
 
 
+def test_an_average_of_whole_numbers_is_refused() -> None:
+    """What is left over is rounded in a way of the backend's own."""
+    with pytest.raises(
+        LoweringError, match=r"an average of i64\[4\]: how whole numbers are rounded"
+    ) as caught:
+        talked(lambda x, _: {"y": bytes_averaged(x, torch.int64).float()})
+    assert "ReduceOp.SUM" in (caught.value.instead or "")
+
+
 def bytes_scattered(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     counts, mine = torch.ones(4, dtype=dtype), torch.empty(1, dtype=dtype)
     dist.reduce_scatter_tensor(mine, counts)

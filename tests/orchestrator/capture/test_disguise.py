@@ -54,12 +54,26 @@ def test_a_step_that_asks_for_classes_does_what_it_does_in_a_job() -> None:
     assert "15" in map(str, constants(factors(lambda t: False)))
 
 
+def test_so_does_one_that_asks_the_tensor_itself() -> None:
+    """Gradients were scaled in a job only: ``t.__class__`` said FakeTensor, and the plan was VALID."""
+    yes, no = (constants(factors(lambda t, said=said: said)) for said in (True, False))
+    assert constants(factors(lambda t: t.__class__ is not Tensor)) == no != yes
+    assert constants(factors(lambda t: t.__class__.__name__ == "Tensor")) == yes
+    with FakeTensorMode():
+        made = torch.zeros(2)
+        with disguised():
+            assert made.__class__ is Tensor and nn.Parameter(made).__class__ is nn.Parameter
+            assert isinstance(made, Tensor) and not isinstance(made, nn.Module)
+        assert made.__class__.__name__ == "FakeTensor"
+
+
 @pytest.mark.parametrize(
     "asks",
     [
         lambda rate: isinstance(rate, float),
         lambda rate: type(rate) is float,
         lambda rate: not isinstance(rate, Tensor | nn.Parameter),
+        lambda rate: rate.__class__ is float,
     ],
 )
 def test_a_learning_rate_is_the_number_that_it_is_in_a_job(asks: Callable[[Any], bool]) -> None:

@@ -6,6 +6,7 @@ step names holds the count.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
 import inspect
@@ -232,3 +233,47 @@ def test_modules_and_classes_are_known_by_the_names_that_lead_to_them() -> None:
     assert [(path, holder) for path, holder in grafted._named(local)] == [("there", nn.Module)]
     named = dict(grafted._named(on_a_class))
     assert named["torch.nn.Module"] is nn.Module and named["torch.nn"] is nn
+
+
+def of_the_users() -> int:
+    return 1
+
+
+class OfTheUsers:
+    calls = 0
+
+
+@pytest.mark.parametrize("scope", [dist, torch.optim.SGD], ids=["module", "class"])
+def test_what_was_put_there_after_libraries_were_looked_through_ahead_is_found(
+    monkeypatch: pytest.MonkeyPatch, scope: Any
+) -> None:
+    grafted.look_ahead()
+    assert of_the_users not in dict(grafted.functions()).values()
+    grafted.functions.cache_clear()
+    monkeypatch.setattr(scope, "of_nobody", of_the_users, raising=False)
+    assert of_the_users in dict(grafted.functions()).values()
+
+
+def test_so_is_a_librarys_function_whose_code_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    grafted.look_ahead()
+    monkeypatch.setattr(dist.get_rank, "__code__", of_the_users.__code__)
+    assert dist.get_rank in dict(grafted.functions()).values()
+
+
+def test_so_is_a_librarys_object_whose_class_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = argparse.Namespace()
+    monkeypatch.setattr(dist, "of_nobody", held, raising=False)
+    grafted.look_ahead()
+    assert held not in dict(grafted.functions()).values()
+    grafted.functions.cache_clear()
+    held.__class__ = OfTheUsers  # type: ignore[assignment]
+    assert any(value is held for value in dict(grafted.functions()).values())
+
+
+def test_a_function_of_the_users_on_a_librarys_function_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = counting(lambda: 0)
+    functools.update_wrapper(inspect.getdoc, count)
+    try:
+        assert "calls" in str(changed(lambda: inspect.getdoc.__wrapped__()))  # type: ignore[attr-defined]
+    finally:
+        del inspect.getdoc.__wrapped__  # type: ignore[attr-defined]

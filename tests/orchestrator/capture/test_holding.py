@@ -28,7 +28,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.modules.module import register_module_forward_hook
 
 from orchestrator.capture.counters import counted, numbers
-from orchestrator.capture.holding import followed, handed_out, kind, parts, position_of
+from orchestrator.capture.holding import followed, handed_out, kind, parts
 
 Tick = Callable[[], object]
 Made = tuple[nn.Module, torch.optim.Optimizer]
@@ -388,7 +388,6 @@ def test_parts_of_an_object_and_what_they_are() -> None:
     assert dict(parts("it", Holder()))["it.n"] == 1
     assert (kind(Holder()), kind(len)) == ("test_parts_of_an_object_and_what_they_are.<locals>.Holder", "len")
     assert followed([]) and followed(nn.Linear(1, 1)) and not followed(queue.Queue())
-    assert position_of({1, 2}) == (2, ["1", "2"]) and position_of(1) is None
 
 
 class Turn(enum.Enum):

@@ -59,6 +59,30 @@ def test_infinities_that_no_mask_shows_are_refused() -> None:
         agree(lambda x, m: x.masked_fill(m, -INF).amax(1) == -INF, *scores())
 
 
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda x, m: x.masked_fill(m, -INF) + torch.zeros_like(x).masked_fill(x > 1, -INF),
+        lambda x, m: x + (torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1) > 0, -INF)[:3] + _pad(x, m)),
+        lambda x, m: _pad(x, m).t().reshape(3, 4) + torch.where(m, x, -INF)[:, :1],
+        lambda x, m: x.masked_fill_(m, -INF).add_(x.masked_fill(x > 0, -INF)),
+    ],
+)
+def test_masks_that_are_added_are_one_mask(add: object) -> None:
+    """A causal mask and one for padding: the checker refuses a sum of two infinite literals."""
+    program = agree(lambda x, m: (add(x, m)).exp(), *scores())  # type: ignore[operator]
+    infinite: set[str] = set()
+    for op in program.ops:
+        if op.attrs.get("value") == "-inf" or any(v in infinite for v in op.ins):
+            assert op.name != "add" or len(infinite.intersection(op.ins)) == 1
+            infinite |= {op.out} if op.name != "exponential" else set()
+    assert infinite
+
+
+def _pad(x: Tensor, m: Tensor) -> Tensor:
+    return torch.zeros_like(x).masked_fill(m, -INF)
+
+
 def test_a_sum_of_both_infinities_is_no_number() -> None:
     """-inf + inf is NaN, which equals nothing; the mask of the one said that it is -inf."""
     with pytest.raises(CaptureError, match="infinities of both signs"):

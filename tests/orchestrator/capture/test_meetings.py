@@ -120,6 +120,70 @@ def test_one_root_in_each_group_is_right() -> None:
     assert capture(made, jobs=1).groups["tp"].size == 2
 
 
+def in_another_order(rank: int) -> list[list[int]]:
+    return [[0, 1], [2, 3]] if rank < 2 else [[2, 3], [0, 1]]
+
+
+def its_own_alone(rank: int) -> list[list[int]]:
+    return [[0, 1] if rank < 2 else [2, 3]]
+
+
+def one_more_on_one_rank(rank: int) -> list[list[int]]:
+    return [[0, 3], [0, 1], [2, 3]] if rank == 1 else [[0, 1], [2, 3]]
+
+
+def in_one_order(_: int) -> list[list[int]]:
+    return [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            in_another_order,
+            r"\[2, 3\] find .* the name '\d+', .* those of ranks \[0, 1\] as well, on",
+        ),
+        (
+            its_own_alone,
+            r"\[2, 3\] find .* the name '\d+', .* those of ranks \[0, 1\] as well, on",
+        ),
+        (one_more_on_one_rank, r"\[0, 1\] find each other by the name '\d+', .* rank 0 by '\d+'"),
+        (in_one_order, None),
+    ],
+)
+def test_groups_that_ranks_make_in_another_order_are_refused(groups: Any, message: str | None) -> None:
+    """A job names them by their number: ranks 1 and 2 would reduce with each other."""
+
+    def made(model: Any, mesh: Any) -> Any:
+        for ranks in groups(dist.get_rank()):
+            group = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                model.group = group
+        model.again = mesh["dp"].get_group()
+        return model
+
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = model(batch["x"]).sum()
+        loss.backward()
+        if dist.is_initialized():
+            dist.all_reduce(model.weight.grad, group=model.group)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss}
+
+    given = dataclasses.replace(
+        definition(dist.all_reduce), mesh={"dp": 2, "tp": 2}, parallelize=made, step=step
+    )
+    if message is None:
+        assert [group.size for group in capture(given, jobs=1).groups.values()] == [2]
+        return
+    with pytest.raises(GroupError, match=message) as caught:
+        capture(given, jobs=1)
+    file, number, _ = caught.value.frame or ("", 0, "")
+    assert file == __file__ and "dist.new_group(ranks)" in linecache.getline(file, number)
+    assert "in one order" in (caught.value.instead or "")
+
+
 def logged_at_the_end(x: torch.Tensor, _: Any) -> dict[str, torch.Tensor]:
     dist.all_reduce(total := x.clone())
     if dist.get_rank() == 0:

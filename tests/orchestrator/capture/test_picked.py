@@ -233,6 +233,12 @@ ROW = "does not act on each row by itself"
 PART, OTHER = "some of the rows whose number", "in memory that is not of these rows"
 REFUSED: dict[str, tuple[Way, str]] = {
     "a mean of another kind": (lambda x, rows, token: F.huber_loss(rows, rows.sin()), ROW),
+    "the gradient of such a mean": (
+        lambda x, rows, token: torch.ops.aten.huber_loss_backward(
+            x.new_ones(()), rows, rows.sin(), 1, 1.0
+        ).sum(0),
+        ROW,
+    ),
     "a maximum": (lambda x, rows, token: rows.amax(0), ROW),
     "sums of the rows before": (lambda x, rows, token: rows.cumsum(0).sum(0), ROW),
     "rows the other way round": (lambda x, rows, token: (rows * rows.flip(0)).sum(0), ROW),

@@ -7,7 +7,7 @@ import pytest
 from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Builder, Value
 from orchestrator.capture.errors import LoweringError
-from orchestrator.capture.lowering.ranges import non_negative, wrapped
+from orchestrator.capture.lowering.ranges import in_table, non_negative, wrapped
 from orchestrator.capture.lowering.table import Context
 
 
@@ -86,3 +86,21 @@ def test_a_guard_of_one_element_says_nothing_of_another(b: Builder) -> None:
         b.compare("GE", left, b.slice(other, [0], [2])), b.slice(marked, [1], [2]), b.like(0, left)
     )
     assert not non_negative(b, facts)
+
+
+def test_a_row_that_was_counted_is_in_the_table(b: Builder) -> None:
+    """No solver sees how large a sum may be; PyTorch would raise."""
+    wide = b.input("wide", TensorType("i64", (4, 3)))
+    counted = b.binary("add", b.reduce(wide, (1,), "add"), b.iota(0, (4,)))
+    found = in_table(b, counted, 6)
+    (low,) = (b.drafts[name] for name in b.drafts[found.name].ins if b.drafts[name].name == "maximum")
+    assert b.drafts[found.name].name == "minimum" and counted.name in low.ins
+
+
+def test_rows_that_are_given_or_known_stay_what_they_are(b: Builder) -> None:
+    given = number(b, "given", 0)
+    assert in_table(b, given, 6) == given
+    shifted = b.binary("add", given, b.iota(0, (4,)))
+    assert in_table(b, shifted, 6) == shifted
+    known = b.reduce(b.iota(0, (4, 3)), (1,), "add")
+    assert in_table(b, known, 6) == known

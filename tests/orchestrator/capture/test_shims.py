@@ -229,7 +229,20 @@ def test_ranks_with_another_learning_rate_are_refused(rates: Any, said: str) -> 
     def optimizer(params: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, lr=rates() if torch.distributed.is_initialized() else 0.01)
 
-    with pytest.raises(CaptureError, match=re.escape(said)):
+    with pytest.raises(CaptureError, match=re.escape(said)) as caught:
+        capture(rated(optimizer), jobs=1)
+    assert "one learning rate on both" in str(caught.value)
+
+
+def test_groups_in_another_order_are_told_so() -> None:
+    """Their rates are the same numbers: "another learning rate" would send their author the wrong way."""
+
+    def optimizer(params: Any) -> torch.optim.Optimizer:
+        weights, biases = [p for p in params if p.ndim > 1], [torch.nn.Parameter(torch.zeros(3))]
+        groups: list[dict[str, Any]] = [{"params": weights, "lr": 0.1}, {"params": biases, "lr": 0.2}]
+        return torch.optim.AdamW(groups[::-1] if torch.distributed.is_initialized() else groups)
+
+    with pytest.raises(CaptureError, match="the groups of parameters in one order on both"):
         capture(rated(optimizer), jobs=1)
 
 
@@ -285,3 +298,53 @@ def test_adafactor_is_proved_where_a_rank_holds_whole_parameters() -> None:
     assert READ in plan.provenance["shims"]  # type: ignore[operator]
     assert verify(plan, jobs=1).kind is Kind.PROVED
     assert run(plan, made, steps=2).largest < 1e-6
+
+
+@torch.jit.script  # type: ignore[untyped-decorator]
+def fused(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """TorchScript runs it otherwise after it has run twice."""
+    return torch.tanh(x + bias) * 0.5
+
+
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return fused(x @ self.inner.weight, self.inner.bias)
+
+
+class Recurrent(nn.Module):
+    """One op of oneDNN's on a CPU, and the formula elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x[:, None])[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("build", [Scripted, Recurrent])
+def test_what_pytorch_runs_in_ways_of_its_own_is_captured_as_it_is_written(build: Any) -> None:
+    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = model(batch["x"]).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    given = Definition(
+        name="own ways",
+        mesh={"dp": 2},
+        build=build,
+        parallelize=lambda model, mesh: model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        step=step,
+        batch={"x": Batch((2, 3))},
+    )
+    before = torch._C._get_mkldnn_enabled()
+    plan = capture(given, jobs=1)
+    assert any(op.name == "tanh" for op in plan.specification.ops)
+    assert torch._C._get_mkldnn_enabled() == before

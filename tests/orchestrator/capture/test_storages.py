@@ -38,10 +38,20 @@ def test_the_bytes_of_a_storage_are_refused(asks: Callable[[Any], object]) -> No
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("storage", [lambda t: t.untyped_storage(), lambda t: t.storage()])
+def test_so_is_where_they_lie(storage: Callable[[Any], Any]) -> None:
+    """Gradients were averaged only where the device was ``meta``, and the plan was VALID."""
+    with FakeTensorMode(), bytes_refused(), pytest.raises(StateError, match="says where the bytes") as caught:
+        _ = storage(torch.zeros(3)).device
+    assert caught.value.instead == "the device of the tensor itself (tensor.device)"
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_sizes_and_real_storages_are_answered() -> None:
     real = torch.arange(3.0)
     with bytes_refused():
         assert real.storage().tolist() == [0.0, 1.0, 2.0] and real.untyped_storage()[0] == 0
+        assert real.untyped_storage().device.type == real.storage().device.type == "cpu"
         with FakeTensorMode():
             fake = torch.zeros(3)
             assert fake.untyped_storage().nbytes() == 12 and len(fake.storage()) == 3

@@ -135,3 +135,40 @@ def test_a_mask_that_is_another_one_of_the_specification_is_told(wrong: bool, op
     found = told(plan)
     assert found.op.name == op
     assert ("has not the values of the specification's `and %4`" in found.what) is wrong
+
+
+def test_a_piece_of_a_tensor_that_is_another_piece_of_it_is_told_where_it_is_cut_out() -> None:
+    """Gate and up lie one behind the other, and the ranks take them for interleaved: each value is there."""
+
+    def write(b: ProgramBuilder, mine: bool) -> None:
+        both = b.dot(b.input("x", "f32[4,3]"), b.input("w", "f32[3,6]"), ([1], [0]))
+        if mine:
+            pairs = b.reshape(both, (4, 3, 2))
+            gate, up = (b.reshape(pairs[:, :, i : i + 1], (4, 3)) for i in (0, 1))
+        else:
+            gate, up = both[:, 0:3], both[:, 3:6]
+        b.output("y", b.logistic(gate) * up)
+
+    plan = pair({"dp": 2}, lambda b: write(b, False), lambda b: write(b, True), {"x": {}, "w": {}}, {"y": {}})
+    found = told(plan)
+    assert found.op.name == "slice" and found.op.out == "%2"
+    assert "expected is the specification's `slice %1`" in found.what and "`logistic %6`" in found.what
+
+
+def test_row_numbers_count_from_where_a_shard_begins() -> None:
+    """Rows of foreign tokens are not masked: their numbers in the shard are right, the rows are not."""
+
+    def write(b: ProgramBuilder, mine: bool) -> None:
+        ids, table = b.input("ids", "i64[4]"), b.input("table", f"f32[{4 if mine else 8},3]")
+        if not mine:
+            b.output("y", b.tanh(b.gather(table, ids, 0)))
+            return
+        own = ids - b.constant(b.axis_index("tp").scale(4), ids.type)
+        inside = b.logical_and(b.compare(own, 0, "GE"), b.compare(own, 4, "LT"))
+        row = b.select(inside, own, b.constant(0, "i64[4]"))
+        b.output("y", b.tanh(b.all_reduce(b.gather(table, row, 0), "tp")))
+
+    plan = pair({"tp": 2}, lambda b: write(b, False), lambda b: write(b, True),
+                {"ids": {}, "table": {"tp": Shard(0)}}, {"y": {}}, ranges={"ids": (0, 8)})  # fmt: skip
+    found = told(plan)
+    assert found.op.name == "gather" and "its operands are the specification's" in found.what

@@ -7,10 +7,17 @@ from fractions import Fraction
 
 import pytest
 
+from certificates.authoring.build import ProgramBuilder
+from certificates.plan.placements import Replicate
 from certificates.plan.plan import Plan
 from orchestrator.refuting import witnessing
 from orchestrator.refuting.search import Witness, search
 from orchestrator.refuting.witnessing import refute, replayed
+
+from ..plans import pair
+
+#: What four numbers rarely add up to.
+RARE = 26
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +58,22 @@ def test_without_time_or_facts_nothing_is_looked_for(wrong: Plan, monkeypatch: p
     monkeypatch.setattr(witnessing, "search", lambda *_, **__: pytest.fail("searched"))
     assert refute(wrong, [(0, 0)], 0) is None
     assert refute(wrong, [], 60) is None
+
+
+def test_what_is_rarely_wrong_is_found_with_more_inputs() -> None:
+    """As where one row of many is treated otherwise: eight inputs do not meet it, and seconds are left."""
+
+    def right(b: ProgramBuilder) -> None:
+        b.output("y", b.input("x", "f32[4]") * 2)
+
+    def rarely(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4]")
+        total = b.broadcast(b.reduce(x, [0]), (4,), ())
+        near = b.compare(b.abs(total - RARE), b.constant(1, "f32[4]"), "LT")
+        b.output("y", b.select(near, x, x * 2))
+
+    everywhere = {"dp": Replicate()}
+    plan = pair({"dp": 2}, right, rarely, {"x": everywhere}, {"y": everywhere})
+    facts = [(0, 0)]
+    assert search(plan, facts) is None and refute(plan, facts, 1) is None
+    assert refute(plan, facts, 30) is not None

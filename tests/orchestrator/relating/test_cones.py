@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from fractions import Fraction
+from functools import partial
+
+import pytest
 
 from certificates.plan.affine import Affine
-from orchestrator.cells import Cut
-from orchestrator.relating.cones import MAX_OFFSETS, Cone, Loose, match, matches, positions
+from certificates.proof.facts import Ref
+from orchestrator.cells import Cut, Unfollowable
+from orchestrator.relating.cones import MAX_OFFSETS, Cone, Loose, down_to_common, match, matches, positions
 
 ROW, COL, Y, TP = (Affine.symbol(name) for name in ("i", "j", "y", "tp"))
 RANGES = {"i": (0, 4), "j": (0, 3), "tp": (0, 2)}
@@ -62,3 +67,41 @@ def test_a_rank_may_count_from_another_number() -> None:
     assert list(matches(mine, theirs, RANGES, [])) == [{"y": ROW, "z": COL}]
     mine.counted.add("s:numbers")
     assert list(matches(mine, theirs, RANGES, [])) == [{"y": ROW, "z": COL}, {"y": ROW}]
+
+
+#: What each tensor is made of: a logarithm of a sum beside a logarithm of a softmax; ``given`` are none.
+MADE = {
+    "s:shifted": ("s:x", "s:most"),
+    "s:log_softmax": ("s:shifted", "s:log"),
+    "s:logsumexp": ("s:log", "s:most"),
+    "s:other": ("s:shifted", "s:y"),
+    "c0:loss": ("s:logsumexp", "s:x"),
+    "c0:plain": ("s:log", "s:shifted"),
+}
+ORDER = {name: i for i, name in enumerate(("s:log", "s:most", *(n for n in MADE if n[0] == "s")))}
+
+
+def below(tensor: str, ends: Container[Ref]) -> Cone:
+    """The cone of a tensor, through those at which it does not end."""
+    found, work = Cone(opened={tensor}), list(MADE[tensor])
+    while work:
+        name = work.pop()
+        if name in ends or name not in MADE:
+            found.reads.append((name, ()))
+        else:
+            found.opened.add(name)
+            work += MADE[name]
+    return found
+
+
+def test_cones_end_at_what_both_sides_are_made_of() -> None:
+    mine, theirs = down_to_common(partial(below, "s:log_softmax"), partial(below, "c0:loss"), ORDER)
+    assert {t for t, _ in mine.reads} == {t for t, _ in theirs.reads} == {"s:x", "s:most", "s:log"}
+    assert mine.opened == {"s:log_softmax", "s:shifted"} and theirs.opened == {"c0:loss", "s:logsumexp"}
+
+
+def test_cones_that_end_alike_or_never_are_not_compared_again() -> None:
+    """The first were compared as they are; of the others one reads what the other is not made of."""
+    for spec, rank in (("s:log_softmax", "c0:plain"), ("s:other", "c0:loss")):
+        with pytest.raises(Unfollowable):
+            down_to_common(partial(below, spec), partial(below, rank), ORDER)

@@ -216,3 +216,84 @@ def rows_by_number(right: bool) -> Definition:
         batch=pair((4, WIDTH), dp=0),
         mean_over={"loss": ("dp",)},
     )
+
+
+def masks_added(right: bool) -> Definition:
+    """A causal mask and one for padding, added, as ``nn.TransformerEncoderLayer`` does. Wrong: sees ahead."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.value = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.ahead = 0
+
+        def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+            later = torch.ones(LENGTH, LENGTH).triu(1 + self.ahead).bool()
+            mask = torch.zeros(LENGTH, LENGTH).masked_fill(later, -torch.inf)
+            mask = mask + torch.zeros(padding.shape).masked_fill(padding, -torch.inf)[:, None]
+            scores = self.query(x) @ x.transpose(1, 2) + mask
+            return scores.softmax(-1) @ self.value(x)
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(model, Attention)
+        model.ahead = 0 if right else 1
+        return replicated(model, mesh)
+
+    def loss_of(model: nn.Module, batch: Batches) -> Tensor:
+        return F.mse_loss(model(batch["x"], batch["padding"]), batch["y"])
+
+    padding = Batch((4, LENGTH), torch.bool, shard={"dp": 0})
+    return Definition(
+        name="masks-added",
+        mesh={"dp": 2},
+        build=Attention,
+        parallelize=parallelize,
+        optimizer=adam,
+        step=step_of(loss_of),
+        batch={**pair((4, LENGTH, WIDTH), dp=0), "padding": padding},
+        mean_over={"loss": ("dp",)},
+    )
+
+
+def packed_documents(right: bool) -> Definition:
+    """Several documents in a row: places begin anew in each, and are looked up. Wrong: they count tokens of
+    others too."""
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(10, WIDTH), nn.Embedding(LENGTH, WIDTH)
+            self.query, self.value = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.restart = True
+
+        def forward(self, words: Tensor, document: Tensor) -> Tensor:
+            at = torch.arange(LENGTH)
+            same = document[:, :, None] == document[:, None, :]
+            before = (at[None] < at[:, None]).expand(same.shape)
+            x = self.words(words) + self.places((same & before if self.restart else before).sum(-1))
+            scores = self.query(x) @ x.transpose(1, 2)
+            seen = same & (at[None] <= at[:, None])
+            return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ self.value(x)
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(model, Packed)
+        model.restart = right
+        return replicated(model, mesh)
+
+    def loss_of(model: nn.Module, batch: Batches) -> Tensor:
+        return F.mse_loss(model(batch["words"], batch["document"]), batch["y"])
+
+    return Definition(
+        name="packed-documents",
+        mesh={"dp": 2},
+        build=Packed,
+        parallelize=parallelize,
+        optimizer=adam,
+        step=step_of(loss_of),
+        batch={
+            "words": Batch((4, LENGTH), torch.int64, shard={"dp": 0}, bounds=(0, 10)),
+            "document": Batch((4, LENGTH), torch.int64, shard={"dp": 0}, bounds=(0, 3)),
+            "y": Batch((4, LENGTH, WIDTH), shard={"dp": 0}),
+        },
+        mean_over={"loss": ("dp",)},
+    )

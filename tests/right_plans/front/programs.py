@@ -8,6 +8,7 @@ from orchestrator.capture import Definition
 
 from . import (
     by_hand,
+    columns,
     experts,
     fields,
     flat,
@@ -27,6 +28,7 @@ from . import (
     rows,
     sequences,
     shards,
+    signs,
     strides,
     tokens,
     vocabularies,
@@ -105,6 +107,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         whole_batches.grouped_advantages,
         whole_batches.lengths_of_rows,
         vocabularies.own_labels,
+        vocabularies.library_and_partition,
         zigzag.zigzag_context,
         rings.flash_ring,
         rings.zigzag_ring,
@@ -125,6 +128,11 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         masks.patches_by_mask,
         masks.experts_by_mask,
         masks.rows_by_number,
+        masks.masks_added,
+        masks.packed_documents,
+        signs.divergence_by_hand,
+        signs.largest_gradient,
+        columns.summed_columns,
     )
 }
 #: Those that are right and not proved, and why.

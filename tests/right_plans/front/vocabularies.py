@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from orchestrator.capture import Batch, Definition
 
 from .by_hand import Batches, own
 from .many_habits import Enter
+from .masks import step_of
 from .whole_batches import Total
 
 WIDTH, WORDS, LENGTH = 8, 16, 6
@@ -52,27 +54,46 @@ def own_labels(right: bool = True) -> Definition:
     """Tied embedding by rows, cross-entropy of the next token and a loss on the partition. Wrong: the largest
     logit is not put back into the logarithm."""
 
-    def train(
-        model: _Tied, optimizer: torch.optim.Optimizer, batch: Batches, right: bool
-    ) -> dict[str, Tensor]:
-        logits, labels = model(batch["tokens"])[:, :-1], batch["tokens"][:, 1:]
+    def loss_of(model: _Tied, logits: Tensor, labels: Tensor) -> Tensor:
+        partition, chosen = _parts(model, logits, labels, right)
+        return (partition - chosen).mean() + 1e-4 * partition.square().mean()
+
+    return _tied("own-labels", loss_of)
+
+
+def library_and_partition(right: bool = True) -> Definition:
+    """PyTorch's cross-entropy, and beside it a loss on the partition, against one by hand over the ranks.
+    Wrong: half of the gradient of the loss on the partition is lost."""
+
+    def loss_of(model: _Tied, logits: Tensor, labels: Tensor) -> Tensor:
         if model.group is None:
-            partition = torch.logsumexp(logits, -1)
-            chosen = torch.gather(logits, 2, labels.unsqueeze(-1)).squeeze(-1)
-        else:
-            top = logits.detach().amax(-1)
-            dist.all_reduce(top, op=dist.ReduceOp.MAX, group=model.group)
-            summed = torch.exp(logits - top.unsqueeze(-1)).sum(-1)
-            partition = torch.log(Total.apply(summed, model.group, False))
-            partition = partition + top if right else partition
-            here, outside = model.here(labels)
-            chosen = torch.gather(logits, 2, here.unsqueeze(-1)).squeeze(-1).masked_fill(outside, 0.0)
-            chosen = Total.apply(chosen, model.group, False)
-        loss = (partition - chosen).mean() + 1e-4 * partition.square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach()}
+            one = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            return one + 1e-2 * torch.logsumexp(logits, -1).square().mean()
+        partition, chosen = _parts(model, logits, labels, True)
+        square = partition.square() if right else partition.detach() * partition
+        return (partition - chosen).mean() + 1e-2 * square.mean()
+
+    return _tied("library-and-partition", loss_of)
+
+
+def _parts(model: _Tied, logits: Tensor, labels: Tensor, right: bool) -> tuple[Tensor, Tensor]:
+    """The logarithm of the partition and the logit of each label, over the ranks that have the logits."""
+    if model.group is None:
+        chosen = torch.gather(logits, 2, labels.unsqueeze(-1)).squeeze(-1)
+        return torch.logsumexp(logits, -1), chosen
+    top = logits.detach().amax(-1)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX, group=model.group)
+    summed = torch.exp(logits - top.unsqueeze(-1)).sum(-1)
+    partition = torch.log(Total.apply(summed, model.group, False))
+    partition = partition + top if right else partition
+    here, outside = model.here(labels)
+    chosen = torch.gather(logits, 2, here.unsqueeze(-1)).squeeze(-1).masked_fill(outside, 0.0)
+    return partition, Total.apply(chosen, model.group, False)
+
+
+def _tied(name: str, loss_of: Callable[[_Tied, Tensor, Tensor], Tensor]) -> Definition:
+    def of_next(model: Any, batch: Batches) -> Tensor:
+        return loss_of(model, model(batch["tokens"])[:, :-1], batch["tokens"][:, 1:])
 
     def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
         model.group = mesh["tp"].get_group()
@@ -80,12 +101,11 @@ def own_labels(right: bool = True) -> Definition:
         return model
 
     return Definition(
-        name="own-labels",
+        name=name,
         mesh={"tp": 2},
         build=_Tied,
         parallelize=parallelize,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
-        step=lambda model, optimizer, batch: train(model, optimizer, batch, True),
-        parallel_step=lambda model, optimizer, batch: train(model, optimizer, batch, right),
+        step=step_of(of_next),
         batch={"tokens": Batch((2, LENGTH), torch.int64, bounds=(0, WORDS))},
     )

@@ -1,0 +1,89 @@
+"""Code that asks whether it is traced: it may do something else in a job, and a trace would not show it.
+
+A branch on ``detect_fake_mode()`` or ``hasattr(t, "fake_mode")`` goes one way in a trace and the other in
+every job. What these say cannot be disguised as the class of a tensor is (:mod:`.disguise`), since PyTorch
+itself asks. So a step that names them is refused.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+
+from .bytecode import names, said
+from .errors import StateError
+from .frames import is_installed
+
+#: What only a trace has, and functions and modules that say whether one runs.
+_OF_TRACES = frozenset(
+    (
+        *("fake_mode", "fake_device", "fake_tensor", "FakeTensor", "FakeTensorMode", "is_fake"),
+        *("detect_fake_mode", "maybe_get_fake_mode", "unset_fake_temporarily", "in_kernel_invocation"),
+        *("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack", "is_in_torch_dispatch_mode"),
+        *("_len_torch_dispatch_stack", "_get_dispatch_stack_at", "_get_dispatch_mode", "_dispatch_keys"),
+        *("is_in_any_mode_without_ignore_compile_internals", "_is_functional_tensor", "active_fake_mode"),
+    )
+)
+_INSTEAD = "what a job does, without the question"
+
+
+def refuse_asking(first: Iterable[FunctionType], own: Iterable[FunctionType]) -> None:
+    """Raises a :class:`StateError` at a line that names what only a trace has.
+
+    Looked at are the functions that come ``first``, and those of the user's ``own`` that the step may call:
+    that are named (:func:`_names_of`) by one that it may call. Other code of the file may ask.
+    """
+    for code in _reached(first, own):
+        asked = (names(code) | said(code)) & _OF_TRACES
+        if asked:
+            name, line = next(_lines(code, asked), (min(asked), code.co_firstlineno))
+            raise StateError(
+                f"{name} asks whether the step is traced: in a job it says something else",
+                frame=(code.co_filename, line, code.co_name),
+                instead=_INSTEAD,
+            )
+
+
+def _reached(first: Iterable[FunctionType], own: Iterable[FunctionType]) -> Iterator[CodeType]:
+    named = defaultdict[str, list[CodeType]](list)
+    for function in own:
+        for key in _names_of(function):
+            named[key].append(function.__code__)
+    waiting = [f.__code__ for f in first if not is_installed(f.__code__.co_filename)]
+    seen = set(waiting)
+    while waiting:
+        code = waiting.pop()
+        yield code
+        more = {inner for name in names(code) | said(code) for inner in named[name]} - seen
+        seen |= more
+        waiting += more
+
+
+def _names_of(function: FunctionType) -> set[str]:
+    """What code says that calls this: its name or its class's. ``__init__`` alone, as ``super()`` has it,
+    is no one's in particular: such a method is called by the name of its class or of one that inherits it."""
+    *_, owner, name = f".{function.__qualname__}".split(".")
+    kind = function.__globals__.get(owner)
+    if isinstance(kind, type) and name.startswith("__") and vars(kind).get(name) is function:
+        return {owner, *(k.__name__ for k in _inheriting(kind))}
+    return {owner, name}
+
+
+def _inheriting(kind: type) -> Iterator[type]:
+    inner: type
+    for inner in type.__subclasses__(kind):
+        yield inner
+        yield from _inheriting(inner)
+
+
+def _lines(code: CodeType, asked: frozenset[str]) -> Iterator[tuple[str, int]]:
+    """Where code names one of these."""
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = step.starts_line or line
+        if isinstance(step.argval, str) and step.argval in asked:
+            yield step.argval, line
+        elif isinstance(step.argval, CodeType):
+            yield from _lines(step.argval, asked)
