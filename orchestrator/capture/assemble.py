@@ -31,7 +31,7 @@ from .fitting import FittedClass, Sample, with_scalars
 from .grid import MOST, Grid
 from .lowering import RankProgram
 from .lowering.table import communicator
-from .meetings import other_names, other_numbers, other_roots, unmet
+from .meetings import other_agreements, other_names, other_numbers, other_roots, unmet
 from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
@@ -101,6 +101,7 @@ def capture(
     another = elsewhere(first[0])
     problems += [] if another is None else [another]
     problems += other_names(grid.traces.values())
+    problems += other_agreements(grid.traces.values())
     problems += other_roots(grid.traces.values())
     if problems:
         raise gathered(problems)

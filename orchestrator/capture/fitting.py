@@ -17,7 +17,7 @@ from certificates.plan.program import Attr
 
 from .builder import Draft, Meeting
 from .errors import FitError
-from .group import Made
+from .group import Agreed, Made
 from .layouts import Layout
 from .lowering import RankProgram
 from .lowering.table import Called, Rooted
@@ -64,6 +64,7 @@ class Sample:
     roots: tuple[Rooted, ...] = ()
     called: tuple[Called, ...] = ()
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
+    agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -74,7 +75,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
         traced.shims, program.assumed, traced.ranges, traced.rates, program.roots, program.called,
-        traced.communicators,
+        traced.communicators, traced.agreed,
     )  # fmt: skip
 
 

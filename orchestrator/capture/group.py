@@ -35,11 +35,15 @@ from .work import Work, futures_are_ours
 BACKEND, IN_A_JOB = "traced", "nccl"
 #: The name of a group, and the line that made it.
 Made = tuple[str, Frame | None]
+#: What a Reducer compares with the other members of its group, in order: call, integers and the user's line.
+Agreed = tuple[str, tuple[int, ...], Frame | None]
 _OWN = frozenset(("_rank", "_size", "_name", "_frame", "ranks", "_batch", "ordinal"))
 #: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
 _made: list[Traced] = []
 
 
+#: What the Reducers of this process took the members of each group to have alike.
+_agreed: dict[GroupRef, list[Agreed]] = {}
 #: Numbers of the batches of messages that are issued now.
 _batches: list[int] = []
 
@@ -206,7 +210,12 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
         return work
 
     def _agree(self, name: str, outs: Any, ins: Any) -> Work:
-        """The Reducer compares its own integers over the ranks: all are taken to have those of this one."""
+        """The Reducer compares its own integers over the ranks: all are taken to have those of this one.
+
+        Whether they have is for :func:`.meetings.other_agreements`.
+        """
+        integers = tuple(int(x) for tensor in _list(ins) for x in tensor.flatten().tolist())
+        _agreed.setdefault(self.reference, []).append((name, integers, user_frame()))
         if name == "all_gather":
             with _disable_current_modes(), torch.no_grad():
                 for line, source in zip(outs, ins, strict=True):
@@ -255,6 +264,11 @@ def communicators() -> dict[GroupRef, Made]:
     return {group.reference: (group._name, group._frame) for group in _made}
 
 
+def agreements() -> dict[GroupRef, tuple[Agreed, ...]]:
+    """What the Reducers of this rank compared with the other members of each group."""
+    return {group: tuple(said) for group, said in _agreed.items()}
+
+
 @contextmanager
 def _batches_are_told() -> Iterator[None]:
     """Messages of one ``batch_isend_irecv`` have one number: a transport issues them as a whole."""
@@ -279,6 +293,7 @@ def process_group(rank: int, size: int) -> Iterator[None]:
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
     _made.clear()
+    _agreed.clear()
     dist.init_process_group(BACKEND, rank=rank, world_size=size, store=FakeStore())
     try:
         with futures_are_ours(), reducers(), _batches_are_told():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Mesh, Plan
@@ -11,6 +12,7 @@ from certificates.plan.program import Loc, Op
 from .builder import Frame, Meeting
 from .errors import CaptureError, GroupError, shown
 from .fitting import Sample
+from .group import Agreed
 from .lowering.table import Called, Rooted, communicator
 from .recorder import GroupRef
 
@@ -18,6 +20,9 @@ _INSTEAD = (
     "the same collectives in the same order, with tensors of one shape and type, on all ranks of the group: "
     "no collective behind `if rank == …:`, or one on every branch"
 )
+
+#: Where a Reducer has compared less than another.
+_NOTHING: Agreed = ("", (), None)
 
 
 def unmet(plan: Plan, frame: Callable[[Loc | None], Frame | None]) -> list[CaptureError]:
@@ -96,6 +101,36 @@ def other_names(samples: Iterable[Sample]) -> list[CaptureError]:
                 instead="the same calls of dist.new_group, in one order, by all ranks, members or not",
             )
             found.setdefault(group.ranks, error.at_rank(rank))
+    return list(found.values())
+
+
+def other_agreements(samples: Iterable[Sample]) -> list[CaptureError]:
+    """One error for each group in which DistributedDataParallel was taken to find the same on all members and
+    does not: which parameters a rank used, or the order in which its gradients were ready.
+
+    Each rank is traced by itself, as if the others had its own integers.
+    """
+    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    said: dict[GroupRef, tuple[int, Sequence[Agreed]]] = {}
+    found: dict[GroupRef, CaptureError] = {}
+    for sample in ranks:
+        rank = sample.rank or 0
+        for group, mine in sample.agreed.items():
+            first, theirs = said.setdefault(group, (rank, mine))
+            for (call, own, frame), (other_call, other, _) in zip_longest(mine, theirs, fillvalue=_NOTHING):
+                if (call, own) != (other_call, other):
+                    error = GroupError(
+                        f"DistributedDataParallel compares {list(own)} with the other ranks of "
+                        f"{list(group.ranks)}, and rank {first} has {list(other)}: which parameters took "
+                        "part in the loss, or in which order, is not the same on all ranks",
+                        op=f"dist.{call or other_call}",
+                        rank=rank,
+                        frame=frame,
+                        instead="the same parameters in the loss on all ranks: those that a rank does not "
+                        "need times zero, or a branch as a mask",
+                    )
+                    found.setdefault(group, error)
+                    break
     return list(found.values())
 
 

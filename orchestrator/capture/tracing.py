@@ -23,7 +23,7 @@ from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
 from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
-from .group import Made, communicators
+from .group import Agreed, Made, agreements, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
 from .layouts import Layout, axes_of
@@ -61,6 +61,8 @@ class RankTrace:
     rates: Mapping[str, float] = field(default_factory=dict)
     #: Its groups, as it made them.
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
+    #: What the Reducers of DistributedDataParallel compared with the other ranks.
+    agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -152,7 +154,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     }
     used_of = program.inputs if rank is None else program.relied
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
-    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges, rates, communicators())
+    shims = tuple(sorted(used | agreed))
+    return RankTrace(rank, program, layouts, shims, ranges, rates, communicators(), agreements())
 
 
 def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

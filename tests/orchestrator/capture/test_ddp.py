@@ -219,3 +219,33 @@ def test_a_compression_that_begins_later_is_refused() -> None:
         StateError, match=r"the step changes \S*_comm_hooks\S*\.iter, which is no tensor, from"
     ):
         trace(checked(definition(hook=later)), 0)
+
+
+class Heads(nn.Module):
+    """Two heads; ``use`` says which take part, and in which order."""
+
+    def __init__(self, use: Callable[[int], tuple[str, ...]]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8, bias=False), nn.Linear(6, 8, bias=False)
+        self.use = use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self.use(dist.get_rank() if dist.is_initialized() else -1):
+            x = torch.cat((x, getattr(self, name)(x[:, :6])), 1)
+        return x.tanh()
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda rank: ("a", "b") if rank < 1 else ("a",), r"compares \[1, 0\] .*and rank 0 has \[1, 1\]"),
+        (lambda rank: ("b",) if rank > 2 else ("a",), r"compares \[0, 1\] .*and rank 0 has \[1, 0\]"),
+    ],
+)
+def test_ranks_that_use_other_parameters_are_not_taken_to_agree(
+    use: Callable[[int], tuple[str, ...]], said: str
+) -> None:
+    """The Reducer of a trace sees its own rank's map of used parameters alone."""
+    with pytest.raises(GroupError, match=said) as caught:
+        capture(definition(net=lambda: Heads(use), find_unused_parameters=True), jobs=1)
+    assert caught.value.frame is not None and "loss.backward()" in str(caught.value)
