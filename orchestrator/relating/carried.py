@@ -9,6 +9,7 @@ from fractions import Fraction
 from certificates.plan.affine import Affine, Range
 from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
+from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Unfollowable, explore
 from .joining import join
@@ -127,12 +128,42 @@ def sums_of_moved(known: Readings, results: Sequence[str]) -> Iterator[Reduced]:
         if refs and refs != (result,):
             moved.setdefault(refs, []).append(result)
     for refs in moved:
-        for reduced in known.partials.get(refs[0], ()):
+        for reduced in _summed_over(known, refs):
             alike = [_alike(known, ref, reduced) for ref in refs]
             members = list(zip(*(other.of for other in alike if other is not None), strict=True))
             if None not in alike and members[0] == refs and all(m in moved for m in members):
                 for of in zip(*(moved[m] for m in members), strict=False):
                     yield Reduced(reduced.kind, reduced.axes, of)
+
+
+def _summed_over(known: Readings, refs: Sequence[str]) -> list[Reduced]:
+    """One known sum over ranks, of any of some tensors, for all axes over which there is one.
+
+    Of what was summed over some of the axes of a known sum, the rest is to be summed over.
+    """
+    found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Reduced] = {}
+
+    def add(reduced: Reduced) -> None:
+        owners = tuple(split_ref(m)[0] for m in reduced.of)
+        found.setdefault((reduced.kind, reduced.axes, owners), reduced)
+
+    for ref in refs:
+        for reduced in known.partials.get(ref, ()):
+            add(reduced)
+        op = known.model.op(ref)
+        if op is None or op.name != "all_reduce":
+            continue
+        try:
+            inner = known.model.reduced(ref, op.text("kind"))
+        except NoDefinition:  # a group that is no product of mesh axes
+            continue
+        for outer in known.partials.get(known.model.operands(ref)[0], ()):
+            rest = tuple(a for a in outer.axes if a not in inner.axes)
+            met = [_met(known, split_ref(m)[0], op.integer("seq")) for m in outer.of]
+            whole = outer.kind == inner.kind and len(rest) + len(inner.axes) == len(outer.axes)
+            if rest and whole and all(met):
+                add(Reduced(outer.kind, rest, tuple(met)))
+    return list(found.values())
 
 
 def _alike(known: Readings, ref: str, reduced: Reduced) -> Reduced | None:
