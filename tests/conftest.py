@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.plan.placements import Partial, Replicate, Shard
 from certificates.plan.plan import Plan
 
+#: A shell has what it runs in the background ignore Ctrl-C, and commands that tests start with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 MESH = {"dp": 2, "tp": 2}
 
 

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -24,14 +24,6 @@ from certificates.endings import (
     scratch,
     terminable,
 )
-
-
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """Whoever runs the tests in the background may have them ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def run(task: Callable[[], None]) -> Result:
