@@ -30,8 +30,8 @@ from ..cells import Unfollowable
 from .builder import Draft, Frame, Value
 from .errors import CaptureError, ClosureError, LayoutError, LoweringError, UnsupportedOpError
 from .frames import user_frame
+from .geometry import Geometry
 from .lowering import Lowering
-from .memory import Geometry
 from .names import buffers, parameters
 from .origins import Computed, Origins, Part
 from .recorder import DTYPES, GroupRef, Node, Recorder, TensorRef, recording, reference

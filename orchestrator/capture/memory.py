@@ -8,7 +8,6 @@ buffers that are filled in pieces need no lowering of their own: whatever made a
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -18,86 +17,8 @@ from certificates.plan.types import TensorType
 
 from .builder import Builder, Value
 from .errors import AliasingError
+from .geometry import Geometry
 from .view_lines import ViewLines
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Size, stride and offset of a tensor over its storage, in elements."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    @staticmethod
-    def of(size: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
-        """Strides of dimensions of size 1 mean nothing; they are normalised to 0."""
-        return _geometry(tuple(size), tuple(stride), offset)
-
-    @staticmethod
-    def contiguous(size: Sequence[int], offset: int = 0) -> Geometry:
-        return Geometry.of(size, [math.prod(size[d + 1 :]) for d in range(len(size))], offset)
-
-    @property
-    def end(self) -> int:
-        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-
-    @property
-    def moving(self) -> list[int]:
-        """Dimensions with more than one stored element, from the largest stride to the smallest."""
-        dims = [d for d, s in enumerate(self.stride) if s > 0]
-        return sorted(dims, key=lambda d: -self.stride[d])
-
-    @property
-    def elements(self) -> tuple[int, ...]:
-        """Equal for views that show the same elements, in whatever order and shape."""
-        moving = self.moving
-        return self.offset, self.end, math.prod(self.size[d] for d in moving)
-
-    @property
-    def dense(self) -> bool:
-        """Does the tensor visit every element of its range exactly once?"""
-        step = 1
-        for d in reversed(self.moving):
-            if self.stride[d] != step:
-                return False
-            step *= self.size[d]
-        return all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
-
-
-def meet(a: Geometry, b: Geometry) -> bool:
-    """Have two tensors of one storage an element in common? Yes, too, where nothing cheap shows it."""
-    if 0 in (*a.size, *b.size) or a.end <= b.offset or b.end <= a.offset:
-        return False
-    boxes = [_extents(g, sorted({*_strides(a), *_strides(b)}, reverse=True)) for g in (a, b)]
-    if boxes[0] is None or boxes[1] is None:
-        return True
-    return all(x < y + m and y < x + n for (x, n), (y, m) in zip(*boxes, strict=True))
-
-
-def _strides(geometry: Geometry) -> list[int]:
-    return [geometry.stride[d] for d in geometry.moving]
-
-
-def _extents(geometry: Geometry, strides: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Start and size along each of ``strides`` and below all of them, if its elements are such a box."""
-    sizes = {geometry.stride[d]: geometry.size[d] for d in geometry.moving}
-    if len(sizes) < len(geometry.moving):
-        return None
-    box, rest, above = [], geometry.offset, 0
-    for stride in strides:
-        start, rest = divmod(rest, stride)
-        size = sizes.get(stride, 1)
-        if above and (above % stride or start + size > above // stride):
-            return None
-        box.append((start, size))
-        above = stride
-    return [*box, (rest, 1)]
-
-
-@functools.lru_cache(1 << 14)  # a step has many tensors and few geometries
-def _geometry(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Geometry:
-    return Geometry(size, tuple(0 if n == 1 else s for n, s in zip(size, stride, strict=True)), offset)
 
 
 @dataclass(frozen=True)
@@ -135,13 +56,19 @@ class Memory:
         #: Storages that states lie in, with what is nobody's between them: FSDP pads its shards.
         self.beside: set[int] = set()
         self._storages: dict[int, _Storage] = {}
+        #: Where an input with gaps between its elements lies, and the number of a storage of these alone.
+        self._parted: dict[int, tuple[Geometry, int]] = {}
+        self._numbers = itertools.count(-1, -1)
         self.lines = ViewLines(builder)
 
     def knows(self, storage: int) -> bool:
-        return storage in self._storages
+        return storage in self._storages or storage in self._parted
 
     def holds(self, storage: int, geometry: Geometry) -> bool:
         """Is any element of the range known?"""
+        if storage in self._parted:
+            place, _ = self._parted[storage]
+            return place.offset < geometry.end and geometry.offset < place.end
         segments = self._storages[storage].segments if storage in self._storages else []
         return any(s.start < geometry.end and geometry.offset < s.end for s in segments)
 
@@ -152,7 +79,8 @@ class Memory:
 
     def values(self, storages: Set[int]) -> Iterator[Value]:
         """What stands in some storages, in whole or in part."""
-        for cell in (self._storages[s] for s in storages if s in self._storages):
+        own = {inner for storage, (_, inner) in self._parted.items() if storage in storages}
+        for cell in (self._storages[s] for s in storages | own if s in self._storages):
             yield from (s.value for s in cell.segments if s.value is not None)
             yield from cell.reads.values()
 
@@ -163,9 +91,11 @@ class Memory:
     def forget(self, storage: int) -> None:
         """The storage was freed or resized: whatever is read later must be written first."""
         self._storages.pop(storage, None)
+        self._parted.pop(storage, None)
 
     def lose(self, storage: int, instead: Callable[[TensorType], Value]) -> None:
         """Nobody knows which part of a storage was written: all of it is now what ``instead`` makes."""
+        self._close(storage)
         cell = self._storages.get(storage)
         if cell is None:
             return
@@ -177,26 +107,54 @@ class Memory:
         """The value of a tensor. A strided layout without an expression is an :class:`AliasingError`."""
         if 0 in geometry.size:
             raise AliasingError(f"an empty tensor of shape {list(geometry.size)} has no place in a plan")
-        cell = self._storages.setdefault(storage, _Storage(dtype))
+        of, place = self._place(storage, geometry)
+        cell = self._storages.setdefault(of, _Storage(dtype))
         if cell.dtype != dtype:
             raise AliasingError(f"a storage of {cell.dtype} is read as {dtype}")
-        if geometry not in cell.reads:
-            whole = next((s for s in cell.segments if s.geometry == geometry and s.value), None)
+        if place not in cell.reads:
+            whole = next((s for s in cell.segments if s.geometry == place and s.value), None)
             if whole is not None and whole.value is not None:
                 return whole.value
             with self.lines.taking(storage, geometry):
-                found = self._inside(cell, geometry)
-            base, flat = found or self._pieces(cell, geometry, storage in self.beside)
+                found = self._inside(cell, place)
+            base, flat = found or self._pieces(cell, place, of in self.beside)
             with self.lines.taking(storage, geometry):
-                box = _taken(self._b, flat, geometry, base)
+                box = _taken(self._b, flat, place, base)
             with self.lines.laying(storage, geometry):
-                cell.reads[geometry] = _laid(self._b, box, geometry)
-        return cell.reads[geometry]
+                cell.reads[place] = _laid(self._b, box, place)
+        return cell.reads[place]
+
+    def put(self, storage: int, dtype: str, geometry: Geometry, value: Value) -> None:
+        """Begin a storage with what an input holds, whatever stands between its elements."""
+        if not geometry.dense and not self.knows(storage):
+            self._parted[storage] = geometry, next(self._numbers)
+        self.write(storage, dtype, geometry, value)
+
+    def _place(self, storage: int, geometry: Geometry) -> tuple[int, Geometry]:
+        """Where a tensor lies: among the elements of an input alone, if it shows nothing between these."""
+        if storage not in self._parted:
+            return storage, geometry
+        place, inner = self._parted[storage]
+        found = geometry.within(place)
+        if found is None:
+            self._close(storage)
+            return storage, geometry
+        return inner, found
+
+    def _close(self, storage: int) -> None:
+        """Put what an input holds in the storage that it lies in."""
+        if storage in self._parted:
+            place, inner = self._parted.pop(storage)
+            whole = place.within(place)
+            assert whole is not None
+            dtype = self._storages[inner].dtype
+            self.write(storage, dtype, place, self.read(inner, dtype, whole))
 
     def write(self, storage: int, dtype: str, geometry: Geometry, value: Value) -> None:
         """Replace the elements that a tensor covers by ``value`` (of its shape)."""
         if value.shape != geometry.size or value.dtype != dtype:
             raise AliasingError(f"a value {value.type} is written to a tensor {dtype}{list(geometry.size)}")
+        storage, geometry = self._place(storage, geometry)
         cell = self._storages.setdefault(storage, _Storage(dtype))
         if not cell.segments:
             cell.dtype = dtype

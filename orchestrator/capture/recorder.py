@@ -25,7 +25,7 @@ from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
 from .frames import begins_backward, frames, inside_engine, user_frame
-from .memory import Geometry
+from .geometry import Geometry
 from .roots import shortest
 from .signatures import REBINDS, signature
 from .strides import Strides

@@ -17,7 +17,7 @@ import torch
 
 from .builder import Frame
 from .errors import AliasingError, CaptureError, shown
-from .memory import Geometry
+from .geometry import Geometry
 from .signatures import Signature
 
 #: Ops whose results are row-major however their operands lie.

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .constants import SHAPED
-from .memory import Geometry
+from .geometry import Geometry
 from .recorder import DTYPES, WRITTEN_OUT, Literal, Node, TensorRef
 
 #: An op on a tensor with more elements is not computed.

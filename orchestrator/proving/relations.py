@@ -207,7 +207,7 @@ class Relations:
         known, found, work = (
             self.knowledge,
             list[str](),
-            list(self.model.operands(ref) if self._ghosts else ()),
+            list(self.model.operands(ref)),
         )
         while work:
             v = work.pop()

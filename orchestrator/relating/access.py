@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
+from certificates.proof.facts import Reduced
 
 _COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or"))
 
@@ -94,3 +95,27 @@ def same_attributes(a: Op, b: Op) -> bool:
     """Attributes that change the meaning; dimension numbers are covered by the access patterns."""
     keys = ("direction", "kind") if a.name in ("compare", "reduce") else ()
     return all(a.attrs.get(k) == b.attrs.get(k) for k in keys) and a.type.sort == b.type.sort
+
+
+def adds_up(op: Op, sums: Sequence[Reduced | None]) -> bool:
+    """Is what an op makes of summands a summand of what it makes of their ``sums``, of those there are?
+
+    Beside summands only zeros may be added, which whoever asks looks at.
+    """
+    over = [s.axes for s in sums if s is not None]
+    match op.name:
+        case _ if not over:
+            return True
+        case "multiply" | "dot_general":
+            axes = [a for each in over for a in each]
+            return len(axes) == len(set(axes))
+        case "add" | "subtract":
+            return len(set(over)) == 1
+        case "divide":
+            return sums[1] is None
+        case "select":
+            return sums[0] is None
+        case "reduce":
+            return op.text("kind") == "add"
+        case name:
+            return name in ("negate", "convert")

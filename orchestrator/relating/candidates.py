@@ -20,7 +20,7 @@ from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 
 from ..cells import Cell, Cut, Digits, Unfollowable, divide, upwards
-from .access import Access, access, combine, commutes, same_attributes
+from .access import Access, access, adds_up, combine, commutes, same_attributes
 from .knowledge import Knowledge
 from .ledger import LayoutRecipe, Reading, Unrelated
 from .recipes import Instance, Pair, Use
@@ -168,7 +168,7 @@ class Candidates:
         """Ops of the specification, of the same name and attributes, that read what these operands are."""
         op = self.model.ops[ref]
         targets = {o.reading.target for o in operands if self.model.literal(o.reading.target) is None}
-        if not targets:
+        if not targets or not adds_up(op, [o.partial for o in operands]):
             return []
         pools = [self.readers(op.name, t) for t in targets]
         owner = split_ref(ref)[0]

@@ -15,7 +15,7 @@ from certificates.plan.types import TensorType
 
 from ..builder import Value
 from ..errors import GroupError
-from ..memory import Geometry, meet
+from ..geometry import Geometry, meet
 from ..recorder import GroupRef, Node, ReduceRef, TensorRef
 from .members import apart, gathered, handed_on, reduced
 from .table import Context, effects, lowers

@@ -23,7 +23,8 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..memory import Geometry, Memory, meet
+from ..geometry import Geometry, meet
+from ..memory import Memory
 from ..missing import instead_of
 from ..recorder import GroupRef, Node, TensorRef
 from ..refusals import OUTSIDE
@@ -112,13 +113,13 @@ class Lowering:
         ``bounds`` is the declared half-open range of an integer input.
         """
         place = ref.geometry
-        if not place.dense or self.memory.holds(ref.storage, place):
+        if not place.distinct or self.memory.holds(ref.storage, place):
             raise AliasingError("its elements overlap, or are shared with another input", tensor=name)
+        self.memory.beside |= set() if self._specification else {ref.storage}
         value = self.builder.input(name, TensorType(ref.dtype, place.size))
         if bounds is not None:
             self.builder.lowest[name] = bounds[0]
-        self.memory.write(ref.storage, ref.dtype, place, value)
-        self.memory.beside |= set() if self._specification else {ref.storage}
+        self.memory.put(ref.storage, ref.dtype, place, value)
 
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from certificates.plan.types import TensorType
 
-from ..memory import Geometry
+from ..geometry import Geometry
 from ..recorder import Node, TensorRef
 
 #: Ops that add up all that they are given, or that many dimensions of it.

@@ -7,8 +7,10 @@ infinite where a mask has chosen the literal, wherever it was moved and whatever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from certificates.plan.types import TensorType
 
@@ -63,7 +65,7 @@ def _without(b: Builder, x: Value, which: str) -> Value:
 def _infinite(b: Builder, x: Value, which: str) -> Value | None:
     """Where ``x`` is infinite; ``None`` for nowhere."""
     draft = b.draft(x)
-    if draft is None:  # an input is a number
+    if draft is None or not _shown(b, x.name):  # an input is a number
         return None
     if draft.name == "constant":
         return b.constant(True, TensorType("i1", x.shape)) if draft.attr("value") == which else None
@@ -118,13 +120,49 @@ def _moved(b: Builder, x: Value, draft: Draft, dtype: str = "i1") -> Value:
 
 def reached(b: Builder, name: str) -> bool:
     """Does an infinite literal reach a value, other than through ops whose results are finite?"""
-    waiting, seen = [name], {name}
+
+    def own(draft: Draft) -> bool | None:
+        if draft.name == "constant":
+            return draft.attr("value") in _ENDS
+        return False if draft.name in _FINITE else None
+
+    return _spread(b, name, _memory(b)[0], own)
+
+
+def _shown(b: Builder, name: str) -> bool:
+    """May there be more to say of where a value is infinite than that it is nowhere?"""
+
+    def own(draft: Draft) -> bool | None:
+        if draft.name == "constant":
+            return draft.attr("value") in _ENDS
+        if draft.name in ("select", "add", "exponential") or draft.name in _MOVED:
+            return None
+        return draft.name == "log" or reached(b, draft.out)
+
+    return _spread(b, name, _memory(b)[1], own)
+
+
+def _spread(b: Builder, name: str, known: dict[str, bool], own: Callable[[Draft], bool | None]) -> bool:
+    """Is a value, or one that it is made of, such a one? ``own`` says it of ops that need not be followed."""
+    waiting = [name]
     while waiting:
-        draft = b.drafts.get(waiting.pop())
-        if draft is None or draft.name in _FINITE:
-            continue
-        if draft.name == "constant" and draft.attr("value") in _ENDS:
-            return True
-        waiting += [v for v in draft.ins if v not in seen]
-        seen.update(draft.ins)
-    return False
+        draft = b.drafts.get(waiting[-1])
+        if waiting[-1] in known:
+            waiting.pop()
+        elif draft is None:
+            known[waiting.pop()] = False
+        elif (said := own(draft)) is not None:
+            known[waiting.pop()] = said
+        elif before := [v for v in draft.ins if v not in known]:
+            waiting += before
+        else:
+            known[waiting.pop()] = any(known[v] for v in draft.ins)
+    return known[name]
+
+
+def _memory(b: Builder) -> tuple[dict[str, bool], dict[str, bool]]:
+    """What was found of the values of a program, of which no op is ever another one."""
+    return _MEMORY.setdefault(b, ({}, {}))
+
+
+_MEMORY: WeakKeyDictionary[Builder, tuple[dict[str, bool], dict[str, bool]]] = WeakKeyDictionary()

@@ -16,7 +16,7 @@ import torch
 from ..amounts import Amount
 from ..builder import MEETING, Value
 from ..errors import LoweringError
-from ..memory import Geometry
+from ..geometry import Geometry
 from ..recorder import Node, TensorRef
 from .exclusive import Written
 from .routing import Numbers

@@ -11,8 +11,8 @@ from torch.distributed.fsdp import fully_shard
 
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import LayoutError
+from orchestrator.capture.geometry import Geometry
 from orchestrator.capture.lowering.empties import padded, without_empties
-from orchestrator.capture.memory import Geometry
 from orchestrator.capture.recorder import Node, TensorRef
 from orchestrator.capture.tracing import trace
 from orchestrator.emit import provable

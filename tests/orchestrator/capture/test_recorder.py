@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from orchestrator.capture.errors import LoweringError
 from orchestrator.capture.frames import inside_engine
-from orchestrator.capture.memory import Geometry
+from orchestrator.capture.geometry import Geometry
 from orchestrator.capture.recorder import (
     GroupRef,
     Node,

@@ -11,10 +11,10 @@ from certificates.plan.types import TensorType
 from orchestrator.capture.amounts import Amount
 from orchestrator.capture.builder import Builder
 from orchestrator.capture.errors import LoweringError
+from orchestrator.capture.geometry import Geometry
 from orchestrator.capture.lowering.routing import DRAWS, Routing
 from orchestrator.capture.lowering.row_orders import Order, RowOrders
 from orchestrator.capture.lowering.sizes import Sizes, has_amount
-from orchestrator.capture.memory import Geometry
 from orchestrator.capture.recorder import TensorRef
 
 from .conftest import lower

@@ -18,8 +18,8 @@ from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import rank_program
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.errors import CaptureError, ClosureError, StateError
+from orchestrator.capture.geometry import Geometry
 from orchestrator.capture.lowering import RankProgram
-from orchestrator.capture.memory import Geometry
 from orchestrator.capture.processes import survey
 from orchestrator.capture.recorder import GroupRef, Node, Recorder, ReduceRef, TensorRef
 from orchestrator.capture.states import Snapshot

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orchestrator.capture import strides
-from orchestrator.capture.memory import Geometry
+from orchestrator.capture.geometry import Geometry
 from orchestrator.capture.recorder import Recorder, recording
 from orchestrator.capture.strides import row_major
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Builder
-from orchestrator.capture.memory import Geometry, Memory
+from orchestrator.capture.geometry import Geometry
+from orchestrator.capture.memory import Memory
 from orchestrator.capture.recorder import TensorRef
 
 x = torch.arange(24, dtype=torch.float64).reshape(4, 6)

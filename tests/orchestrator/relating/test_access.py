@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from certificates.authoring.build import ProgramBuilder
+from certificates.proof.facts import Reduced
 from orchestrator.evaluating.interpreter import evaluate
-from orchestrator.relating.access import access, combine, commutes, same_attributes
+from orchestrator.relating.access import access, adds_up, combine, commutes, same_attributes
 
 HALF, NONE = Fraction(1, 2), None
 
@@ -118,3 +119,38 @@ def test_attributes_that_change_the_meaning_must_agree() -> None:
     less, at_most, largest = b.build().ops
     assert same_attributes(less, less) and not same_attributes(less, at_most)
     assert not same_attributes(largest, less)
+
+
+@pytest.mark.parametrize("over", [("dp", ""), ("", "dp"), ("dp", "dp"), ("dp", "tp")])
+@pytest.mark.parametrize("name", ["multiply", "divide", "maximum", "dot", "tanh", "add", "subtract"])
+def test_what_is_made_of_summands_adds_up_where_it_says_so(name: str, over: tuple[str, str]) -> None:
+    """Twelve numbers of two ranks along each axis; what has no axis is the same on all of them."""
+    rng = np.random.default_rng(1)
+    b = ProgramBuilder()
+    x, y = b.input("x", "f64[3]"), b.input("y", "f64[3]")
+    made = {
+        **{"multiply": x * y, "divide": x / y, "maximum": b.maximum(x, y), "add": x + y, "subtract": x - y},
+        **{"dot": b.dot(x, y, contract=((0,), (0,))), "tanh": b.tanh(x)},
+    }[name]
+    b.output("z", made)
+    program = b.build()
+    op = next(op for op in program.ops if op.out == program.outputs["z"])
+    if name == "tanh":
+        over = over[0], over[0]
+    sizes = {"x": (2 if "dp" in over[0] else 1, 2 if "tp" in over[0] else 1)}
+    sizes["y"] = (2 if "dp" in over[1] else 1, 2 if "tp" in over[1] else 1)
+    parts = {n: rng.normal(size=(*shape, 3)) + 3 for n, shape in sizes.items()}
+    ranks = {n: np.broadcast_to(p, (2, 2, 3)) for n, p in parts.items()}
+    axes = [a for a in ("dp", "tp") if a in over]
+    each = [(i, j) for i in range(2 if "dp" in axes else 1) for j in range(2 if "tp" in axes else 1)]
+
+    def run(values: dict[str, np.ndarray]) -> np.ndarray:
+        return evaluate(program, values)[program.outputs["z"]]
+
+    total = sum(run({n: v[i, j] for n, v in ranks.items()}) for i, j in each)
+    whole = run({n: p.sum((0, 1)) for n, p in parts.items()})
+    sums = [Reduced("add", (o,), ("c0:x",)) if o else None for o in over[: len(op.ins)]]
+    adds = np.allclose(total, whole)
+    if name in ("add", "subtract") and None in sums:
+        return  # what is the same on all ranks is a summand of so many times it
+    assert adds_up(op, sums) == (adds or not any(sums))

@@ -1,4 +1,4 @@
-"""Columns of a layer that one device adds up by the piece, and ranks by an all-reduce of their pieces."""
+"""Columns of layers: added up by the piece; kept as views of whole weights, and summed beside a gradient."""
 
 from __future__ import annotations
 
@@ -50,6 +50,47 @@ def summed_columns(right: bool = True) -> Definition:
         name="summed-columns",
         mesh={"tp": PIECES},
         build=_Branches,
+        parallelize=parallelize,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        step=regress,
+        batch=pair((3, 4), (3, 2)),
+    )
+
+
+class _Straight(nn.Module):
+    """A hidden layer whose second half is added up over ranks, without a function of autograd's."""
+
+    group: dist.ProcessGroup | None = None
+    right = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 6, bias=False), nn.Linear(6, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.group is None:
+            return self.outer(torch.tanh(self.inner(x)))  # type: ignore[no-any-return]
+        part = self.outer(torch.tanh(self.inner(x)))
+        total = part.detach().clone()
+        dist.all_reduce(total, group=self.group)
+        rest = total - part
+        return part + (rest.detach() if self.right else rest)  # type: ignore[no-any-return]
+
+
+def straight_sums(right: bool = True) -> Definition:
+    """What is added up has the value of the sum and the gradient of the part. Wrong: it has no gradient."""
+
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        model.group, model.right = mesh["tp"].get_group(), right
+        rank = dist.get_rank(model.group)
+        model.inner.weight = nn.Parameter(model.inner.weight.data[3 * rank : 3 * rank + 3])
+        model.outer.weight = nn.Parameter(model.outer.weight.data[:, 3 * rank : 3 * rank + 3])
+        return model  # type: ignore[no-any-return]
+
+    return Definition(
+        name="straight-sums",
+        mesh={"tp": 2},
+        build=_Straight,
         parallelize=parallelize,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         step=regress,

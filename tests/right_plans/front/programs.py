@@ -133,6 +133,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         signs.divergence_by_hand,
         signs.largest_gradient,
         columns.summed_columns,
+        columns.straight_sums,
     )
 }
 #: Those that are right and not proved, and why.
