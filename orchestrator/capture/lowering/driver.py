@@ -35,8 +35,9 @@ from .complex import conjugate
 from .decompositions import Expansion, expand
 from .empties import without_empties
 from .foreach import single_ops
+from .kept_numbers import Numbers
 from .picked import PLACES, PickedOp, refused
-from .routing import Numbers, read_by
+from .routing import read_by
 from .sizes import Sizes, has_amount
 from .table import EFFECTS, Called, Context, Rooted, find
 

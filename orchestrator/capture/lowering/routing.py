@@ -25,9 +25,8 @@ from ..amounts import Amount
 from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 from ..recorder import DTYPES, Node, TensorRef
+from .kept_numbers import KeptNumbers, Numbers
 
-#: One tensor for each drawn routing.
-Numbers = tuple[torch.Tensor, ...]
 #: How evenly tokens are spread in each draw.
 DRAWS = (
     *("even", "uneven", "even", "one choice", "some never", "uneven"),
@@ -37,8 +36,8 @@ DRAWS = (
 MANY, OF_MANY = 1 << 20, ("even", "uneven", "one choice", "some never")
 #: In as many of them what is told apart must differ.
 ENOUGH = 3
-#: What is kept of all tensors, in numbers, before those are let go that nothing reads any more.
-KEPT = 1 << 28
+#: What is kept of all tensors, in bytes, before those are let go that nothing reads any more.
+KEPT = 1 << 30
 
 _TYPES = {name: dtype for dtype, name in DTYPES.items()}
 _MOVES = ("reshape", "transpose", "broadcast_in_dim", "slice", "concatenate", "convert")
@@ -78,7 +77,7 @@ class Routing:
     """What integers of one program are on the drawn routings, by the names of values."""
 
     b: Builder
-    numbers: dict[str, Numbers] = field(default_factory=dict)
+    numbers: KeptNumbers = field(default_factory=KeptNumbers)
     #: The number of keys of what a router chose, by name; and how to draw it.
     _chosen: dict[str, tuple[int, Callable[[int], Numbers]]] = field(default_factory=dict)
     #: Orders of all rows: each number of a row is there once.
@@ -90,8 +89,7 @@ class Routing:
     _sorts: int = 0
     #: What is drawn, as the first choice says.
     draws: tuple[str, ...] = DRAWS
-    #: Numbers that are kept, and how many may be.
-    _held: int = 0
+    #: Bytes that numbers may take before it is asked what will be read again.
     _most: int = 0
 
     def choose(self, ids: Value, count: int, dim: int) -> None:
@@ -116,15 +114,15 @@ class Routing:
 
     def _keep(self, name: str, numbers: Numbers) -> Numbers:
         """What is known of a value by now."""
-        if name not in self.numbers:
-            self.numbers[name] = numbers
-            self._held += sum(n.numel() for n in numbers)
-        return self.numbers[name]
+        if name in self.numbers:
+            return self.numbers[name]
+        self.numbers[name] = numbers
+        return numbers
 
     @property
     def full(self) -> bool:
         """Is it time to ask what will be read again?"""
-        return self._held > max(KEPT, self._most)
+        return self.numbers.bytes > max(KEPT, self._most)
 
     def forget(self, read: Iterable[Value]) -> None:
         """Keep the numbers of what will be ``read``, and of what that is moved from. What has none any more
@@ -136,9 +134,8 @@ class Routing:
                 kept.add(name)
                 draft = self.b.drafts.get(name)
                 waiting += draft.ins if draft is not None and draft.name in _MOVES else ()
-        self.numbers = {name: numbers for name, numbers in self.numbers.items() if name in kept}
-        self._held = sum(n.numel() for numbers in self.numbers.values() for n in numbers)
-        self._most = 2 * self._held
+        self.numbers.only(kept)
+        self._most = 2 * self.numbers.bytes
 
     def rests(self, x: Value) -> bool:
         """Is ``x`` made of a routing, as far as is known here?"""

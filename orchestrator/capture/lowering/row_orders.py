@@ -19,7 +19,8 @@ from certificates.plan.types import TensorType
 from ..builder import Builder, Value
 from ..errors import LoweringError
 from ..recorder import GroupRef
-from .routing import ENOUGH, Numbers, Routing
+from .kept_numbers import Numbers
+from .routing import ENOUGH, Routing
 
 _NO_ORDER = (
     "rows at numbers that a routing gives and that are no known order of rows: not that of one sort of the "

@@ -19,7 +19,7 @@ from ..errors import LoweringError
 from ..geometry import Geometry
 from ..recorder import Node, TensorRef
 from .exclusive import Written
-from .routing import Numbers
+from .kept_numbers import Numbers
 from .row_orders import RowOrders
 from .sameness import same
 

@@ -14,7 +14,8 @@ from ..builder import Builder, Literal, Meeting, Value, wraps
 from ..errors import Frame, GroupError, LoweringError
 from ..recorder import GroupRef, Node
 from .integral import as_integers
-from .routing import Numbers, Routing
+from .kept_numbers import Numbers
+from .routing import Routing
 from .row_orders import RowOrders
 
 Operand = Value | Literal

@@ -61,7 +61,7 @@ def test_of_many_choices_few_draws_are_made(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_nothing_reads_any_more_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer's integers, of every draw at true sizes, would stay for all other layers."""
-    monkeypatch.setattr(module, "KEPT", 300)
+    monkeypatch.setattr(module, "KEPT", 8 * 300)
     routing, ids = chosen()
     before = routing.of(ids)
     twice, thrice = routing.b.binary("add", ids, ids), routing.b.binary("multiply", ids, ids)
