@@ -54,12 +54,26 @@ class Geometry:
     @property
     def distinct(self) -> bool:
         """Does it show no element twice, as is plain where the rows of each dimension end before the next?"""
+        return self.apart and all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
+
+    @property
+    def apart(self) -> bool:
+        """Does it show an element twice by expansion only?"""
         end = 1
         for d in reversed(self.moving):
             if self.stride[d] < end:
                 return False
             end += (self.size[d] - 1) * self.stride[d]
-        return all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
+        return True
+
+    def slices(self) -> tuple[int, list[Geometry]]:
+        """What overlaps along a dimension, place by place: along the shortest, if that leaves no overlap."""
+        found = [(d, [self._at(d, i) for i in range(self.size[d])]) for d in self.moving]
+        return min(found, key=lambda x: (not x[1][0].apart, len(x[1])))
+
+    def _at(self, dim: int, place: int) -> Geometry:
+        size = (*self.size[:dim], 1, *self.size[dim + 1 :])
+        return Geometry.of(size, self.stride, self.offset + place * self.stride[dim])
 
     def within(self, place: Geometry) -> Geometry | None:
         """Where the elements lie among those of ``place``, counted by its falling strides; ``None`` if some

@@ -20,6 +20,9 @@ from .errors import AliasingError
 from .geometry import Geometry
 from .view_lines import ViewLines
 
+#: Slices of one view that shows elements twice.
+MOST_SLICES = 64
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -107,6 +110,8 @@ class Memory:
         """The value of a tensor. A strided layout without an expression is an :class:`AliasingError`."""
         if 0 in geometry.size:
             raise AliasingError(f"an empty tensor of shape {list(geometry.size)} has no place in a plan")
+        if not geometry.apart:
+            return self._overlapping(storage, dtype, geometry)
         of, place = self._place(storage, geometry)
         cell = self._storages.setdefault(of, _Storage(dtype))
         if cell.dtype != dtype:
@@ -123,6 +128,15 @@ class Memory:
             with self.lines.laying(storage, geometry):
                 cell.reads[place] = _laid(self._b, box, place)
         return cell.reads[place]
+
+    def _overlapping(self, storage: int, dtype: str, geometry: Geometry) -> Value:
+        """Windows, such as those of ``unfold``: the slices that they are made of, beside each other."""
+        dim, slices = geometry.slices()
+        if len(slices) > MOST_SLICES:
+            raise AliasingError(f"the view {geometry} is of more than {MOST_SLICES} slices that overlap")
+        parts = [self.read(storage, dtype, part) for part in slices]
+        with self.lines.laying(storage, geometry):
+            return self._b.concatenate(parts, dim)
 
     def put(self, storage: int, dtype: str, geometry: Geometry, value: Value) -> None:
         """Begin a storage with what an input holds, whatever stands between its elements."""

@@ -9,11 +9,13 @@ are counted out. The gradient goes back by the same positions, as a contraction 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..builder import Literal, Value
+from ..memory import MOST_SLICES
 from .scattering import added_along
 from .table import Context, lowers
 
@@ -425,5 +427,9 @@ def _col2im(
 def _unfold_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, size: int, step: int) -> Value:
     dim, rank = dim % len(sizes), len(grad.shape)
     window = Window(sizes[dim], grad.shape[dim], size, step)
+    if step == 1 and size <= MOST_SLICES:  # as the windows are slices beside each other
+        slices = [c.b.reshape(c.b.narrow(grad, rank - 1, k, 1), grad.shape[:-1]) for k in range(size)]
+        placed = [_fitted(c, x, dim, k, sizes[dim], 0) for k, x in enumerate(slices)]
+        return functools.reduce(lambda x, y: c.b.binary("add", x, y), placed)
     moved = c.b.transpose(grad, [*range(dim + 1), rank - 1, *range(dim + 1, rank - 1)])
     return folded(c, moved, dim, [window])

@@ -229,9 +229,23 @@ def test_what_stands_between_the_elements_of_an_input_is_not_the_inputs(lowered)
     assert "uninitialised.0" not in lowered(written, whole[:, :3]).inputs
 
 
-def test_an_overlapping_view_is_refused(lowered) -> None:
-    with pytest.raises(AliasingError, match="visits an element twice") as caught:
-        lowered(lambda a: a.as_strided((4, 4), (2, 1), 0) + 1, x)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.as_strided((4, 4), (2, 1), 0),
+        lambda a: a.as_strided((2, 3, 5, 2), (6, 0, 2, 3), 1),
+        lambda a: a.unfold(1, 3, 1),
+        lambda a: a.unfold(0, 2, 1).unfold(1, 4, 2),
+        lambda a: a.t().unfold(0, 4, 1)[1:].transpose(0, 2),
+    ],
+)
+def test_windows_that_overlap_are_slices(agrees, view) -> None:
+    agrees(lambda a: view(a) * 2, x)
+
+
+def test_a_view_of_very_many_windows_is_refused(lowered) -> None:
+    with pytest.raises(AliasingError, match="more than 64 slices that overlap") as caught:
+        lowered(lambda a: a.unfold(0, 70, 1) + 1, torch.randn(200, dtype=torch.float64))
     assert caught.value.op == "aten.add.Tensor"
 
 

@@ -66,6 +66,11 @@ def test_columns_and_back(agrees) -> None:
     agrees(gradients(lambda a: F.unfold(a, 3, dilation=2, padding=1, stride=2)), x)
 
 
+@pytest.mark.parametrize(("dim", "size", "step"), [(3, 3, 1), (2, 2, 1), (2, 3, 3), (3, 2, 1), (3, 1, 1)])
+def test_windows_as_views_and_back(agrees, dim: int, size: int, step: int) -> None:
+    agrees(gradients(lambda a: a.unfold(dim, size, step) ** 2), x)
+
+
 def test_elements_that_no_window_sees_get_nothing() -> None:
     c = Context(Builder(), lambda _group: ())
     window = Window(size=5, count=2, kernel=1, stride=2)
