@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -49,12 +49,12 @@ class Geometry:
             if self.stride[d] != step:
                 return False
             step *= self.size[d]
-        return all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
+        return all(n == 1 or s > 0 for n, s in self._steps())
 
     @property
     def distinct(self) -> bool:
         """Does it show no element twice, as is plain where the rows of each dimension end before the next?"""
-        return self.apart and all(n == 1 or s > 0 for n, s in zip(self.size, self.stride, strict=True))
+        return self.dense or (self.apart and all(n == 1 or s > 0 < n for n, s in self._steps()))
 
     @property
     def apart(self) -> bool:
@@ -70,6 +70,9 @@ class Geometry:
         """What overlaps along a dimension, place by place: along the shortest, if that leaves no overlap."""
         found = [(d, [self._at(d, i) for i in range(self.size[d])]) for d in self.moving]
         return min(found, key=lambda x: (not x[1][0].apart, len(x[1])))
+
+    def _steps(self) -> Iterator[tuple[int, int]]:
+        return zip(self.size, self.stride, strict=True)
 
     def _at(self, dim: int, place: int) -> Geometry:
         size = (*self.size[:dim], 1, *self.size[dim + 1 :])

@@ -160,7 +160,7 @@ class Memory:
         if storage in self._parted:
             place, inner = self._parted.pop(storage)
             whole = place.within(place)
-            assert whole is not None
+            assert whole is not None, place
             dtype = self._storages[inner].dtype
             self.write(storage, dtype, place, self.read(inner, dtype, whole))
 

@@ -89,10 +89,16 @@ class Windows:
         for form, value in zip(theirs.at, mine.at, strict=True):
             form, value = form.substitute(there), value.substitute(here)
             unknown = [s for s in form.symbols if symbols[s] not in known]
-            if len(unknown) == 1 and form.coef(unknown[0]) == 1:
-                rest = form - Affine.symbol(unknown[0])
-                rest = rest.substitute({s: known[symbols[s]] for s in rest.symbols})
-                known[symbols[unknown[0]]] = value - rest
+            if len(unknown) == 1:
+                factor = form.coef(unknown[0])
+                rest = form - Affine.symbol(unknown[0]).scale(factor)
+                left = value - rest.substitute({s: known[symbols[s]] for s in rest.symbols})
+                if any(n % factor for n in (left.const, *(c for _, c in left.terms))):
+                    raise Unrelated(ref)
+                # A batch and what is convolved may be one dimension of what a table is made of.
+                known[symbols[unknown[0]]] = Affine.of(
+                    left.const // factor, {symbol: c // factor for symbol, c in left.terms}
+                )
         if len(known) < len(at):
             raise Unrelated(ref)
         return mine.coef / theirs.coef, [known[d] for d in range(len(at))]

@@ -3,8 +3,8 @@
 A window along a dimension is a dimension of its own: ``x[…, h, …]`` becomes ``x[…, o, k, …]`` with
 ``h = stride * o + dilation * k - padding``. Windows that do not overlap are a reshape, others a look-up at
 positions that
-are counted out. The gradient goes back by the same positions, as a contraction with the matrix of which
-``h`` is which ``(o, k)``.
+are counted out. The gradient goes back by the same positions: where windows begin beside each other, as a sum
+of shifted parts, else as a contraction with the matrix of which ``h`` is which ``(o, k)``.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def folded(c: Context, x: Value, first: int, windows: Sequence[Window]) -> Value
     for dim, w in enumerate(windows, first):  # the dimensions before have been folded
         if w.apart:
             x = c.b.reshape(x, (*x.shape[:dim], w.span, *x.shape[dim + 2 :]))
+        elif w.stride == 1 and w.kernel <= MOST_SLICES:
+            x = _laid(c, x, dim, w)
         else:
             shape = (w.count, w.kernel, w.span)
             here = c.b.compare("EQ", c.b.insert(w.positions(c), 2, w.span), c.b.iota(2, shape))
@@ -76,6 +78,14 @@ def folded(c: Context, x: Value, first: int, windows: Sequence[Window]) -> Value
             x = c.b.transpose(x, [*range(dim), rank - 1, *range(dim, rank - 1)])
         x = _fitted(c, x, dim, -w.low, w.size, 0)
     return x
+
+
+def _laid(c: Context, x: Value, dim: int, w: Window) -> Value:
+    """The sum of what windows give by one place in them each: one shift of the other."""
+    shape = (*x.shape[: dim + 1], *x.shape[dim + 2 :])
+    parts = (c.b.reshape(c.b.narrow(x, dim + 1, k, 1), shape) for k in range(w.kernel))
+    shifted = [_fitted(c, part, dim, k * w.dilation, w.span, 0) for k, part in enumerate(parts)]
+    return functools.reduce(lambda one, other: c.b.binary("add", one, other), shifted)
 
 
 def _fitted(c: Context, x: Value, dim: int, low: int, size: int, fill: Literal) -> Value:
@@ -427,9 +437,5 @@ def _col2im(
 def _unfold_backward(c: Context, grad: Value, sizes: Sequence[int], dim: int, size: int, step: int) -> Value:
     dim, rank = dim % len(sizes), len(grad.shape)
     window = Window(sizes[dim], grad.shape[dim], size, step)
-    if step == 1 and size <= MOST_SLICES:  # as the windows are slices beside each other
-        slices = [c.b.reshape(c.b.narrow(grad, rank - 1, k, 1), grad.shape[:-1]) for k in range(size)]
-        placed = [_fitted(c, x, dim, k, sizes[dim], 0) for k, x in enumerate(slices)]
-        return functools.reduce(lambda x, y: c.b.binary("add", x, y), placed)
     moved = c.b.transpose(grad, [*range(dim + 1), rank - 1, *range(dim + 1, rank - 1)])
     return folded(c, moved, dim, [window])

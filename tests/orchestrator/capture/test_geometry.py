@@ -51,6 +51,7 @@ def test_columns_and_diagonals_are_distinct_and_windows_are_not() -> None:
     found = [Geometry.of(v.shape, v.stride(), v.storage_offset()).distinct for v in views]
     assert found == [True, True, True, True, False]
     assert not Geometry.of((4, 3), (1, 1), 0).distinct
+    assert not Geometry.of((3, 0), (1, 1), 0).distinct, "nothing lies nowhere"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,6 +9,7 @@ from orchestrator.capture import Definition
 from . import (
     by_hand,
     columns,
+    convolved,
     experts,
     fields,
     flat,
@@ -134,6 +135,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         signs.largest_gradient,
         columns.summed_columns,
         columns.straight_sums,
+        convolved.causal_convolution,
     )
 }
 #: Those that are right and not proved, and why.
