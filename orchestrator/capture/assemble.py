@@ -25,6 +25,7 @@ from .buckets import split_classes
 from .builder import MEETING, Draft, Meeting
 from .checks import check, check_names
 from .counts import ONE_FOR, counts
+from .cutting import Cut
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import FittedClass, Sample, with_scalars
@@ -36,6 +37,7 @@ from .messages import THROUGH, channel, matched, stages
 from .microbatches import with_time_axis
 from .outputs import differences, kept
 from .packed import read_as_plain
+from .placing import told_apart
 from .processes import survey, trace_ranks
 from .recorded import ISSUED, without_waits
 from .relations import Relations
@@ -127,7 +129,8 @@ def capture(
         RankClass(f"c{i}", dict(f.box), _program(f.program, sources, f.forms, numbering.of(i)))
         for i, f in enumerate(fitted)
     )
-    unlike = renamed.unlike(mesh, [c.box for c in classes])
+    held = [c.box for c in classes]
+    unlike = (*renamed.unlike(mesh, held), *told_apart(mesh, held, _cut(spec, grid.samples())))
     seen = tuple(split_classes(classes, mesh, definition.buckets, unlike))
     classes = tuple(replace(c, program=without_waits(c.program)) for c in seen)
     related = Relations(definition, mesh, spec, classes, grid.samples(), grid.boxes(), renamed, one)
@@ -167,6 +170,17 @@ def capture(
     if plan.specification.rows or any(c.program.rows for c in plan.classes):
         return outline(plan, accept)  # no time axis has packed rows
     return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
+
+
+def _cut(spec: Program, samples: Sequence[Sample]) -> dict[str, tuple[tuple[int, ...], dict[int, Cut]]]:
+    """Shapes and cuts of the inputs of which each traced rank was seen to take its part."""
+    found = {}
+    for name, type_ in spec.inputs.items():
+        laid = {s.rank: s.layouts[name] for s in samples if s.rank is not None and name in s.layouts}
+        cuts = {rank: x.cut for rank, x in laid.items() if x.cut is not None and x.cut.parts and x.traced}
+        if laid and len(cuts) == len(laid):
+            found[name] = type_.shape, cuts
+    return found
 
 
 def _misnamed(definition: Definition, samples: Sequence[Sample]) -> list[CaptureError]:

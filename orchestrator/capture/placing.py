@@ -106,12 +106,8 @@ def pieces(
                     rank=rank,
                     frame=cuts[rank].frame,
                 )
-        table = {
-            tuple(mesh.coordinates(r).values()): tuple(f.const for p in parts for f in (*p.at, *p.index))
-            for r, parts in held.items()
-        }
         try:
-            fitted = iter(fit(list(mesh.axes), [box[a] for a in mesh.axes], table))
+            fitted = iter(fit(list(mesh.axes), [box[a] for a in mesh.axes], _table(mesh, inside)))
         except FitError as error:
             raise LayoutError(
                 f"its parts follow no rule: {error}", tensor=name, frame=cuts[first].frame
@@ -121,6 +117,55 @@ def pieces(
             index = [next(fitted) + (f - f.const) for f in part.index]
             out.append(Piece(cls.name, part.sizes, tuple(at), tuple(index)))
     return Relation(name, name, tuple(out))
+
+
+def told_apart(
+    mesh: Mesh,
+    boxes: Sequence[Mapping[str, Range]],
+    tensors: Mapping[str, tuple[Sequence[int], Mapping[int, Cut]]],
+) -> list[str]:
+    """Axes whose ranks each need a class, as what ranks in these ``boxes`` hold of some tensors, of which the
+    shapes are given, follows no rule: two ranks that share a head of keys, say, and two that share another.
+
+    Only of boxes that are traced completely: of others nobody knows what the rest holds.
+    """
+    found: dict[str, None] = {}
+    for name, (shape, cuts) in tensors.items():
+        if derive(name, shape, mesh, cuts) is not None:
+            continue
+        for box in boxes:
+            wide = [a for a, (lo, hi) in box.items() if hi - lo > 1]
+            known = sum(within(mesh, box, rank) for rank in cuts)
+            if known < math.prod(hi - lo for lo, hi in box.values()) or _follows(mesh, box, cuts):
+                continue
+            one = next((a for a in wide if all(_follows(mesh, b, cuts) for b in _slices(box, a))), None)
+            found |= dict.fromkeys(wide if one is None else [one])
+    return list(found)
+
+
+def _slices(box: Mapping[str, Range], axis: str) -> Iterator[Mapping[str, Range]]:
+    yield from ({**box, axis: (i, i + 1)} for i in range(*box[axis]))
+
+
+def _follows(mesh: Mesh, box: Mapping[str, Range], cuts: Mapping[int, Cut]) -> bool:
+    """Do the parts that ranks of a box hold begin where arithmetic on their coordinates says?"""
+    inside = {rank: cut for rank, cut in cuts.items() if within(mesh, box, rank)}
+    if len({repr(forms(cut)) for cut in inside.values()}) != 1:
+        return True  # other errors speak of ranks of one class that hold other forms
+    try:
+        fit(list(mesh.axes), [box[a] for a in mesh.axes], _table(mesh, inside))
+    except FitError:
+        return False
+    return True
+
+
+def _table(mesh: Mesh, cuts: Mapping[int, Cut]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Where the parts that ranks hold begin, by the coordinates of the ranks."""
+    held = {rank: [p for p in cut.parts or () if p.source is not None] for rank, cut in cuts.items()}
+    return {
+        tuple(mesh.coordinates(r).values()): tuple(f.const for p in parts for f in (*p.at, *p.index))
+        for r, parts in held.items()
+    }
 
 
 def agree(name: str, cuts: Mapping[int, Cut]) -> None:

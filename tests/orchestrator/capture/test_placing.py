@@ -10,7 +10,7 @@ from certificates.plan.program import Program
 from orchestrator.capture.cutting import Cut
 from orchestrator.capture.errors import LayoutError
 from orchestrator.capture.origins import Part
-from orchestrator.capture.placing import Placement, agree, compare, derive, pieces
+from orchestrator.capture.placing import Placement, agree, compare, derive, pieces, told_apart
 
 MESH = Mesh({"dp": 2, "tp": 2})
 NOTHING = Program({}, (), {})
@@ -143,3 +143,29 @@ def test_of_many_parts_three_are_shown(count: int, shown: str) -> None:
     assert f"holds parts of w (local [0, z0] = w[0, z0]; local [1, z0] = w[2, z0]; {shown}" in str(
         caught.value
     )
+
+
+FOUR = Mesh({"dp": 2, "tp": 4})
+ALL_RANKS = [{"dp": (0, 2), "tp": (0, 4)}]
+
+
+@pytest.mark.parametrize(
+    ("starts", "axes"),
+    [
+        ([0, 0, 2, 2] * 2, ["tp"]),
+        ([0, 2, 4, 6] * 2, []),
+        ([0] * 8, []),
+        ([0, 2, 6, 4] * 2, ["tp"]),
+        ([0, 0, 2, 2, 4, 4, 6, 6], ["tp"]),
+        ([0, 2, 4, 6, 2, 0, 6, 4], ["tp"]),
+    ],
+)
+def test_ranks_are_told_apart_where_their_parts_follow_no_rule(starts: list[int], axes: list[str]) -> None:
+    """Two ranks that share a head of keys, and two that share another, run one program."""
+    cuts = {rank: cut((start, 0), (2, 3)) for rank, start in enumerate(starts)}
+    held = {"w": ((8, 3), cuts)}
+    assert told_apart(FOUR, ALL_RANKS, held) == axes
+    slices = [{a: (x, x + 1) if a in axes else r for a, r in ALL_RANKS[0].items()} for x in (0, 1)]
+    assert told_apart(FOUR, slices, held) == [], "of the classes that are made so each follows one"
+    del cuts[5]
+    assert told_apart(FOUR, ALL_RANKS, held) == [], "nobody knows what the rank that is not traced holds"

@@ -15,6 +15,7 @@ from . import (
     flat,
     flat_wrapped,
     habits_of_megatron,
+    heads,
     hooks,
     kept,
     many_habits,
@@ -136,6 +137,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         columns.summed_columns,
         columns.straight_sums,
         convolved.causal_convolution,
+        heads.shared_heads,
     )
 }
 #: Those that are right and not proved, and why.
