@@ -163,12 +163,10 @@ class Routing:
         return self._chosen[x.name][0] if x.type.sort == "Int" else None
 
     def note(self, x: Value, numbers: Numbers) -> None:
-        """``x`` was computed; what is computed in two ways that differ has no numbers."""
-        known = self._keep(x.name, numbers)
+        """``x`` was computed; what is computed in two ways that differ has no numbers. What is moved from
+        known numbers has these, and none of its own."""
         if any(numbers is n for n in self._taken):
             self._ranged.add(x.name)
-        if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
-            raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
         draft = self.b.draft(x)
         if draft is not None and draft.name in ("reshape", "transpose"):  # the builder looks through these
             source = self.b.operand(x)
@@ -176,6 +174,10 @@ class Routing:
             back = [n.permute([perm.index(d) for d in range(len(perm))]) if perm else n for n in numbers]
             if all(n.shape == x.shape for n in numbers):
                 self.note(source, tuple(n.reshape(source.shape) for n in back))
+        moved = draft is not None and draft.name in _MOVES
+        known = (self.of(x) if moved else None) or self._keep(x.name, numbers)
+        if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(known, numbers, strict=True)):
+            raise LoweringError("two sorts of equal numbers, which need not agree in the order of these")
 
     def run(
         self,

@@ -59,6 +59,24 @@ def test_of_many_choices_few_draws_are_made(monkeypatch: pytest.MonkeyPatch) -> 
         assert {len(routing.of(x) or ()) for x in (ids, later, zero)} == {len(draws)}
 
 
+def test_what_is_moved_from_known_numbers_takes_no_room() -> None:
+    routing, ids = chosen()
+    numbers = routing.of(ids)
+    assert numbers is not None
+    before = routing.numbers.bytes
+    flat = routing.b.reshape(ids, (ids.type.size,))
+    turned = routing.b.transpose(ids, (1, 0))
+    routing.note(flat, tuple(n.reshape(-1) for n in numbers))
+    routing.note(turned, tuple(n.t() for n in numbers))
+    assert routing.numbers.bytes == before
+    found = routing.of(flat)
+    assert found is not None and all(
+        torch.equal(a, b.reshape(-1)) for a, b in zip(found, numbers, strict=True)
+    )
+    with pytest.raises(LoweringError, match="two sorts of equal numbers"):
+        routing.note(flat, tuple(n.reshape(-1).flip(0) for n in numbers))
+
+
 def test_what_nothing_reads_any_more_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer's integers, of every draw at true sizes, would stay for all other layers."""
     monkeypatch.setattr(module, "KEPT", 8 * 300)
