@@ -35,8 +35,8 @@ from .spans import Spans
 Forms = tuple[Affine, ...]
 #: Ops that pass on one operand, up to a factor, where the others are numbers.
 MASKING = frozenset(("add", "subtract", "multiply", "divide", "select"))
-#: Masks that are put on one another.
-MAX_MASKS = 3
+#: Masks that are put on one another, and places of one that are tried.
+MAX_MASKS, MAX_PLACES = 3, 64
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,29 @@ class MaskedCopies:
     def _piece(
         self, ref: str, copy: Copy, numbers: tuple[int, ...], cell: Cell
     ) -> tuple[Fact, AlgebraRecipe | LayoutRecipe]:
-        """Where a masked tensor has an element, and what shows it; raises :class:`Unrelated`."""
+        """Where a masked tensor has an element, and what shows it; raises :class:`Unrelated`.
+
+        Of places that differ by a factor, such as biases of heads with slopes of their own, it is the one
+        where the element stands as it is, if there is one.
+        """
         at, ranges = tuple(cell.at[s] for s in self.k.full_index(ref).ranges), cell.ranges
         reading = self.k.read(ref, at, ranges)
-        there = self._place(copy, reading, ranges)
+        found: tuple[Fact, AlgebraRecipe | LayoutRecipe] | None = None
+        for there in self._places(copy, reading, ranges):
+            with suppress(Unrelated):
+                piece = self._piece_at(ref, copy, numbers, cell, there)
+                if piece[0].coef == 1:
+                    return piece
+                found = found or piece
+        if found is None:
+            raise Unrelated(ref)
+        return found
+
+    def _piece_at(
+        self, ref: str, copy: Copy, numbers: tuple[int, ...], cell: Cell, there: Forms
+    ) -> tuple[Fact, AlgebraRecipe | LayoutRecipe]:
+        at, ranges = tuple(cell.at[s] for s in self.k.full_index(ref).ranges), cell.ranges
+        reading = self.k.read(ref, at, ranges)
         op, ins = self.model.ops[copy.ref], self.model.operands(copy.ref)
         link = self.k.read(ins[copy.masked], there, ranges)
         shown = [None if i == copy.masked else self._shown(v, there, ranges) for i, v in enumerate(ins)]
@@ -134,16 +153,23 @@ class MaskedCopies:
         places += [place for s in shown if s for place in s.places]
         return fact, recipe_of(fact, ref, at, [(ranges, ref, at, reading), *places], opened=copy.ref)
 
-    def _place(self, copy: Copy, reading: Reading, ranges: Mapping[str, Range]) -> Forms:
-        """Where a masked tensor reads an element of what is masked."""
+    def _places(self, copy: Copy, reading: Reading, ranges: Mapping[str, Range]) -> Iterator[Forms]:
+        """Where a masked tensor reads an element of what is masked; first there where nothing says where."""
         whole, masked = self.k.full_index(copy.ref), self.model.operands(copy.ref)[copy.masked]
         for cell, theirs in explore(whole, lambda c: self.k.read(masked, tuple(c.at.values()), c.ranges)):
             values = None
             if theirs.target == reading.target:
                 values = solve(theirs.at, cell.ranges, reading.at, ranges)
             open_symbols = {s for f in cell.at.values() for s in f.symbols}
-            if values is not None and open_symbols <= values.keys():
-                return tuple(form.substitute(values) for form in cell.at.values())
+            if values is None or not open_symbols <= values.keys():
+                continue
+            yield tuple(form.substitute(values) for form in cell.at.values())
+            free = sorted(open_symbols.difference(*(f.symbols for f in theirs.at)))
+            low, high = cell.ranges[free[0]] if len(free) == 1 else (0, 0)
+            for value in range(low + 1, min(high, low + MAX_PLACES)):
+                there = {**values, free[0]: Affine(value)}
+                yield tuple(form.substitute(there) for form in cell.at.values())
+            return
         raise Unrelated(copy.ref)
 
     def _shown(self, ref: str, at: Forms, ranges: Mapping[str, Range]) -> Shown | None:

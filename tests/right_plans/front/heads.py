@@ -1,4 +1,4 @@
-"""Fewer heads of keys and values than ranks: two ranks have each of them, and add up its gradients."""
+"""Heads that are unlike: keys and values that two ranks share, and biases with a slope for each head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from orchestrator.capture import Definition
 
-from .by_hand import Batches, own, pair
+from .by_hand import Batches, own, pair, regress
 from .many_habits import Enter
 from .whole_batches import Total
 
@@ -69,5 +69,54 @@ def shared_heads(right: bool = True) -> Definition:
         parallelize=parallelize,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         step=train,
+        batch=pair((2, 5, WIDTH)),
+    )
+
+
+class _Sloped(nn.Module):
+    """Attention with a bias by distance, steeper or flatter head by head."""
+
+    group: dist.ProcessGroup | None = None
+    right = True
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(WIDTH, 3 * heads * HEAD)
+        self.o = nn.Linear(heads * HEAD, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x if self.group is None else Enter.apply(x, self.group)
+        q, k, v = (t.unflatten(-1, (-1, HEAD)).transpose(1, 2) for t in self.qkv(h).chunk(3, -1))
+        first = 0 if self.group is None or not self.right else q.shape[1] * dist.get_rank(self.group)
+        slopes = torch.tensor([2.0 ** (-8 * (first + i + 1) / self.heads) for i in range(q.shape[1])])
+        at = torch.arange(x.shape[1])
+        bias = slopes[:, None, None] * (at[None, :] - at[:, None])
+        scores = q @ k.transpose(-1, -2) * HEAD**-0.5 + bias
+        scores = scores.masked_fill(at[None, :] > at[:, None], float("-inf"))
+        y = self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return y if self.group is None else Total.apply(y, self.group, False)  # type: ignore[no-any-return]
+
+
+def sloped_heads(right: bool = True) -> Definition:
+    """Wrong: each rank has the slopes of the first heads."""
+    heads, ranks = 4, 2
+
+    def parallelize(model: Any, mesh: DeviceMesh) -> nn.Module:
+        group = model.group = mesh["tp"].get_group()
+        model.right = right
+        for name in ("weight", "bias"):
+            parts = [t.chunk(ranks)[dist.get_rank(group)] for t in getattr(model.qkv, name).data.chunk(3)]
+            setattr(model.qkv, name, nn.Parameter(torch.cat(parts)))
+        model.o.weight = own(model.o.weight, group, 1)
+        return model  # type: ignore[no-any-return]
+
+    return Definition(
+        name="sloped-heads",
+        mesh={"tp": ranks},
+        build=lambda: _Sloped(heads),
+        parallelize=parallelize,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        step=regress,
         batch=pair((2, 5, WIDTH)),
     )

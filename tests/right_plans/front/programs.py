@@ -138,6 +138,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         columns.straight_sums,
         convolved.causal_convolution,
         heads.shared_heads,
+        heads.sloped_heads,
     )
 }
 #: Those that are right and not proved, and why.
