@@ -239,7 +239,6 @@ class PartialSums:
 
     def _summand(self, ref: str) -> bool:
         whole = self.k.full_index(ref)
-        left = tuple(whole.at[s] for s in whole.ranges)
 
         def compute(cell: Cell) -> tuple[Operand, list[Candidate]]:
             operand = self.candidates.operand(ref, list(cell.at.values()), cell.ranges)
@@ -252,6 +251,7 @@ class PartialSums:
             ((cell, (operand, candidates)),) = explore(whole, compute)
         except (Unrelated, Unfollowable, NoDefinition, ValueError):
             return False
+        left = tuple(cell.at[s] for s in whole.ranges)  # of what was cut into digits, in these
         shares = [Contribution(ref, (cell,), (c,), ((operand,),), left, ()) for c in candidates]
         known = len(self.k.partials)
         for share in shares:
