@@ -196,7 +196,7 @@ def test_verify_keeps_nothing_by_default(good: Path, tmp_path: Path) -> None:
 def test_verify_refutes_and_says_where_to_look(bad: Path) -> None:
     result = verify(bad)
     assert result.exit_code == 1 and last(result).startswith("REFUTED")
-    assert "diagnosis: params.w2: " in result.stdout and "conftest.py:34" in result.stdout
+    assert "diagnosis: params.w2: " in result.stdout and "conftest.py:37" in result.stdout
 
 
 def test_verify_in_json(bad: Path) -> None:
