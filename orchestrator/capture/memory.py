@@ -138,11 +138,13 @@ class Memory:
         with self.lines.laying(storage, geometry):
             return self._b.concatenate(parts, dim)
 
-    def put(self, storage: int, dtype: str, geometry: Geometry, value: Value) -> None:
-        """Begin a storage with what an input holds, whatever stands between its elements."""
+    def put(self, storage: int, geometry: Geometry, value: Value, *, beside: bool) -> None:
+        """Begin a storage with what an input holds; may anything stand ``beside`` its elements?"""
+        if beside:
+            self.beside.add(storage)
         if not geometry.dense and not self.knows(storage):
             self._parted[storage] = geometry, next(self._numbers)
-        self.write(storage, dtype, geometry, value)
+        self.write(storage, value.dtype, geometry, value)
 
     def _place(self, storage: int, geometry: Geometry) -> tuple[int, Geometry]:
         """Where a tensor lies: among the elements of an input alone, if it shows nothing between these."""

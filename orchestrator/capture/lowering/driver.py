@@ -116,11 +116,10 @@ class Lowering:
         place = ref.geometry
         if not place.distinct or self.memory.holds(ref.storage, place):
             raise AliasingError("its elements overlap, or are shared with another input", tensor=name)
-        self.memory.beside |= set() if self._specification else {ref.storage}
         value = self.builder.input(name, TensorType(ref.dtype, place.size))
         if bounds is not None:
             self.builder.lowest[name] = bounds[0]
-        self.memory.put(ref.storage, ref.dtype, place, value)
+        self.memory.put(ref.storage, place, value, beside=not self._specification)
 
     def read(self, ref: TensorRef) -> Value:
         if ref.literal is not None and not self.memory.knows(ref.storage):
