@@ -204,11 +204,7 @@ class Relations:
     def _parts_below(self, ref: str) -> list[str]:
         """Sums that an op reads, moved or not, which may have been taken for part of a sum over ranks: one is
         read alone where a mask leaves out what other ranks have."""
-        known, found, work = (
-            self.knowledge,
-            list[str](),
-            list(self.model.operands(ref)),
-        )
+        known, found, work = self.knowledge, list[str](), list(self.model.operands(ref))
         while work:
             v = work.pop()
             if v in self.model.ops and known.moves(v) and not known.covers(v):
