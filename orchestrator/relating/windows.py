@@ -94,7 +94,7 @@ class Windows:
                 rest = form - Affine.symbol(unknown[0]).scale(factor)
                 left = value - rest.substitute({s: known[symbols[s]] for s in rest.symbols})
                 if any(n % factor for n in (left.const, *(c for _, c in left.terms))):
-                    raise Unrelated(ref)
+                    continue
                 # A batch and what is convolved may be one dimension of what a table is made of.
                 known[symbols[unknown[0]]] = Affine.of(
                     left.const // factor, {symbol: c // factor for symbol, c in left.terms}
