@@ -50,12 +50,17 @@ def unmet(plan: Plan, frame: Callable[[Loc | None], Frame | None]) -> list[Captu
     return list(found.values())
 
 
+def _by_rank(samples: Iterable[Sample]) -> list[Sample]:
+    """Those of ranks, in their order."""
+    return sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+
+
 def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
     """One error for the first rendezvous of each communicator whose members do not name one root.
 
     In a plan nothing is left of it: a broadcast is an all-gather, of which each rank takes a piece.
     """
-    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    ranks = _by_rank(samples)
     said: dict[tuple[tuple[int, ...], Meeting], dict[int, Rooted | None]] = {}
     for sample in ranks:
         for call in sample.roots:
@@ -78,7 +83,7 @@ def other_names(samples: Iterable[Sample]) -> list[CaptureError]:
     PyTorch names a group by the number of groups that its rank has made before it, those that it is no member
     of too, and members find each other by that name: they would wait for ever, or meet another group's.
     """
-    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    ranks = _by_rank(samples)
     named: dict[GroupRef, tuple[int, str]] = {}
     meant: dict[str, tuple[int, GroupRef]] = {}
     found: dict[tuple[int, ...], CaptureError] = {}
@@ -110,7 +115,7 @@ def other_agreements(samples: Iterable[Sample]) -> list[CaptureError]:
 
     Each rank is traced by itself, as if the others had its own integers.
     """
-    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    ranks = _by_rank(samples)
     said: dict[GroupRef, tuple[int, Sequence[Agreed]]] = {}
     found: dict[GroupRef, CaptureError] = {}
     for sample in ranks:
@@ -139,7 +144,7 @@ def other_numbers(mesh: Mesh, samples: Iterable[Sample]) -> list[CaptureError]:
 
     What one rank calls alone, for a log, meets what the others call next, perhaps in their next step.
     """
-    ranks = sorted((s for s in samples if s.rank is not None), key=lambda s: s.rank or 0)
+    ranks = _by_rank(samples)
     calls = {s.rank or 0: {communicator(*call.key): call for call in s.called} for s in ranks}
     said: dict[tuple[str, tuple[int, ...]], tuple[int, Called]] = {}
     for rank, mine in calls.items():

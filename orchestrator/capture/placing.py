@@ -87,7 +87,7 @@ def pieces(
                 b for b in boxes if all(b[a][0] <= lo and hi <= b[a][1] for a, (lo, hi) in box.items())
             )
             inside = {r: c for r, c in cuts.items() if within(mesh, box, r)}
-        held = {r: [p for p in c.parts or () if p.source is not None] for r, c in inside.items()}
+        held = {r: _held(c) for r, c in inside.items()}
         if not held:
             raise LayoutError(
                 f"no rank of class {cls.name} was traced, and its parts follow no layout", tensor=name
@@ -161,10 +161,9 @@ def _follows(mesh: Mesh, box: Mapping[str, Range], cuts: Mapping[int, Cut]) -> b
 
 def _table(mesh: Mesh, cuts: Mapping[int, Cut]) -> dict[tuple[int, ...], tuple[int, ...]]:
     """Where the parts that ranks hold begin, by the coordinates of the ranks."""
-    held = {rank: [p for p in cut.parts or () if p.source is not None] for rank, cut in cuts.items()}
     return {
-        tuple(mesh.coordinates(r).values()): tuple(f.const for p in parts for f in (*p.at, *p.index))
-        for r, parts in held.items()
+        tuple(mesh.coordinates(r).values()): tuple(f.const for p in _held(cut) for f in (*p.at, *p.index))
+        for r, cut in cuts.items()
     }
 
 
@@ -184,8 +183,12 @@ def agree(name: str, cuts: Mapping[int, Cut]) -> None:
 
 def forms(cut: Cut) -> list[object]:
     """What parts of tensors a cut consists of, but for where they begin."""
-    held = [p for p in cut.parts or () if p.source is not None]
-    return [(p.source, p.sizes, [f.terms for f in p.at], [f.terms for f in p.index]) for p in held]
+    return [(p.source, p.sizes, [f.terms for f in p.at], [f.terms for f in p.index]) for p in _held(cut)]
+
+
+def _held(cut: Cut) -> list[Part]:
+    """The parts of tensors of the specification that a cut consists of."""
+    return [p for p in cut.parts or () if p.source is not None]
 
 
 def within(mesh: Mesh, box: Mapping[str, Range], rank: int) -> bool:

@@ -121,12 +121,11 @@ class MaskedCopies:
         Of places that differ by a factor, such as biases of heads with slopes of their own, it is the one
         where the element stands as it is, if there is one.
         """
-        at, ranges = tuple(cell.at[s] for s in self.k.full_index(ref).ranges), cell.ranges
-        reading = self.k.read(ref, at, ranges)
+        reading = self.k.read(ref, tuple(cell.at[s] for s in self.k.full_index(ref).ranges), cell.ranges)
         found: tuple[Fact, AlgebraRecipe | LayoutRecipe] | None = None
-        for there in self._places(copy, reading, ranges):
+        for there in self._places(copy, reading, cell.ranges):
             with suppress(Unrelated):
-                piece = self._piece_at(ref, copy, numbers, cell, there)
+                piece = self._piece_at(ref, copy, numbers, cell, reading, there)
                 if piece[0].coef == 1:
                     return piece
                 found = found or piece
@@ -135,10 +134,9 @@ class MaskedCopies:
         return found
 
     def _piece_at(
-        self, ref: str, copy: Copy, numbers: tuple[int, ...], cell: Cell, there: Forms
+        self, ref: str, copy: Copy, numbers: tuple[int, ...], cell: Cell, reading: Reading, there: Forms
     ) -> tuple[Fact, AlgebraRecipe | LayoutRecipe]:
         at, ranges = tuple(cell.at[s] for s in self.k.full_index(ref).ranges), cell.ranges
-        reading = self.k.read(ref, at, ranges)
         op, ins = self.model.ops[copy.ref], self.model.operands(copy.ref)
         link = self.k.read(ins[copy.masked], there, ranges)
         shown = [None if i == copy.masked else self._shown(v, there, ranges) for i, v in enumerate(ins)]
