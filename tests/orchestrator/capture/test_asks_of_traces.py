@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch.utils import _python_dispatch
 
-from orchestrator.capture import Batch, Definition
+from orchestrator.capture import Definition
 from orchestrator.capture.asks_of_traces import refuse_asking
 from orchestrator.capture.errors import StateError
 from orchestrator.capture.tracing import trace
+
+from .world import one_layer
 
 
 class Asking:
@@ -66,15 +68,7 @@ def scaled(is_traced: Callable[[Tensor], object]) -> Definition:
         optimizer.zero_grad()
         return {}
 
-    return Definition(
-        name="asking",
-        mesh={"dp": 2},
-        build=lambda: nn.Linear(3, 3, bias=False),
-        parallelize=lambda model, _: model,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
-        step=step,
-        batch={"x": Batch((4, 3))},
-    )
+    return one_layer("asking", step)
 
 
 @pytest.mark.parametrize(

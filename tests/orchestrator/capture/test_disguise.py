@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from orchestrator.capture import Batch, Definition
+from orchestrator.capture import Definition
 from orchestrator.capture.disguise import disguised
 from orchestrator.capture.refusals import refused
 from orchestrator.capture.tracing import trace
+
+from .world import one_layer
 
 HANDLERS: dict[type, float] = {Tensor: 3.0, nn.Parameter: 5.0}
 
@@ -34,15 +36,7 @@ def factors(text: Callable[[Tensor], object]) -> Definition:
         optimizer.zero_grad()
         return {}
 
-    return Definition(
-        name="asked",
-        mesh={"dp": 2},
-        build=lambda: nn.Linear(3, 3, bias=False),
-        parallelize=lambda model, _: model,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
-        step=step,
-        batch={"x": Batch((4, 3))},
-    )
+    return one_layer("asked", step)
 
 
 def constants(made: Definition) -> list[object]:

@@ -40,6 +40,19 @@ class Member(nn.Module):
         self.again = dist.new_group()
 
 
+def one_layer(name: str, step: Callable[..., dict[str, torch.Tensor]]) -> Definition:
+    """A step of one small layer, the same on both ranks, by plain gradient descent."""
+    return Definition(
+        name=name,
+        mesh={"dp": 2},
+        build=lambda: nn.Linear(3, 3, bias=False),
+        parallelize=lambda model, _: model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        step=step,
+        batch={"x": Batch((4, 3))},
+    )
+
+
 def talking(talk: Talk, *, rows: int = 8, mesh: Mapping[str, int] | None = None) -> Definition:
     """A definition whose parallel step is ``talk`` on this rank's rows; each rank sees rows of its own."""
     mesh = mesh or {"dp": 2, "tp": 2}
