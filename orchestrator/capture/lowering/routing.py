@@ -10,9 +10,9 @@ it may have. So what agrees with a known order on all draws is it, and whatever 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,15 +25,9 @@ from ..amounts import Amount
 from ..builder import Builder, Draft, Value
 from ..errors import LoweringError
 from ..recorder import DTYPES, Node, TensorRef
+from .drawn import DRAWS, MANY, OF_MANY, Choice
 from .kept_numbers import KeptNumbers, Numbers
 
-#: How evenly tokens are spread in each draw.
-DRAWS = (
-    *("even", "uneven", "even", "one choice", "some never", "uneven"),
-    *("even", "one choice", "even", "uneven", "even", "some never"),
-)
-#: So many numbers that a router chooses have each key many times: a draw of each kind tells them apart.
-MANY, OF_MANY = 1 << 20, ("even", "uneven", "one choice", "some never")
 #: In as many of them what is told apart must differ.
 ENOUGH = 3
 #: What is kept of all tensors, in bytes, before those are let go that nothing reads any more.
@@ -78,8 +72,8 @@ class Routing:
 
     b: Builder
     numbers: KeptNumbers = field(default_factory=KeptNumbers)
-    #: The number of keys of what a router chose, by name; and how to draw it.
-    _chosen: dict[str, tuple[int, Callable[[int], Numbers]]] = field(default_factory=dict)
+    #: What a router chose, by name.
+    _chosen: dict[str, Choice] = field(default_factory=dict)
     #: Orders of all rows: each number of a row is there once.
     whole: set[str] = field(default_factory=set)
     #: What was taken from numbers of a known range, by name; and what the last op has so taken.
@@ -95,22 +89,13 @@ class Routing:
     def choose(self, ids: Value, count: int, dim: int) -> None:
         """``ids`` are different ones of ``count`` keys along ``dim``."""
         if ids.name in self._chosen:  # computed again
-            self._keep(ids.name, self._of(ids, 0) or ())
+            self._keep(ids.name, self._of(ids) or ())
             return
-        seed = len(self._chosen)
         if not self._chosen and ids.type.size >= MANY:
             self.draws = OF_MANY
-
-        def draw(world: int) -> Numbers:
-            generator = torch.Generator().manual_seed(1000 * world + seed)
-            shape = (*ids.shape[:dim], *ids.shape[dim + 1 :])
-            with _disable_current_modes():
-                given = math.prod(shape), count, ids.shape[dim], generator
-                rows = [_drawn(kind, *given) for kind in self.draws]
-                return tuple(r.reshape(*shape, -1).movedim(-1, dim) for r in rows)
-
-        self._chosen[ids.name] = count, draw
-        self._keep(ids.name, draw(0))
+        self._chosen[ids.name] = choice = Choice(ids.shape, dim, count, len(self._chosen), self.draws)
+        with _disable_current_modes():
+            self._keep(ids.name, choice.here())
 
     def _keep(self, name: str, numbers: Numbers) -> Numbers:
         """What is known of a value by now."""
@@ -147,11 +132,17 @@ class Routing:
         draft = self.b.drafts.get(name)
         return draft is not None and draft.name in _MOVES and any(map(self._rests, draft.ins))
 
-    def of(self, x: Value, world: int = 0) -> Numbers | None:
-        """The numbers of ``x``; ``None`` if it rests on something else. In another ``world`` the router chose
-        anew, as it does on another rank: known of choices and what is moved from them."""
+    def of(self, x: Value) -> Numbers | None:
+        """The numbers of ``x``; ``None`` if it rests on something else."""
         with _disable_current_modes():
-            return self._of(x, world)
+            return self._of(x)
+
+    def elsewhere(self, x: Value, ranks: int) -> list[Numbers]:
+        """Those on other ranks, where the router chose anew, of a choice or what is moved from one."""
+        with _disable_current_modes():
+            drawn = cache(lambda name: self._chosen[name].elsewhere(ranks))
+            found = [self._of(x, partial(_on, drawn, rank)) for rank in range(ranks)]
+        return [numbers for numbers in found if numbers is not None]
 
     def keys(self, x: Value) -> int | None:
         """The number of keys that the elements of ``x`` are of, moved from a router's choice."""
@@ -160,7 +151,7 @@ class Routing:
             if draft is None or draft.name not in _MOVES or draft.name == "concatenate":
                 return None
             x = self.b.operand(x)
-        return self._chosen[x.name][0] if x.type.sort == "Int" else None
+        return self._chosen[x.name].count if x.type.sort == "Int" else None
 
     def note(self, x: Value, numbers: Numbers) -> None:
         """``x`` was computed; what is computed in two ways that differ has no numbers. What is moved from
@@ -236,14 +227,15 @@ class Routing:
             x = self.b.operand(x)
         if x.name in self.whole:
             return True
-        seen = torch.unique(torch.cat([n.flatten() for n in self._of(x, 0) or ()]))
-        return len(seen) == self._chosen[x.name][0]
+        seen = torch.unique(torch.cat([n.flatten() for n in self._of(x) or ()]))
+        return len(seen) == self._chosen[x.name].count
 
-    def _of(self, x: Value, world: int) -> Numbers | None:
-        if not world and x.name in self.numbers:
+    def _of(self, x: Value, chosen: Callable[[str], Numbers] | None = None) -> Numbers | None:
+        """Those that rest on what was ``chosen`` elsewhere, if that is given."""
+        if chosen is None and x.name in self.numbers:
             return self.numbers[x.name]
         if x.name in self._chosen:
-            return self._chosen[x.name][1](world)
+            return self._chosen[x.name].here() if chosen is None else chosen(x.name)
         draft = self.b.draft(x)
         if draft is None:
             return None
@@ -252,7 +244,7 @@ class Routing:
             return None if found is None else (found,) * len(self.draws)
         if draft.name not in _MOVES:
             return None
-        parts = [self._of(self.b.operand(x, i), world) for i in range(len(draft.ins))]
+        parts = [self._of(self.b.operand(x, i), chosen) for i in range(len(draft.ins))]
         known = [p for p in parts if p is not None]
         if len(known) < len(parts):
             return None
@@ -261,15 +253,8 @@ class Routing:
         return None if any(m is None for m in moved) else tuple(m for m in moved if m is not None)
 
 
-def _drawn(kind: str, tokens: int, count: int, chosen: int, generator: torch.Generator) -> torch.Tensor:
-    """[tokens, chosen] different keys below ``count``."""
-    weights = torch.ones(count)
-    if kind == "uneven":
-        weights = (1.0 / torch.arange(1, count + 1))[torch.randperm(count, generator=generator)]
-    if kind == "some never" and count >= 2 * chosen:
-        weights[torch.randperm(count, generator=generator)[: count // 2]] = 1e-9
-    scores = torch.rand(1 if kind == "one choice" else tokens, count, generator=generator).log() / weights
-    return scores.topk(chosen, dim=-1).indices.expand(tokens, chosen).contiguous()
+def _on(drawn: Callable[[str], list[Numbers]], rank: int, name: str) -> Numbers:
+    return drawn(name)[rank]
 
 
 def _lookups(node: Node, name: str) -> list[tuple[TensorRef, TensorRef, int]]:

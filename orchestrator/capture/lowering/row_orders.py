@@ -213,18 +213,17 @@ class RowOrders:
     def _shipped(self, order: Order, group: GroupRef, form: str, send: Callable[..., Value]) -> Shipped:
         size, per = len(group.ranks), order.count // len(group.ranks)
         keys, rows, place = self.b.operand(order.value), order.rows, self.place(group)
-        others = [self.routing.of(keys, 1 + q) if q != place else self.routing.of(keys) for q in range(size)]
+        others, mine = self.routing.elsewhere(keys, size), self.routing.of(keys)
+        assert mine is not None
+        firsts = rows * torch.arange(size)[:, None]
         found, places, came = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
-        for draw in range(len(order.keys)):
-            parts = []
-            for q, numbers in enumerate(others):
-                assert numbers is not None
-                lie = order.places[draw] if q == place else torch.sort(numbers[draw], stable=True).indices
-                own = lie[numbers[draw][lie] // per == place]
-                parts.append((numbers[draw][own] - place * per, own + q * rows))
-            found.append(torch.cat([k for k, _ in parts]))
-            places.append(torch.cat([s for _, s in parts]))
-            came.append(torch.tensor([len(k) for k, _ in parts]))
+        for draw, (own, lie) in enumerate(zip(mine, order.places, strict=True)):
+            all_keys, lies = torch.sort(torch.stack([n[draw] for n in others]), dim=1, stable=True)
+            all_keys[place], lies[place] = own[lie], lie
+            here = all_keys // per == place
+            found.append(all_keys[here] - place * per)
+            places.append((lies + firsts)[here])
+            came.append(here.sum(dim=1))
         went = tuple(torch.bincount(k // per, minlength=size) for k in order.keys)
         if _apart(went, tuple(came)) < ENOUGH:
             raise LoweringError("too few rows to tell what goes from what comes")

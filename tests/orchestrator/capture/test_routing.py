@@ -11,7 +11,8 @@ from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Builder, Value
 from orchestrator.capture.errors import LoweringError
 from orchestrator.capture.lowering import routing as module
-from orchestrator.capture.lowering.routing import DRAWS, OF_MANY, Routing, covered
+from orchestrator.capture.lowering.drawn import DRAWS, OF_MANY
+from orchestrator.capture.lowering.routing import Routing, covered
 
 
 def chosen(tokens: int = 8, k: int = 2, count: int = 5) -> tuple[Routing, Value]:
@@ -32,10 +33,10 @@ def test_a_draw_has_different_keys_for_each_token() -> None:
 
 def test_other_ranks_choose_otherwise_and_always_alike() -> None:
     routing, ids = chosen()
-    mine, one, other = (routing.of(ids, world) for world in range(3))
+    mine, (one, other) = routing.of(ids), routing.elsewhere(ids, 2)
     assert mine is not None and one is not None and other is not None
     assert not torch.equal(mine[0], one[0]) and not torch.equal(one[0], other[0])
-    again = routing.of(ids, 1)
+    again = routing.elsewhere(ids, 2)[0]
     assert again is not None and torch.equal(one[0], again[0])
 
 
