@@ -129,6 +129,7 @@ def _dtensor_layout(
     axes = tensor.device_mesh.mesh_dim_names
     if axes is None:
         raise LayoutError("its device mesh has unnamed axes", tensor=name)
+    sizes = dict(zip(axes, tensor.device_mesh.shape, strict=True))
     shards: dict[str, int] = {}
     order: list[str] = []
     summed: list[str] = []
@@ -138,11 +139,11 @@ def _dtensor_layout(
         if isinstance(placement, Replicate):
             continue
         if type(placement) is Partial and placement.reduce_op == "sum":
-            summed += [axis] if tensor.device_mesh[axis].size() > 1 else []
+            summed += [axis] if sizes[axis] > 1 else []
             continue
         if not isinstance(placement, Shard | _StridedShard):
             raise LayoutError(f"placement {placement} of a state tensor", tensor=name)
-        if tensor.device_mesh[axis].size() == 1:
+        if sizes[axis] == 1:
             continue  # one shard is the whole; a definition's mesh may leave such an axis out
         dim = placement.dim
         at = next((i for i, other in enumerate(order) if shards[other] == dim), len(order))
@@ -151,7 +152,7 @@ def _dtensor_layout(
             while split > 1:
                 if at >= len(order) or shards[order[at]] != dim:
                     raise LayoutError(f"placement {placement} over no matching axes", tensor=name)
-                split, rest = divmod(split, tensor.device_mesh[order[at]].size())
+                split, rest = divmod(split, sizes[order[at]])
                 if rest:
                     raise LayoutError(f"placement {placement} splits an axis", tensor=name)
                 at += 1
