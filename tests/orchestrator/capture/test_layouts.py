@@ -50,10 +50,7 @@ def placed(**placements: Any) -> Any:
     sizes = {"dp": 2, "one": 1, "cp": 3, "tp": 2}
 
     class Mesh:
-        mesh_dim_names = tuple(sizes)
-
-        def __getitem__(self, axis: str) -> Any:
-            return SimpleNamespace(size=lambda: sizes[axis])
+        mesh_dim_names, shape = tuple(sizes), tuple(sizes.values())
 
     given = [placements.get(axis, Replicate()) for axis in sizes]
     return SimpleNamespace(device_mesh=Mesh(), placements=given)
