@@ -7,11 +7,11 @@ what is one relation are put together again, so that later steps see few pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from certificates.plan.affine import ZERO, Affine
+from certificates.plan.affine import ZERO, Affine, Range
 from certificates.proof.facts import Fact
 from smtlib_emit.model import Model
 
@@ -31,7 +31,41 @@ def join(model: Model, pieces: Sequence[Fact]) -> list[Fact]:
         if len(following) >= len(facts):
             break
         facts = following
-    return [_remade(model, _grounded(f)) for f in facts]
+    whole = _as_one(model, facts) if len(facts) > 1 else None
+    return [whole] if whole is not None else [_remade(model, _grounded(f)) for f in facts]
+
+
+def _as_one(model: Model, facts: Sequence[Fact]) -> Fact | None:
+    """One fact about a whole tensor, of pieces that all say that an element is the one at the same place, or
+    a fixed way from it: those of windows that were rolled, say, which do not join one after the other."""
+    first, ranges = facts[0], model.tensors.ranges(facts[0].lhs)
+    if any((f.lhs, f.rhs, f.coef) != (first.lhs, first.rhs, first.coef) for f in facts):
+        return None
+    if sum(_size(f.ranges.values()) for f in facts) != _size(ranges):
+        return None
+    axes = model.tensors.mesh_axes(first.lhs)
+    names = [*axes, *(f"o{d}" for d in range(len(ranges) - len(axes)))]
+    left, right = [Affine.symbol(n) for n in names], list[Affine]()
+    for d in range(len(first.rhs_index)):
+        shared = frozenset.intersection(*(_ways(f, d, len(axes)) for f in facts))
+        if not shared:
+            return None
+        place, way = min(shared, key=lambda found: found[0])
+        right.append(left[place] + way if place >= 0 else way)
+    cell = Cell(dict(zip(names, ranges, strict=True)), {})
+    return make_fact(model, cell, first.lhs, left, first.rhs, right, first.coef)
+
+
+def _ways(fact: Fact, d: int, axes: int) -> frozenset[tuple[int, Affine]]:
+    """The left coordinates from which a right one is as far wherever the fact holds, and how far; -1 for none
+    of them."""
+    here, left = fact.rhs_index[d], fact.lhs_index
+    found = [(-1, here), *((i, here - left[i]) for i in range(axes, len(left)))]
+    return frozenset((i, way) for i, way in found if not any(s.startswith("z") for s in way.symbols))
+
+
+def _size(spans: Iterable[Range]) -> int:
+    return math.prod(hi - lo for lo, hi in spans)
 
 
 def _remade(model: Model, fact: Fact) -> Fact:

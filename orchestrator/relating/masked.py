@@ -111,9 +111,11 @@ class DeepMatcher:
                 return down_to_common(partial(self._cone, spec, at, both), ending, self._order)
             return self._cone(spec, at, both, atoms), cone
 
+        mesh = len(self.model.tensors.mesh_axes(ref))
+        places = [*index[mesh:], *index[:mesh]]  # a copy that each of a batch has is that of the batch's own
         for spec in near:
             if self.k.tries.left:
-                guesses += self._solve(spec, cones, index, ranges, splits)
+                guesses += self._solve(spec, cones, places, ranges, splits)
         if not guesses and splits:
             raise splits[0]
         return frozenset(cone.opened), cone.scale, guesses
@@ -197,13 +199,14 @@ class DeepMatcher:
         self,
         spec: str,
         cones: Callable[[str, Loose, Mapping[str, Range]], tuple[Cone, Cone]],
-        index: Sequence[Affine],
+        places: Sequence[Affine],
         ranges: Mapping[str, Range],
         splits: list[Cut],
     ) -> list[Guess]:
         """The index at which a specification op reads the same elements as a rank's, by ``cones`` of both.
 
-        If it does so on some ranks only, the split that tells them apart is added to ``splits``.
+        What these leave open is one of the rank's ``places``, in this order. If it does so on some ranks
+        only, the split that tells them apart is added to ``splits``.
         """
         whole = self.k.full_index(spec)
 
@@ -225,7 +228,7 @@ class DeepMatcher:
             atoms = {t for t, _ in cone.reads}
             found = matches(mine, cone, ranges, splits) if {t for t, _ in mine.reads} <= atoms else ()
             for known in ({**fixed, **k} for k in found):
-                for full in positions(known, [s for s in symbols if s not in known], cone, index):
+                for full in positions(known, [s for s in symbols if s not in known], cone, places):
                     out = tuple(f.substitute(full) for f in cell.at.values())
                     known_here = all(s in ranges for f in out for s in f.symbols)
                     if known_here and stands(self.k, spec, cell, full, ranges, splits):

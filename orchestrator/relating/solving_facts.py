@@ -26,6 +26,8 @@ def solve(
     Raises a split where only a part of the box has a solution. Symbols that no form mentions get their
     smallest value: such a fact holds for all of them.
     """
+    if any(_carries(form, symbols) for form in forms):
+        return _from_zero(forms, symbols, index, ranges)
     # A digit of one value says nothing of the index; a mesh coordinate keeps its symbol even then.
     values = {s: Affine(lo) for s, (lo, hi) in symbols.items() if hi - lo == 1 and s.startswith("z")}
     rests: list[Affine] = []
@@ -88,6 +90,30 @@ def _turned(
     turned = {s: Affine(lo + hi - 1) - Affine.symbol(s) for s, (lo, hi) in symbols.items() if s in down}
     values = solve([form.substitute(turned) for form in forms], symbols, index, ranges)
     return values and {s: turned[s].substitute({s: v}) if s in down else v for s, v in values.items()}
+
+
+def _carries(form: Affine, symbols: Mapping[str, Range]) -> bool:
+    """Do low digits that do not begin at 0 reach the next high one, as ``v`` in ``2*u + v`` with ``v`` in [1,
+    3) does?"""
+    terms, reach = sorted((term for term in form.terms if term[1] > 0), key=lambda term: term[1]), 0
+    for symbol, coef in terms:
+        if reach >= coef:
+            return any(symbols[s][0] for s, c in terms if c < coef)
+        reach += coef * (symbols[symbol][1] - 1)
+    return False
+
+
+def _from_zero(
+    forms: Sequence[Affine],
+    symbols: Mapping[str, Range],
+    index: Sequence[Affine],
+    ranges: Mapping[str, Range],
+) -> dict[str, Affine] | None:
+    """As :func:`solve`, with symbols counted from the first of their values."""
+    moved = {s: Affine.symbol(s) + lo for s, (lo, _) in symbols.items()}
+    spans = {s: (0, hi - lo) for s, (lo, hi) in symbols.items()}
+    values = solve([form.substitute(moved) for form in forms], spans, index, ranges)
+    return values and {s: value + symbols[s][0] for s, value in values.items()}
 
 
 def as_there(
