@@ -87,10 +87,13 @@ def explore(cell: Cell, compute: Callable[[Cell], T]) -> list[tuple[Cell, T]]:
         current = work.pop()
         try:
             out.append((current, compute(current)))
-        except Cut as split:
-            work += reversed(current.cut(split.symbol, split.position))
-        except Digits as split:
-            work += current.digits(split.symbol, split.base, split.shift)
+        except (Cut, Digits) as split:
+            if split.symbol not in current.ranges:
+                raise  # of the box around this one
+            if isinstance(split, Cut):
+                work += reversed(current.cut(split.symbol, split.position))
+            else:
+                work += current.digits(split.symbol, split.base, split.shift)
         if len(work) + len(out) > MAX_CELLS:
             raise Unfollowable(f"more than {MAX_CELLS} pieces")
     return out

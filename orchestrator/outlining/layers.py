@@ -85,6 +85,37 @@ def layers(flow: Flow, handed: bool) -> list[Region]:
     return found
 
 
+def side_by_side(regions: Mapping[str, Sequence[Region]]) -> list[dict[str, Region]]:
+    """The repetitions that all programs have, in order: of one program each, those of the same layers.
+
+    What one of them lacks is left out: a layer's backward pass, say, may repeat on the single device, and on
+    ranks be made in another way in each layer, as what is fetched ahead lies.
+    """
+    owners = list(regions)
+    rows = [{owners[0]: region} for region in regions[owners[0]]]
+    for owner in owners[1:]:
+        rows = [rows[i] | {owner: regions[owner][k]} for i, k in _paired(rows, regions[owner])]
+    return rows
+
+
+def _paired(rows: Sequence[Mapping[str, Region]], of: Sequence[Region]) -> list[tuple[int, int]]:
+    """Which of one list goes with which of the other, in order, with as many layers in common as can be."""
+    if len(rows) == len(of):
+        return [(i, i) for i in range(len(of))]
+    labels = [set.intersection(*(set(r.instances) for r in row.values())) for row in rows]
+    best: dict[tuple[int, int], tuple[int, list[tuple[int, int]]]] = {}
+    for i in range(len(rows), -1, -1):
+        for k in range(len(of), -1, -1):
+            if i == len(rows) or k == len(of):
+                best[i, k] = 0, []
+                continue
+            common = len(labels[i].intersection(of[k].instances))
+            total, pairs = best[i + 1, k + 1]
+            with_both = (total + common, [(i, k), *pairs]) if common >= LEAST_REPEATS else (-1, [])
+            best[i, k] = max(best[i + 1, k], best[i, k + 1], with_both, key=lambda found: found[0])
+    return best[0, 0][1]
+
+
 def _join(region: Region, start: int, seen: Counter[int]) -> None:
     """Add what stands beside a repetition, if it is one more instance, given what is made in another way."""
     usual = next(iter(region.instances.values()))

@@ -27,7 +27,7 @@ from .buffers import fed
 from .calling import body, called
 from .flow import Flow, executed, head
 from .growth import Growth, grown
-from .layers import layers
+from .layers import layers, side_by_side
 from .packing import apart, parts, read_again, written
 from .regions import Region, Signature
 from .repeats import LEAST_REPEATS
@@ -224,13 +224,11 @@ def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, li
     }
     chosen: dict[str, list[Region]] = {owner: [] for owner in programs}
     each = one_each(plan)
-    if len({len(r) for r in regions.values()}) != 1:
-        return chosen
-    for k in range(len(regions["s"])):
-        labels = set.intersection(*(set(r[k].instances) for r in regions.values()))
+    for row in side_by_side(regions):
+        labels = set.intersection(*(set(r.instances) for r in row.values()))
         common = {
-            owner: Region(r[k].flow, {n: i for n, i in r[k].instances.items() if n in labels})
-            for owner, r in regions.items()
+            owner: Region(r.flow, {n: i for n, i in r.instances.items() if n in labels})
+            for owner, r in row.items()
         }
         for part in parts(common) if len(labels) >= LEAST_REPEATS else ():
             if _meet(plan, part, each):

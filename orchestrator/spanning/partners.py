@@ -242,7 +242,8 @@ class Partners:
 
         Or by those of the ``whole`` sums, each once.
         """
-        mine = max(plan, key=lambda t: len({s for x in t.leaves() for f in x.at for s in f.symbols})).leaves()
+        widest = max(plan, key=lambda t: len({s for x in t.leaves() for f in x.at for s in f.symbols}))
+        mine, bound = widest.leaves(), widest.box
         candidates = [(term.leaves(), term.box) for term in theirs if term.coef]
         if whole:
             mine = list(dict.fromkeys(x for t in plan for x in t.leaves()))
@@ -256,7 +257,7 @@ class Partners:
                 known: dict[str, Affine] | None = {}
                 for theirs_at, mine_at in pairs:
                     if known is not None:
-                        known = _solved(theirs_at, mine_at, place.ranges, box, cell, known)
+                        known = _solved(theirs_at, mine_at, place.ranges, box, cell, bound, known)
                 if known is None or not place.ranges.keys() <= known.keys():
                     continue
                 out = tuple(f.substitute(known) for f in place.at.values())
@@ -328,20 +329,28 @@ def _solved(
     place: Mapping[str, Range],
     box: Mapping[str, Range],
     cell: Cell,
+    bound: Mapping[str, Range],
     known: Mapping[str, Affine],
 ) -> dict[str, Affine] | None:
     """Symbols of a specification op by an element that it reads; ``None`` where that is impossible.
 
-    Symbols of the ``box`` that it sums over may be other digits of the same position.
+    Symbols of the ``box`` that it sums over may be other digits of the same position, as those that are
+    ``bound`` on the plan's side: rows of a batch that stand behind each other, which are summed one by one.
     """
-    out = dict(known)
+    out, ranges = dict(known), {**cell.ranges, **bound}
     for form, value in zip(theirs, mine, strict=True):
         own = {s: place.get(s) or box[s] for s in form.symbols if s in place or s in box}
-        if not place.keys() & own.keys() or len(own) < len(form.symbols):
+        inner = set(value.symbols) - cell.ranges.keys()
+        if not place.keys() & own.keys() or len(own) < len(form.symbols) or not inner <= bound.keys():
             continue
-        if set(value.symbols) - cell.ranges.keys():
+        try:
+            found = solve([form], own, [value], ranges)
+        except (Cut, Digits) as split:
+            if split.symbol in cell.ranges:
+                raise
             continue
-        found = solve([form], own, [value], cell.ranges)
+        if inner:
+            found = {s: f for s, f in (found or {}).items() if not inner.intersection(f.symbols)}
         if found is None or any(out.setdefault(s, f) != f for s, f in found.items() if s in place):
             return None
     return out
