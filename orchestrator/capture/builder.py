@@ -269,6 +269,8 @@ class Builder:
             raise LoweringError(f"select by {p.type}")
         shape = broadcast_shape(broadcast_shape(p.shape, x.shape), y.shape)
         p, x, y = self.expand(p, shape), self.expand(x, shape), self.expand(y, shape)
+        if known := self.made_by(p, "constant"):
+            return x if known.attr("value") == "true" else y
         return self.emit("select", (p, x, y), x.type)
 
     def convert(self, x: Value, dtype: str) -> Value:
@@ -400,8 +402,9 @@ class Builder:
             raise LoweringError(f"the {kind} of elements of {x.type}")
         if kind == "add":
             _check("add", x)
-        shape = reduced(x.shape, dims)
-        out = self.emit("reduce", (x,), TensorType(x.dtype, shape), dims=dims, kind=kind)
+        type_, same = TensorType(x.dtype, reduced(x.shape, dims)), self.made_by(x, "constant")
+        folds = same if kind != "add" else None
+        out = self._again(folds, type_) if folds else self.emit("reduce", (x,), type_, dims=dims, kind=kind)
         return self.reshape(out, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdim else out
 
     def gather(self, x: Value, index: Value, axis: int, batch_dims: int) -> Value:
