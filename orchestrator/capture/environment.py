@@ -18,6 +18,8 @@ from .group import IN_A_JOB, process_group
 
 #: The backend that the user's code sees; that of jobs on GPUs.
 BACKEND = IN_A_JOB
+#: PyTorch's collectives that have gradients.
+_DIFFERENTIABLE = "torch.distributed.nn.functional"
 #: What launchers tell a process about its place in the job: torchrun, Slurm, MPI.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
@@ -92,11 +94,14 @@ def _in_users_file() -> bool:
 
 @contextmanager
 def _named_backend() -> Iterator[None]:
-    """Code of the user that asks for the backend is told :data:`BACKEND`."""
+    """Who asks for the backend to choose what is computed is told :data:`BACKEND`: code of the user, and the
+    gradients of PyTorch's collectives (a reduce-scatter with one backend, and not with others)."""
     original = dist.get_backend
 
     def get_backend(group: Any = None) -> str:
-        return BACKEND if is_users(sys._getframe(1).f_code.co_filename) else original(group)
+        asks = sys._getframe(1)
+        computes = asks.f_globals.get("__name__") == _DIFFERENTIABLE
+        return BACKEND if computes or is_users(asks.f_code.co_filename) else original(group)
 
     with ExitStack() as patches:
         for module in [m for m in sys.modules.values() if vars(m).get("get_backend") is original]:

@@ -41,6 +41,8 @@ class Knowledge(Readings):
     _movement: dict[Ref, list[int]] = field(default_factory=dict)
     _asking: set[Ref] = field(default_factory=set)
     _links: dict[str, list[int] | None] = field(default_factory=dict)
+    #: Whether the facts that were known of a tensor cover it.
+    _covered: dict[Ref, tuple[tuple[Fact, ...], bool]] = field(default_factory=dict)
 
     def facts_for(self, ref: Ref) -> list[int]:
         """Facts with this left side that cover it; empty if it is unrelated."""
@@ -92,7 +94,14 @@ class Knowledge(Readings):
     def covers(self, ref: Ref) -> bool:
         """Whether facts say of every element of a tensor what it is."""
         numbers = self.facts_for(ref)
+        facts = tuple(self.facts[n] for n in numbers)
+        known, covered = self._covered.get(ref, ((), False))
+        if known != facts or not facts:
+            covered = self._said(ref, numbers)
+            self._covered[ref] = facts, covered
+        return covered
 
+    def _said(self, ref: Ref, numbers: Sequence[int]) -> bool:
         def said(cell: Cell) -> None:
             if self.through(numbers, tuple(cell.at.values()), cell.ranges) is None:
                 raise Unrelated(ref)

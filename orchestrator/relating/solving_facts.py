@@ -26,7 +26,7 @@ def solve(
     Raises a split where only a part of the box has a solution. Symbols that no form mentions get their
     smallest value: such a fact holds for all of them.
     """
-    if any(_carries(form, symbols) for form in forms):
+    if any(lo for lo, _ in symbols.values()) and any(_carries(form, symbols) for form in forms):
         return _from_zero(forms, symbols, index, ranges)
     # A digit of one value says nothing of the index; a mesh coordinate keeps its symbol even then.
     values = {s: Affine(lo) for s, (lo, hi) in symbols.items() if hi - lo == 1 and s.startswith("z")}
