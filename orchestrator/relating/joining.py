@@ -15,8 +15,8 @@ from certificates.plan.affine import ZERO, Affine, Range
 from certificates.proof.facts import Fact
 from smtlib_emit.model import Model
 
-from ..cells import Cell
-from .solving_facts import make_fact, merge
+from ..cells import Cell, Unfollowable, explore
+from .solving_facts import make_fact, merge, solve
 
 #: Strides up to this are joined.
 MAX_STRIDE = 64
@@ -52,8 +52,24 @@ def _as_one(model: Model, facts: Sequence[Fact]) -> Fact | None:
             return None
         place, way = min(shared, key=lambda found: found[0])
         right.append(left[place] + way if place >= 0 else way)
-    cell = Cell(dict(zip(names, ranges, strict=True)), {})
-    return make_fact(model, cell, first.lhs, left, first.rhs, right, first.coef)
+    cell = Cell.whole(dict(zip(names, ranges, strict=True)))
+    whole = make_fact(model, cell, first.lhs, left, first.rhs, right, first.coef)
+    return whole if _all_said(facts, cell) else None
+
+
+def _all_said(facts: Sequence[Fact], whole: Cell) -> bool:
+    """Is every element one of which a fact speaks?"""
+
+    def said(cell: Cell) -> None:
+        at = list(cell.at.values())
+        if all(solve(f.lhs_index, f.ranges, at, cell.ranges) is None for f in facts):
+            raise Unfollowable("an element of which none speaks")
+
+    try:
+        explore(whole, said)
+    except Unfollowable:
+        return False
+    return True
 
 
 def _ways(fact: Fact, d: int, axes: int) -> frozenset[tuple[int, Affine]]:

@@ -175,3 +175,23 @@ def test_a_box_is_cut_at_each_rank_along_which_a_place_runs_downwards() -> None:
     found = explore(Cell.whole({"r": (0, 3), "z": (0, 2)}), look)
     assert [cell.ranges[cell.at["r"].symbols[0]] for cell, _ in found] == [(0, 1), (1, 2), (2, 3)]
     upwards([r.scale(2) + z], Cell.whole({"r": (0, 3), "z": (0, 2)}))
+
+
+def test_a_split_of_the_box_around_is_the_one_arounds() -> None:
+    """What is explored inside may depend on the outer box's symbols: these are split out there."""
+
+    def inside(outer: Cell) -> list[tuple[Cell, bool]]:
+        def compute(inner: Cell) -> bool:
+            return within(outer.at["o"] + inner.at["i"] - 3, 0, 9, {**outer.ranges, **inner.ranges})
+
+        return explore(Cell.whole({"i": (0, 2)}), compute)
+
+    found = explore(Cell.whole({"o": (0, 6)}), inside)
+    counted = [
+        (
+            outer.at["o"].evaluate({s: lo for s, (lo, _) in outer.ranges.items()}),
+            [known for _, known in parts],
+        )
+        for outer, parts in found
+    ]
+    assert len(found) > 1 and counted[0][1] == [False] and counted[-1][1] == [True]

@@ -112,3 +112,20 @@ def test_not_a_number_has_no_literal() -> None:
     with pytest.raises(LoweringError, match="the literal nan has no meaning over the reals"):
         exact(float("nan"))
     assert [exact(v) for v in (float("inf"), float("-inf"), 0.1, True)] == ["inf", "-inf", "1/10", "true"]
+
+
+def test_what_is_chosen_by_a_constant_is_what_it_chooses() -> None:
+    """A row of attention that is masked whole is looked for, and of finite scores there is none."""
+    b = Builder()
+    x, y = (b.input(name, TensorType("f32", (2, 3))) for name in "xy")
+    false = b.constant(False, TensorType("i1", (2, 3)))
+    masked = b.reduce(false, (1,), "and", keepdim=True)
+    draft = b.draft(masked)
+    assert draft is not None and (draft.name, draft.attr("value"), draft.type.shape) == (
+        *("constant", "false"), (2, 1),
+    )  # fmt: skip
+    assert b.select(masked, x, y) == y and b.select(b.constant(True, false.type), x, y) == x
+    most = b.draft(b.reduce(b.constant(7, x.type), (0, 1), "max"))
+    assert most is not None and most.attr("value") == "7"
+    total = b.draft(b.reduce(b.constant(7, x.type), (0, 1), "add"))
+    assert total is not None and total.name == "reduce", "a sum is no element"

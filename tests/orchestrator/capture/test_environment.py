@@ -58,6 +58,15 @@ class Asking(nn.Module):
         return str(dist.get_backend())
 
 
+def test_gradients_of_collectives_are_those_of_the_backend_of_a_job() -> None:
+    """With NCCL, what ``all_gather`` of ``torch.distributed.nn`` passes back is a reduce-scatter."""
+    from torch.distributed.nn import functional
+
+    asked = eval("lambda: dist.get_backend()", vars(functional))
+    with as_rank(0, 2):
+        assert asked() == "nccl" and asked() is dist.Backend.NCCL
+
+
 def test_a_model_that_asks_for_the_backend_is_told_that_of_a_job() -> None:
     """PyTorch calls it: who asks is the code that has the question, not what lies around it."""
     with as_rank(0, 2):

@@ -115,3 +115,19 @@ def test_nothing_is_added_or_lost(model: Model, data: st.DataObject) -> None:
     joined = join(model, pieces)
     assert len(joined) <= len(pieces)
     assert sorted(r for f in joined for r in rows(f)) == sorted(r for f in pieces for r in rows(f))
+
+
+def test_pieces_at_one_distance_are_one_whatever_they_are(model: Model) -> None:
+    """Corners, edges and the middle, as of windows that were rolled: no two of them join."""
+    ranges = model.tensors.ranges("s:x")
+    first, rest = Affine(), [Affine(i) for i in range(1, ranges[0][1])]
+    facts = [Fact("s:x", "s:y", (("z0", *ranges[1]),), (at, Z0), (at, Z0), Fraction(1)) for at in rest[::2]]
+    facts += [
+        Fact("s:x", "s:y", (), (at, Affine(i)), (at, Affine(i)), Fraction(1))
+        for at in [first, *rest[1::2]]
+        for i in reversed(range(ranges[1][1]))
+    ]
+    (whole,) = join(model, facts)
+    assert sorted(rows(whole)) == sorted(row for fact in facts for row in rows(fact))
+    assert len(join(model, facts[:-1])) > 1, "an element is missing"
+    assert len(join(model, [*facts[:-1], facts[0]])) > 1, "another one is there twice"

@@ -203,3 +203,25 @@ def test_a_zigzag_runs_down_in_its_second_half() -> None:
     assert solve([down], symbols, [Affine(8)], {}) is None
     with pytest.raises(Unfollowable, match="run upwards and downwards"):
         solve([r, down], symbols, [a, a.scale(-2) + b + 6], here)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_digits_are_found_wherever_they_begin(data: st.DataObject) -> None:
+    """``2*u + v`` with ``v`` in [1, 3): each element that the form takes once has its digits."""
+    symbols: dict[str, Range] = {}
+    form, step = Affine(data.draw(st.integers(-4, 4))), 1
+    for name in ("z0", "z1")[: data.draw(st.integers(1, 2))]:
+        low, size = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 3))
+        symbols[name] = (low, low + size)
+        form = form + Affine.of(0, {name: step})
+        step *= size
+    at = Affine.symbol("o")
+    found = explore(Cell.whole({"o": (0, 12)}), lambda c: solve([form], symbols, [c.at["o"]], c.ranges))
+    values = {form.evaluate(point): point for point in points(symbols)}
+    told = dict[int, dict[str, int] | None]()
+    for cell, digits in found:
+        for point in points(dict(cell.ranges)):
+            known = digits and {s: f.evaluate(point) for s, f in digits.items()}
+            told[cell.at["o"].evaluate(point)] = known
+    assert at.symbols == ("o",) and told == {o: values.get(o) for o in range(12)}

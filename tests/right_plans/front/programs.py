@@ -30,6 +30,7 @@ from . import (
     rows,
     sequences,
     shards,
+    shifted,
     signs,
     strides,
     tokens,
@@ -139,6 +140,8 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         convolved.causal_convolution,
         heads.shared_heads,
         heads.sloped_heads,
+        shifted.shifted_labels,
+        shifted.rolled_windows,
     )
 }
 #: Those that are right and not proved, and why.
