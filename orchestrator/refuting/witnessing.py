@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from certificates.bundle.bundle import Bundle, OutputVerdict, write
 from certificates.endings import scratch
@@ -56,11 +59,28 @@ def refute(
             return None
         witness = search(plan, facts, seeds=(seed,), budget=left, work=work)
         seen = None if witness is None else replayed(plan, witness)
-        if witness is not None and seen is not None:
+        if witness is not None and seen is not None and not _shown_by_padding(plan, witness):
             cause = _cause(plan, witness, max(seconds - work.steps / SPEED, seconds / 2), prove)
             where = f"cause: {cause.describe(plan)}" if cause else "no op stands out"
             return Refutation(witness.output, witness.to_json(), f"{seen}; {where}", cause)
     return None
+
+
+def _shown_by_padding(plan: Plan, witness: Witness) -> bool:
+    """Is there no difference where elements, of inputs of which the single device has the others, are zero?
+
+    A flat shard is padded with zeros, and stays so where its gradient is: whether it does, no witness says.
+    """
+    return _padded(plan) and replayed(plan, replace(witness, junk=Fraction(0))) is None
+
+
+def _padded(plan: Plan) -> bool:
+    """Is an input of a rank known in part?"""
+    known = Counter[tuple[str, str]]()
+    for relation in plan.inputs:
+        for piece in relation.pieces:
+            known[piece.cls, relation.plan] += math.prod(piece.sizes)
+    return any(count < plan.by_class[cls].program.inputs[name].size for (cls, name), count in known.items())
 
 
 def replayed(plan: Plan, witness: Witness) -> str | None:

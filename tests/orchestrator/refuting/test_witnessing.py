@@ -77,3 +77,24 @@ def test_what_is_rarely_wrong_is_found_with_more_inputs() -> None:
     facts = [(0, 0)]
     assert search(plan, facts) is None and refute(plan, facts, 1) is None
     assert refute(plan, facts, 30) is not None
+
+
+@pytest.mark.parametrize(("factor", "refuted"), [(1, False), (2, True)])
+def test_what_padding_alone_shows_is_no_refutation(factor: int, refuted: bool) -> None:
+    """A flat shard is padded with zeros, which nothing says: a sum over it is right, and twice it is not."""
+
+    def single(b: ProgramBuilder) -> None:
+        b.output("y", b.reduce(b.input("x", "f32[3]"), [0]))
+
+    def padded(b: ProgramBuilder) -> None:
+        x = b.input("x", "f32[4]")
+        b.output("y", b.reduce(x, [0]) * factor)
+
+    everywhere = {"dp": Replicate()}
+    plan = pair({"dp": 2}, single, single, {"x": everywhere}, {"y": everywhere})
+    longer = pair({"dp": 2}, padded, padded, {"x": everywhere}, {"y": everywhere})
+    plan = replace(plan, classes=longer.classes)
+    found = refute(plan, [(0, 0)], 60)
+    assert (found is not None) == refuted
+    if found is not None:
+        assert found.output == 0
