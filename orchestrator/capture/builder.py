@@ -247,8 +247,7 @@ class Builder:
         """An op on two operands of one dtype; shapes are broadcast explicitly."""
         _alike(name, x, y)
         _check(name, x)
-        zero = self.made_by(y, "constant") if name == "divide" else None
-        if zero is not None and zero.attr("value") == "0":
+        if name == "divide" and (zero := self.made_by(y, "constant")) and zero.attr("value") == "0":
             raise LoweringError("a division by the literal 0")
         shape = broadcast_shape(x.shape, y.shape)
         x, y = self.expand(x, shape), self.expand(y, shape)
@@ -284,8 +283,7 @@ class Builder:
             raise LoweringError(message, instead=_INTEGERS_INSTEAD)
         if x.type.sort == "Int" and dtype in _SMALL and not _within(x.dtype, dtype):
             raise LoweringError(f"a conversion of {x.type} to {dtype}, which wraps around")
-        draft = self.made_by(x, "constant")
-        if draft is not None and target.sort == "Real" and x.type.sort == "Real":
+        if target.sort == x.type.sort == "Real" and (draft := self.made_by(x, "constant")):
             return self._splat(draft.attr("value"), target)
         if x.type.sort == "Int" and self.made_by(x, "convert") and self.operand(x).type.sort == "Bool":
             return self.convert(self.operand(x), dtype)
