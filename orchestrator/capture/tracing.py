@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from certificates.plan.plan import Mesh
+from certificates.plan.program import INPUT_NAME
 
 from .builder import Meeting
 from .constants import Constants
@@ -22,7 +23,7 @@ from .definition import Definition
 from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
-from .errors import AliasingError, DefinitionError, LoweringError, UnsupportedOpError, gathered
+from .errors import AliasingError, DefinitionError, LoweringError, StateError, UnsupportedOpError, gathered
 from .group import Agreed, Made, agreements, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
@@ -44,6 +45,10 @@ from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
 from .swallowed import told
 from .whole_numbers import with_whole_numbers
+
+_NAMED = (
+    "other names for parameters, modules, buffers, results, entries of the batch or of an optimizer's state"
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,11 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
+    problems += [
+        StateError("a name in a plan has letters, digits, _ and . only", tensor=name, instead=_NAMED)
+        for name in {**program.inputs, **program.outputs}
+        if not INPUT_NAME.match(name)
+    ]
     if problems:
         raise gathered(problems)
     layouts = {

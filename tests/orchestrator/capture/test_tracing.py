@@ -179,3 +179,20 @@ def test_a_group_of_ranks_is_told_by_its_mesh_axes(ranks: list[int], axes: str) 
     traced = trace(given, 4)
     (reduce,) = [d for d in traced.program.drafts if d.name == "all_reduce"]
     assert str(reduce.attr("group")).partition(".")[0] == axes and traced.rank == 4
+
+
+def test_names_that_no_plan_has_are_refused_all_at_once() -> None:
+    """A key of a ``ParameterDict`` may be any text."""
+
+    class Keyed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = nn.ParameterDict({key: torch.ones(3) for key in ("up-projection", "a b", "fine")})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * sum(self.scales.values())
+
+    with pytest.raises(CaptureError) as refused:
+        trace(definition(lambda model, batch: model(batch["x"]).sum(), build=Keyed), None)
+    named = "(tensors params.scales.a b, params.scales.up-projection)"
+    assert f"a name in a plan has letters, digits, _ and . only {named}" in str(refused.value)
