@@ -26,6 +26,12 @@ from .layouts import Layout
 from .placing import Placement, agree, compare, derive, pieces
 from .renaming import Renamed
 
+_A_LAYOUT = (
+    'layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds all of it; or cut it out of '
+    "the model's own tensor"
+)
+_NO_BUCKET = ": its Bucket is not that of the ranks' alone, as the single device has a tensor of this name"
+_ANOTHER_NAME = "another name for what the ranks keep in pieces: of their parameter, or key of their state"
 _ON_SOME_RANK = (
     "the state on a rank: all of it, or this rank's shard of each (fully_shard, DTensor), or a "
     "chunk of a flat "
@@ -155,14 +161,15 @@ class Relations:
             if not layout.traced:
                 cut = layout.cut
                 why = "" if cut is None else f": it {cut.why}"
+                bucket = name in (self._definition.buckets or ())
                 problems.append(
                     LayoutError(
-                        f"a plain tensor without a declared layout; see Definition.layouts{why}",
+                        "a plain tensor without a declared layout; see Definition.layouts"
+                        f"{_NO_BUCKET if bucket else why}",
                         tensor=name,
                         rank=rank,
                         frame=None if cut is None else cut.frame,
-                        instead='layouts={"name": {"axis": dimension}}, {"name": {}} where every rank holds '
-                        "all of it; or cut it out of the model's own tensor",
+                        instead=_ANOTHER_NAME if bucket else _A_LAYOUT,
                     )
                 )
         if problems:

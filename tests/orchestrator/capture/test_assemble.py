@@ -238,6 +238,17 @@ def test_a_plain_tensor_of_which_nothing_is_known_needs_a_layout(
     }
 
 
+def test_a_bucket_that_has_a_name_of_the_single_devices_is_told_so(traces: Any) -> None:
+    """Its layout is not what is missing."""
+    traces(held=layouts() | {"params.w": layout("params.w", None, declared=False)})
+    made = definition(buckets={"params.w": Bucket(("params.w", "params.b"), "dp")})
+    with pytest.raises(LayoutError, match="its Bucket is not that of the ranks' alone") as caught:
+        assemble.capture(made, jobs=1)
+    assert {p.instead for p in caught.value.problems()} == {
+        "another name for what the ranks keep in pieces: of their parameter, or key of their state"
+    }
+
+
 # --- collectives within stages -----------------------------------------------------------------------------
 
 
