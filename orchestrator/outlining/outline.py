@@ -70,11 +70,13 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
     if has_messages(plan):
         return next((made for made in _pipelines(plan) if accept is None or accept(made)), plan)
     owners = {"s": written(plan.specification)} | {c.name: written(c.program) for c in plan.classes}
-    programs, regions = _near(owners, lambda these: _common_regions(plan, these))
+    packed = any(p.rows for p in (plan.specification, *(c.program for c in plan.classes)))
+    unlike = packed and accept is not None  # a guess: taken if it is accepted, else the plan stays flat
+    programs, regions = _near(owners, lambda these: _common_regions(plan, these, unlike))
     if not any(regions.values()):
         return plan
     each = one_each(plan)
-    if any(p.rows for p in (plan.specification, *(c.program for c in plan.classes))):
+    if packed:
         outlined = _outlined(plan, programs, regions, each)
         return outlined if accept is None or accept(outlined) else plan
     if accept is not None:
@@ -216,14 +218,17 @@ def _normal(plan: Plan) -> Plan:
     return replace(plan, specification=gathered(flattened(plan.specification)), classes=classes)
 
 
-def _common_regions(plan: Plan, programs: Mapping[str, Program]) -> dict[str, list[Region]]:
-    """The repetitions that all programs have, grown; none where the programs do not repeat alike."""
+def _common_regions(plan: Plan, programs: Mapping[str, Program], unlike: bool) -> dict[str, list[Region]]:
+    """The repetitions that all programs have, grown; none where the programs do not repeat alike, unless
+    these may be ``unlike`` and are paired by their layers."""
     regions = {
         owner: layers(Flow(program, apart=apart(program)), owner != "s")
         for owner, program in programs.items()
     }
     chosen: dict[str, list[Region]] = {owner: [] for owner in programs}
     each = one_each(plan)
+    if not unlike and len({len(r) for r in regions.values()}) != 1:
+        return chosen
     for row in side_by_side(regions):
         labels = set.intersection(*(set(r.instances) for r in row.values()))
         common = {
