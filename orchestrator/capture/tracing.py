@@ -23,7 +23,15 @@ from .definition import Definition
 from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
-from .errors import AliasingError, DefinitionError, LoweringError, StateError, UnsupportedOpError, gathered
+from .errors import (
+    AliasingError,
+    CaptureError,
+    DefinitionError,
+    LoweringError,
+    StateError,
+    UnsupportedOpError,
+    gathered,
+)
 from .group import Agreed, Made, agreements, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
@@ -150,11 +158,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
-    problems += [
-        StateError("a name in a plan has letters, digits, _ and . only", tensor=name, instead=_NAMED)
-        for name in {**program.inputs, **program.outputs}
-        if not INPUT_NAME.match(name)
-    ]
+    problems += _misnamed(program)
     if problems:
         raise gathered(problems)
     layouts = {
@@ -166,6 +170,14 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
     shims = tuple(sorted(used | agreed))
     return RankTrace(rank, program, layouts, shims, ranges, rates, communicators(), agreements())
+
+
+def _misnamed(program: RankProgram) -> list[CaptureError]:
+    return [
+        StateError("a name in a plan has letters, digits, _ and . only", tensor=name, instead=_NAMED)
+        for name in {**program.inputs, **program.outputs}
+        if not INPUT_NAME.match(name)
+    ]
 
 
 def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
