@@ -400,8 +400,8 @@ class Builder:
             raise LoweringError(f"the {kind} of elements of {x.type}")
         if kind == "add":
             _check("add", x)
-        type_, same = TensorType(x.dtype, reduced(x.shape, dims)), self.made_by(x, "constant")
-        folds = same if kind != "add" else None
+        type_ = TensorType(x.dtype, reduced(x.shape, dims))
+        folds = self.made_by(x, "constant") if kind != "add" else None
         out = self._again(folds, type_) if folds else self.emit("reduce", (x,), type_, dims=dims, kind=kind)
         return self.reshape(out, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdim else out
 

@@ -53,8 +53,9 @@ def _as_one(model: Model, facts: Sequence[Fact]) -> Fact | None:
         place, way = min(shared, key=lambda found: found[0])
         right.append(left[place] + way if place >= 0 else way)
     cell = Cell.whole(dict(zip(names, ranges, strict=True)))
-    whole = make_fact(model, cell, first.lhs, left, first.rhs, right, first.coef)
-    return whole if _all_said(facts, cell) else None
+    if not _all_said(facts, cell):
+        return None
+    return make_fact(model, cell, first.lhs, left, first.rhs, right, first.coef)
 
 
 def _all_said(facts: Sequence[Fact], whole: Cell) -> bool:

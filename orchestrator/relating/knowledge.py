@@ -95,11 +95,9 @@ class Knowledge(Readings):
         """Whether facts say of every element of a tensor what it is."""
         numbers = self.facts_for(ref)
         facts = tuple(self.facts[n] for n in numbers)
-        known, covered = self._covered.get(ref, ((), False))
-        if known != facts or not facts:
-            covered = self._said(ref, numbers)
-            self._covered[ref] = facts, covered
-        return covered
+        if ref not in self._covered or self._covered[ref][0] != facts:
+            self._covered[ref] = facts, self._said(ref, numbers)
+        return self._covered[ref][1]
 
     def _said(self, ref: Ref, numbers: Sequence[int]) -> bool:
         def said(cell: Cell) -> None:

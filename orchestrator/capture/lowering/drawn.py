@@ -27,7 +27,7 @@ _TICKETS = 16
 class Choice:
     """Different ones of ``count`` keys along dimension ``dim`` of a tensor of ``shape``.
 
-    Two that are not the same ``number``, the how manieth choice of a program it is, are drawn apart.
+    Choices of a program are drawn apart: ``number`` counts them.
     """
 
     shape: tuple[int, ...]
