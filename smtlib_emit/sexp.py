@@ -6,7 +6,7 @@ An expression is a string, a REF or element (wrapped in :class:`Symbol`), or a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
@@ -71,21 +71,9 @@ def filled(term: Term, reads: Sequence[Sexp]) -> Sexp:
     return cast(Sexp, fill(term, reads))
 
 
-def atoms(expression: Sexp) -> Iterator[str | Symbol]:
-    """Leaves, left to right."""
-    rest = [expression]
-    while rest:
-        part = rest.pop()
-        if isinstance(part, tuple):
-            rest.extend(reversed(part))
-        else:
-            yield part
-
-
-def show(expression: Sexp, names: Mapping[Symbol, str]) -> str:
-    if isinstance(expression, tuple):
-        return "(" + " ".join(show(part, names) for part in expression) + ")"
-    return names[expression] if isinstance(expression, Symbol) else expression
+def show(expression: Sexp) -> str:
+    """The text of an expression; its tensors are named t0, t1, … ."""
+    return _Writer("t").show(expression)
 
 
 #: What SMT-LIB means by numbers: sums and products, order, and reals made of integers.
@@ -108,14 +96,36 @@ def is_real(expression: Sexp, of: Callable[[Symbol], bool]) -> bool:
     return False
 
 
-def computes(expression: Sexp, of: Callable[[Symbol], bool]) -> bool:
-    """Whether reals are computed or ordered somewhere in an expression: their sort is then SMT-LIB's."""
-    if not isinstance(expression, tuple):
-        return isinstance(expression, str) and expression.endswith(".0")
-    head, last = expression[0], expression[-1]
-    if head == "to_real" or (head in _COMPUTES and is_real(last, of)):
-        return True
-    return any(computes(part, of) for part in expression)
+class _Writer:
+    """One walk over assertions: their text, and what it tells of symbols, words and arithmetic."""
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+        #: Names of tensors or elements, by first occurrence.
+        self.names: dict[Symbol, str] = {}
+        #: The other leaves.
+        self.words: set[str] = set()
+        #: Last operands of what computes or orders: they tell whether it is reals.
+        self.computed: list[Sexp] = []
+
+    def show(self, expression: Sexp) -> str:
+        if isinstance(expression, tuple):
+            if expression[0] in _COMPUTES:
+                self.computed.append(expression[-1])
+            return "(" + " ".join([self.show(part) for part in expression]) + ")"
+        if isinstance(expression, str):
+            self.words.add(expression)
+            return expression
+        name = self.names.get(expression)
+        if name is None:
+            name = self.names[expression] = f"{self.letter}{len(self.names)}"
+        return name
+
+    def computes(self, of: Callable[[Symbol], bool]) -> bool:
+        """Whether reals are computed or ordered somewhere: their sort is then SMT-LIB's."""
+        if "to_real" in self.words or any(word.endswith(".0") for word in self.words):
+            return True
+        return any(is_real(last, of) for last in self.computed)
 
 
 def logic_of(signatures: Collection[str], words: Collection[str]) -> str:
@@ -151,20 +161,14 @@ def script(
     Where no real is computed, reals are of a free sort: what holds of any values holds of numbers, and no
     solver has to mix integers and reals (docs/adr/0083).
     """
-    assertions = [(f"{kind}.{i}", body) for i, (kind, body) in enumerate(premises, 1)] + [("goal", goal)]
-    names: dict[Symbol, str] = {}
-    words: set[str] = set()
-    for _, body in assertions:
-        for leaf in atoms(body):
-            if isinstance(leaf, str):
-                words.add(leaf)
-            elif leaf not in names:
-                names[leaf] = f"{letter}{len(names)}"
+    writer = _Writer(letter)
+    bodies = [(f"{kind}.{i}", writer.show(body)) for i, (kind, body) in enumerate(premises, 1)]
+    bodies.append(("goal", writer.show(goal)))
+    names, words = writer.names, writer.words
     integers = [s for s in symbols if s in words]
     declared = {symbol: declare(symbol) for symbol in names}
     reals = {symbol for symbol, (signature, _) in declared.items() if signature.endswith("Real")}
-    numeric = not _COMPUTES.isdisjoint(words) or any(word.endswith(".0") for word in words)
-    some = numeric and any(computes(body, reals.__contains__) for _, body in assertions)
+    some = writer.computes(reals.__contains__)
     real = "Real" if some else FREE_SORT
     tensors = [(names[s], signature.replace("Real", real), said) for s, (signature, said) in declared.items()]
     functions = {f: f"({' '.join([real] * n)}) {real}" for f, n in FUNCTIONS.items() if f in words}
@@ -184,7 +188,7 @@ def script(
     for name, signature, comment in tensors:
         lines += [f"; {name} = {comment}", f"(declare-fun {name} {signature})"]
     lines += [f"(declare-fun {function} {signature})" for function, signature in functions.items()]
-    lines += [f"(assert (! {show(body, names)} :named {name}))" for name, body in assertions]
+    lines += [f"(assert (! {body} :named {name}))" for name, body in bodies]
     return "\n".join([*lines, "(check-sat)", "(exit)", ""])
 
 
