@@ -18,6 +18,7 @@ from certificates.proof.stages import (
     BoundSymbol,
     BoundValue,
     Def,
+    EvidentRange,
     Hyp,
     InputRange,
     LayoutPremise,
@@ -93,6 +94,14 @@ class LayoutText:
                 return sexp.implied(
                     self.in_range(ref, p.at), ("and", ("<=", sexp.integer(lo), x), ("<", x, sexp.integer(hi)))
                 )
+            case EvidentRange():
+                assert isinstance(p.t, str)
+                shown = self.model.bounds.of(*split_ref(p.t))
+                if shown is None:
+                    raise NoDefinition(f"the ops show no range of {p.t}")
+                low, high = (sexp.integer(shown[0]), sexp.integer(shown[1] + 1))
+                x = self.read(p.t, p.at)
+                return sexp.implied(self.in_range(p.t, p.at), ("and", ("<=", low, x), ("<", x, high)))
             case _:
                 assert_never(p)
 
@@ -370,6 +379,8 @@ def kind_of(p: LayoutPremise) -> str:
             return "hyp"
         case InputRange():
             return "range"
+        case EvidentRange():
+            return "evident"
         case _:
             assert_never(p)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from certificates.plan.affine import ZERO, Affine
+from certificates.plan.bounds import Bounds
 from certificates.plan.ops import COLLECTIVES
 from certificates.plan.plan import Group, Plan
 from certificates.plan.program import Op
@@ -28,6 +29,7 @@ class Model:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.tensors = Tensors(plan)
+        self.bounds = Bounds(plan)
         self.ops: dict[str, Op] = {f"s:{op.out}": op for op in plan.specification.ops}
         for cls in plan.classes:
             self.ops |= {f"{cls.name}:{op.out}": op for op in cls.program.ops}

@@ -29,6 +29,7 @@ from .stages import (
     Elem,
     ElemDef,
     ElemHyp,
+    EvidentRange,
     Hyp,
     Index,
     InputRange,
@@ -197,6 +198,8 @@ def _layout_premise(data: object) -> LayoutPremise:
             return Hyp(_ints(facts, "facts of a hyp"), _index(at), _texts(lift, "lift of a hyp"), kind)
         case {"k": "range", "input": str(name), "at": at, **rest} if not rest:
             return InputRange(name, _index(at))
+        case {"k": "evident", "t": t, "at": at, **rest} if not rest:
+            return EvidentRange(_ref(t), _index(at))
         case _:
             raise FormatError("a premise of a layout stage has none of the documented shapes")
 

@@ -72,7 +72,15 @@ class InputRange:
     at: Index
 
 
-LayoutPremise = BoundSymbol | BoundIndex | BoundValue | Def | Hyp | InputRange
+@dataclass(frozen=True, slots=True)
+class EvidentRange:
+    """The range of an integer element that its ops show (``certificates/plan/bounds.py``)."""
+
+    t: Ref
+    at: Index
+
+
+LayoutPremise = BoundSymbol | BoundIndex | BoundValue | Def | Hyp | InputRange | EvidentRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from .stages import (
     Elem,
     ElemDef,
     ElemHyp,
+    EvidentRange,
     Hyp,
     Index,
     InputRange,
@@ -98,6 +99,8 @@ def premise_json(p: LayoutPremise | AlgebraPremise) -> dict[str, object]:
             }
         case InputRange():
             return {"k": "range", "input": p.input, "at": _index(p.at)}
+        case EvidentRange():
+            return {"k": "evident", "t": ref_json(p.t), "at": _index(p.at)}
         case ElemDef():
             return {"k": "def", "e": _elem(p.e)}
         case ElemHyp():

@@ -20,6 +20,7 @@ from ..proof.stages import (
     Elem,
     ElemDef,
     ElemHyp,
+    EvidentRange,
     Hyp,
     Index,
     InputRange,
@@ -158,6 +159,8 @@ def _layout(plan: Plan, proof: Proof, p: LayoutPremise) -> list[str]:
             return [f"hyp    {fact_text(proof, f)} at {at}{lifted}" for f in p.facts]
         case InputRange():
             return [f"range  {_at('s:' + p.input, p.at)}"]
+        case EvidentRange():
+            return [f"range  {_at(p.t, p.at)}, as its ops show"]
         case _:
             assert_never(p)
 

@@ -108,6 +108,11 @@ class Range(NamedTuple):
     at: Index
 
 
+class Evident(NamedTuple):
+    t: Ref
+    at: Index
+
+
 class ElementDef(NamedTuple):
     e: Element
 
@@ -126,7 +131,7 @@ class Law(NamedTuple):
     rhs: Any
 
 
-LayoutPremise = BoundSymbol | BoundPart | BoundValue | Def | Hyp | Range
+LayoutPremise = BoundSymbol | BoundPart | BoundValue | Def | Hyp | Range | Evident
 AlgebraPremise = ElementDef | ElementHyp | Law
 
 

@@ -24,6 +24,7 @@ from ..language.proof import (
     Element,
     ElementDef,
     ElementHyp,
+    Evident,
     Fact,
     Hyp,
     Law,
@@ -306,6 +307,7 @@ def _layout_premise(value: Any, what: str, index: Reader, facts: int) -> LayoutP
                 {"facts": partial(integers, high=facts), "at": index, "lift": many(text), "kind": reduction},
             ),
             "range": (Range, {"input": text, "at": index}),
+            "evident": (Evident, place),
         },
     )
     return found

@@ -19,6 +19,7 @@ KINDS = {
     "hyp": "proved before",
     "bound": "an index",
     "range": "declared range",
+    "evident": "range shown by ops",
     "law": "by a law",
     "goal": "to show",
 }

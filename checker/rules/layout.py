@@ -19,6 +19,7 @@ from ..language.proof import (
     BoundSymbol,
     BoundValue,
     Def,
+    Evident,
     Fact,
     Hyp,
     Index,
@@ -100,6 +101,13 @@ class Layout:
                 )
                 t, (low, high) = Tensor("s", name), model.plan.ranges[name]
                 return "range", guarded(self._guard(t, at), within(low, model.read(t, at), high))
+            case Evident(t, at):
+                self.need(model.type(t).sort == "Int", 6, f"{t} holds no integers")
+                found = model.shown(t)
+                if found is None:
+                    raise Rejected(6, f"the ops show no range of {t}", self.where)
+                low, last = found
+                return "evident", guarded(self._guard(t, at), within(low, model.read(t, at), last + 1))
 
     # Indices (obligation 6)
 

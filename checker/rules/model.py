@@ -14,6 +14,7 @@ from ..language.affine import Affine, Ranges, row_major
 from ..language.ops import Op, Term, Type
 from ..language.plan import Box, Plan
 from ..language.proof import Element, Index, Reduced, Ref, Tensor
+from .bounds import Bounds
 from .terms import literal, nary, range_guard
 
 LITERALS = {"#f": "f64", "#i": "i64", "#b": "i1"}
@@ -25,6 +26,7 @@ class Model:
     def __init__(self, plan: Plan, function: str = "", caller: Plan | None = None) -> None:
         self.plan, self.axes = plan, tuple(a for a, _ in plan.mesh)
         self.function, self.caller = function, caller
+        self.bounds = Bounds(plan)
         self._known: dict[Ref, tuple[Type, tuple[str, ...], Box]] = {}
 
     def producer(self, ref: Ref) -> Op | None:
@@ -141,6 +143,12 @@ class Model:
                 return True
             ref = Tensor(ref.space, op.operands[0])
         return False
+
+    def shown(self, ref: Ref) -> tuple[int, int] | None:
+        """The least and the greatest that the ops of a tensor of a program show; None of a reduced tensor."""
+        if not isinstance(ref, Tensor) or ref.space in LITERALS:
+            return None
+        return self.bounds.of(ref.space, ref.value)
 
     # Reading elements
 

@@ -12,6 +12,7 @@ from certificates.proof.stages import (
     BoundValue,
     Def,
     ElemHyp,
+    EvidentRange,
     Hyp,
     InputRange,
     LayoutPremise,
@@ -78,7 +79,7 @@ def _symbols(p: LayoutPremise) -> Iterator[str]:
             forms = list(p.at)
         case Def():
             forms = [*p.at, *(p.arg or ())]
-        case Hyp() | InputRange():
+        case Hyp() | InputRange() | EvidentRange():
             forms = list(p.at)
     for f in forms:
         yield from f.symbols

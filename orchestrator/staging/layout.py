@@ -11,6 +11,7 @@ from certificates.proof.stages import (
     BoundSymbol,
     BoundValue,
     Def,
+    EvidentRange,
     Hyp,
     InputRange,
     LayoutPremise,
@@ -136,6 +137,8 @@ class LayoutBuilder:
             return
         if self.k.moves(ref) or ref in self.recipe.expand or self.position(ref):
             self.define(ref, at)
+        elif op.type.sort == "Int" and self.model.bounds.of(*split_ref(ref)) is not None:
+            self.premises.append(EvidentRange(ref, at))
 
     def _stands_for_itself(self, ref: Ref) -> bool:
         """A landmark that the goal speaks of as a whole."""

@@ -79,7 +79,8 @@ def _first(c: Context, x: Value, dim: int, kind: str, keepdim: bool) -> tuple[Va
     top = c.b.reduce(x, (dim,), kind, keepdim=True)
     size = x.shape[dim] if x.shape else 1
     place = c.b.iota(dim, x.shape) if x.shape else c.b.constant(0, TensorType("i64", ()))
-    here = c.b.select(c.b.compare("EQ", x, top), place, c.b.like(size, place))
+    # One element is the extreme one: the others may have any number up to the last, which shows the range.
+    here = c.b.select(c.b.compare("EQ", x, top), place, c.b.like(max(size - 1, 0), place))
     return c.b.reduce(x, (dim,), kind, keepdim=keepdim), c.b.reduce(here, (dim,), "min", keepdim=keepdim)
 
 

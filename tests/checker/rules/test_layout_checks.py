@@ -18,6 +18,7 @@ from checker.language.proof import (
     BoundValue,
     Def,
     Element,
+    Evident,
     Fact,
     Hyp,
     LayoutStage,
@@ -65,6 +66,7 @@ def local(name: str) -> dict[str, Any]:
             op("%8", "multiply", ["n", "n"], "i64[4]"),
             op("%9", "convert", ["p"], "f32[4]"),
             op("%10", "abs", ["x"], "f32[4,6]"),
+            op("%17", "convert", ["p"], "i64[4]"),
             op("%11", "constant", [], "i64[4]", value="3"),
             op("%12", "multiply", ["n", "%11"], "i64[4]"),
             op("%13", "all_reduce", ["x"], "f32[4,6]", group="both", kind="add", seq=3),
@@ -161,6 +163,12 @@ RESHAPE = (A0, B0, X, Y)
         (BoundValue(c0("x"), RESHAPE, "v0"), 6, "c0:x holds no integers"),
         (BoundValue(c0("p"), (A0, B0, X), "v0"), 6, "c0:p holds no integers"),
         (Range("x", (X, Y)), 6, "the input relation declares no range of x"),
+        (Evident(c0("x"), RESHAPE), 6, "c0:x holds no integers"),
+        (Evident(c0("%17"), (A0, B0)), 5, "c0:%17 has 3 coordinates, 2 given"),
+        (Evident(c0("n"), (A0, B0, X)), 6, "the ops show no range of c0:n"),
+        (Evident(c0("%8"), (A0, B0, X)), 6, "the ops show no range of c0:%8"),
+        (Evident(Tensor("#i", "7"), ()), 6, "the ops show no range of #i:7"),
+        (Evident(Reduced("add", ("a", "b"), (c0("%17"), Tensor("c1", "%17"))), (X,)), 6, "no range of add"),
         (BoundPart(c0("%4"), (A0, B0, Q[0], Q[1]), (A0, B0, ZERO, Q[2]), 1), 6, "c0:%4 has no part 1"),
         (Hyp((), (), (), "add"), 4, "without lift has one fact and kind add"),
         (Hyp((0,), (X,), ("b",), "add"), 4, "is not|does not run|otherwise"),
@@ -177,13 +185,14 @@ def test_what_those_premises_say_when_right() -> None:
     assert stage(
         BoundPart(c0("%4"), at, (A0, B0, ZERO, Q[2]), 0), Def(c0("%4"), at, (A0, B0, ZERO, Q[2])),
         Def(c0("%10"), (A0, B0, W, Y), None), Def(c0("%12"), (A0, B0, X), None), BoundSymbol("w"),
-        BoundValue(c0("n"), (A0, B0, W), "v0"), Range("n", (W,)),
+        BoundValue(c0("n"), (A0, B0, W), "v0"), Range("n", (W,)), Evident(c0("%17"), (A0, B0, W)),
     ) == [
         "(= (+ (* 2 q0) q1) q2)", "(= (t0 a b q0 q1) (t1 a b 0 q2))",
         "(=> (and (<= 0 w) (< w 4)) (= (t2 a b w y) (fabs (t3 a b w y))))",
         "(= (t4 a b x) (* 3 (t5 a b x)))", "(and (<= (- 1) w) (< w 5))",
         "(=> (and (<= 0 w) (< w 4)) (= v0 (t5 a b w)))",
-        "(=> (and (<= 0 w) (< w 4)) (and (<= (- 2) (t6 w)) (< (t6 w) 9)))"]  # fmt: skip
+        "(=> (and (<= 0 w) (< w 4)) (and (<= (- 2) (t6 w)) (< (t6 w) 9)))",
+        "(=> (and (<= 0 w) (< w 4)) (and (<= 0 (t7 a b w)) (< (t7 a b w) 2)))"]  # fmt: skip
     resolved = stage(Def(c0("%14"), (A0, B0, *(Affine(1),) * 2, Y), (A0, B0, Affine(3), Y)))
     assert resolved == ["(= (t0 a b 1 1 y) (t1 a b 3 y))"], (
         "no fresh symbol where the equation is an identity"
