@@ -44,6 +44,7 @@ from .relations import Relations
 from .renaming import Renamed
 from .shims import SHIMS
 from .sources import Sources
+from .zeroed import LEFT, begun_at_zero
 
 #: Provenance: rendezvous, by communicator and place there, that a rank keeps although it reads no result.
 FOR_OTHERS = "kept for other ranks"
@@ -110,6 +111,7 @@ def capture(
     assert found[0].program is not None
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
+    (single, *programs), zeroed = begun_at_zero(single, programs)
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
     renamed = Renamed(single.inputs, definition.buckets, grid.samples())
     one = counts(single.inputs, definition.buckets, grid.samples(), renamed.numbers())
@@ -140,7 +142,7 @@ def capture(
         raise error.at(definition.frame) from error
     samples = found[0], *grid.traces.values()
     shims = sorted({shim for sample in samples for shim in sample.shims})
-    assumed = sorted({said for sample in samples for said in sample.assumed})
+    assumed = sorted({said for sample in samples for said in sample.assumed} | set(map(LEFT.format, zeroed)))
     plan = Plan(
         definition.name,
         mesh,

@@ -1,0 +1,55 @@
+"""Gradients that every step leaves at zero, and so finds at zero.
+
+``zero_grad(set_to_none=False)`` at the end of a step makes the gradient an input that is added to. No
+checkpoint holds gradients: before the first step there are none, or zeros, and each step leaves zeros. As
+arbitrary numbers they would count once for each rank where gradients are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from .builder import Draft
+from .lowering import RankProgram
+
+#: What is assumed of a plan whose steps find such a gradient.
+LEFT = "{} is zero before the first step (no checkpoint holds gradients), and each step leaves it at zero"
+
+
+def begun_at_zero(
+    single: RankProgram, classes: Sequence[RankProgram]
+) -> tuple[list[RankProgram], tuple[str, ...]]:
+    """The programs without the inputs that all of them which have one leave at zero, and their names.
+
+    What only one side has, as the other one has none instead of zeros, is no output either.
+    """
+    programs = [single, *classes]
+    names = sorted({n for p in programs for n in p.inputs if n.startswith("grads.")})
+    zero = tuple(n for n in names if all(_left(p, n) for p in programs if n in p.inputs))
+    here, there = {*single.outputs}, {n for p in classes for n in p.outputs}
+    alone = (here ^ there).intersection(zero)
+    return [_without(p, [n for n in zero if n in p.inputs], alone) for p in programs], zero
+
+
+def _left(program: RankProgram, name: str) -> Draft | None:
+    """The constant zero that the program leaves under a name."""
+    value = program.outputs.get(name)
+    found = next((d for d in program.drafts if d.out == value), None)
+    if found is None or found.name != "constant" or found.type != program.inputs[name]:
+        return None
+    return found if str(found.attr("value")) == "0" else None
+
+
+def _without(program: RankProgram, names: Sequence[str], dropped: Collection[str]) -> RankProgram:
+    zeros = {n: draft for n in names if (draft := _left(program, n))}
+    first = {draft.out: draft for draft in zeros.values()}
+    stands = {n: draft.out for n, draft in zeros.items()}
+    rest = (d for d in program.drafts if d.out not in first)
+    drafts = (replace(d, ins=tuple(stands.get(v, v) for v in d.ins)) for d in rest)
+    return replace(
+        program,
+        inputs={n: t for n, t in program.inputs.items() if n not in stands},
+        drafts=(*first.values(), *drafts),
+        outputs={n: v for n, v in program.outputs.items() if n not in dropped},
+    )

@@ -1,0 +1,64 @@
+"""Gradients that every step leaves at zero are no inputs; no PyTorch program is run."""
+
+from __future__ import annotations
+
+from certificates.plan.types import TensorType
+from orchestrator.capture.builder import Draft
+from orchestrator.capture.lowering import RankProgram
+from orchestrator.capture.zeroed import begun_at_zero
+
+REAL = TensorType("f32", (2,))
+
+
+def step(leaves: str | None, type_: TensorType = REAL) -> RankProgram:
+    """Adds to the gradient of ``w``, takes it from ``w``; leaves a constant, the sum (``sum``), or none."""
+    drafts = [
+        Draft("%0", "add", ("grads.w", "batch.x"), REAL, (), None),
+        Draft("%1", "subtract", ("params.w", "%0"), REAL, (), None),
+    ]
+    outputs = {"params.w": "%1"}
+    if leaves == "sum":
+        outputs["grads.w"] = "%0"
+    elif leaves is not None:
+        drafts.append(Draft("%2", "constant", (), type_, (("value", leaves),), None))
+        outputs["grads.w"] = "%2"
+    inputs = {n: REAL for n in ("params.w", "grads.w", "batch.x")}
+    return RankProgram(inputs, tuple(drafts), outputs, ())
+
+
+def none() -> RankProgram:
+    """A step that finds no gradient, and leaves none."""
+    ops = (Draft("%0", "subtract", ("params.w", "batch.x"), REAL, (), None),)
+    return RankProgram({"params.w": REAL, "batch.x": REAL}, ops, {"params.w": "%0"}, ())
+
+
+def test_what_is_left_at_zero_is_found_at_zero() -> None:
+    programs, names = begun_at_zero(step("0"), [step("0"), step("0")])
+    assert names == ("grads.w",)
+    for program in programs:
+        assert list(program.inputs) == ["params.w", "batch.x"]
+        assert [d.name for d in program.drafts] == ["constant", "add", "subtract"], (
+            "it is there before it is read"
+        )
+        assert program.drafts[1].ins == ("%2", "batch.x")
+        assert program.outputs == {"params.w": "%1", "grads.w": "%2"}, "that it is left so stays a claim"
+
+
+def test_any_program_that_leaves_something_else_has_all_read_it() -> None:
+    for other in (step("1"), step("sum"), step(None), step("0", TensorType("f32", (1,)))):
+        for programs in ([step("0"), other], [other, step("0")]):
+            found, names = begun_at_zero(programs[0], programs[1:])
+            assert names == () and found == programs
+
+
+def test_no_gradient_and_a_gradient_of_zeros_are_one() -> None:
+    for single, ranks in ((none(), step("0")), (step("0"), none())):
+        (one, other), names = begun_at_zero(single, [ranks])
+        assert names == ("grads.w",)
+        assert [list(p.outputs) for p in (one, other)] == [["params.w"], ["params.w"]]
+
+
+def test_other_states_that_are_left_at_zero_may_come_from_a_checkpoint() -> None:
+    drafts = (Draft("%0", "constant", (), REAL, (("value", "0"),), None),)
+    counter = RankProgram({"buffers.n": REAL}, drafts, {"buffers.n": "%0"}, ())
+    assert begun_at_zero(counter, [counter]) == ([counter, counter], ())
