@@ -4,7 +4,7 @@ Needs ``torchtitan==0.3.0``. Model, sharding plan, all-to-all dispatcher, FSDP w
 for experts, loss, gradient clipping and the update of the bias that balances experts are torchtitan's; the
 step below is its trainer's, without data loading and logging. ``torchtitan_shim`` is listed in the plan.
 
-Ranks are ``shards`` x ``tp``, of which ``ep`` consecutive ones share the experts. So the mesh has an axis for
+Ranks are ``replicas`` x ``shards`` x ``tp``, of which ``ep`` consecutive ones share the experts. So the mesh has an axis for
 the shards of experts, one for the part of ``ep`` that shards the rest, and ``tp``.
 """
 
@@ -59,11 +59,13 @@ def definition(
     ep: int = 2,
     tp: int = 1,
     flavor: str = "debugmodel",
+    replicas: int = 1,
 ) -> Definition:
-    axes = {"efsdp": shards * tp // ep, "ep": ep // tp, "tp": tp}
+    axes = {"dp_replicate": replicas, "efsdp": shards * tp // ep, "ep": ep // tp, "tp": tp}
     mesh = {axis: size for axis, size in axes.items() if size > 1}
     data = [axis for axis in mesh if axis != "tp"]
     parallelism = ParallelismConfig(
+        data_parallel_replicate_degree=replicas,
         data_parallel_shard_degree=shards,
         tensor_parallel_degree=tp,
         expert_parallel_degree=ep,
@@ -93,7 +95,7 @@ def definition(
         return model
 
     def parallelize(model: nn.Module, _mesh: DeviceMesh) -> nn.Module:
-        dims = ParallelDims.from_config(parallelism, shards * tp)
+        dims = ParallelDims.from_config(parallelism, replicas * shards * tp)
         dims.build_mesh()
         model = parallelize_deepseekv3(
             model,
@@ -135,8 +137,9 @@ def definition(
             loss = dist_utils.dist_sum_tensor(loss.detach(), dims.get_mesh("loss"))
         return {"loss": loss.detach(), "grad_norm": norm}
 
-    entry = Batch((rows * shards, length), torch.int64, dict.fromkeys(data, 0), (0, vocab))
-    sizes = "".join(f"-{axis}{size}" for axis, size in (("fsdp", shards), ("ep", ep), ("tp", tp)) if size > 1)
+    entry = Batch((rows * replicas * shards, length), torch.int64, dict.fromkeys(data, 0), (0, vocab))
+    degrees = (("hsdp", replicas), ("fsdp", shards), ("ep", ep), ("tp", tp))
+    sizes = "".join(f"-{axis}{size}" for axis, size in degrees if size > 1)
     return Definition(
         name=f"torchtitan-deepseek-v3-{flavor.lower()}-{layers}l{sizes}",
         mesh=mesh,

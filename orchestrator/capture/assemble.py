@@ -111,7 +111,7 @@ def capture(
     assert found[0].program is not None
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
-    (single, *programs), zeroed = begun_at_zero(single, programs)
+    (single, *programs), zeroed = begun_at_zero(single, programs, found[0].zeros - _summed(grid.samples()))
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
     renamed = Renamed(single.inputs, definition.buckets, grid.samples())
     one = counts(single.inputs, definition.buckets, grid.samples(), renamed.numbers())
@@ -172,6 +172,11 @@ def capture(
     if plan.specification.rows or any(c.program.rows for c in plan.classes):
         return outline(plan, accept)  # no time axis has packed rows
     return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
+
+
+def _summed(samples: Iterable[Sample]) -> set[str]:
+    """The tensors of which ranks hold summands: nothing follows for one of these from what their sum is."""
+    return {name for s in samples for name, layout in s.layouts.items() if layout.summed}
 
 
 def _cut(spec: Program, samples: Sequence[Sample]) -> dict[str, tuple[tuple[int, ...], dict[int, Cut]]]:

@@ -65,6 +65,7 @@ class Sample:
     called: tuple[Called, ...] = ()
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
     agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
+    zeros: frozenset[str] = frozenset()
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
@@ -75,7 +76,7 @@ def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:
     return Sample(
         traced.rank, digest, scalars(program), traced.layouts, ops, kept, program.kept, program.dropped,
         traced.shims, program.assumed, traced.ranges, traced.rates, program.roots, program.called,
-        traced.communicators, traced.agreed,
+        traced.communicators, traced.agreed, traced.zeros,
     )  # fmt: skip
 
 

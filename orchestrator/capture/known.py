@@ -51,6 +51,8 @@ class Known(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
         self._spoiled: dict[int, object] = {}
         self._kept: dict[int, object] = {}
         self._built: Mapping[str, torch.Tensor] = {}
+        #: Names of the buffers that ``build`` makes of zeros alone.
+        self.zeros: frozenset[str] = frozenset()
         self._building = True
 
     def __torch_dispatch__(
@@ -68,8 +70,11 @@ class Known(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
 
     def built(self, model: nn.Module) -> bool:
         """``build`` is over: from now on values are no longer followed. Is that of any buffer known?"""
-        found = ((n, b) for n, b in buffers(model) if b.dtype in _INTEGERS and self._values(b) is not None)
-        self._built, self._building = dict(found), False
+        known = {n: (b, values) for n, b in buffers(model) if (values := self._values(b)) is not None}
+        with _disable_current_modes():
+            self.zeros = frozenset(f"buffers.{n}" for n, (_, values) in known.items() if not values.any())
+        self._built = {n: b for n, (b, _) in known.items() if b.dtype in _INTEGERS}
+        self._building = False
         return bool(self._built)
 
     def ranges(self, model: nn.Module | None = None) -> dict[str, Bounds]:

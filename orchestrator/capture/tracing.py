@@ -76,6 +76,8 @@ class RankTrace:
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
     #: What the Reducers of DistributedDataParallel compared with the other ranks.
     agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
+    #: Buffers that ``build`` makes of zeros.
+    zeros: frozenset[str] = frozenset()
 
 
 def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
@@ -169,7 +171,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     used_of = program.inputs if rank is None else program.relied
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
     shims = tuple(sorted(used | agreed))
-    return RankTrace(rank, program, layouts, shims, ranges, rates, communicators(), agreements())
+    rest = communicators(), agreements(), known.zeros.intersection(program.inputs)
+    return RankTrace(rank, program, layouts, shims, ranges, rates, *rest)
 
 
 def _misnamed(program: RankProgram) -> list[CaptureError]:

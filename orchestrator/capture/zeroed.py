@@ -1,8 +1,9 @@
-"""Gradients that every step leaves at zero, and so finds at zero.
+"""Gradients and counters that every step leaves at zero, and so finds at zero.
 
 ``zero_grad(set_to_none=False)`` at the end of a step makes the gradient an input that is added to. No
-checkpoint holds gradients: before the first step there are none, or zeros, and each step leaves zeros. As
-arbitrary numbers they would count once for each rank where gradients are summed.
+checkpoint holds gradients: before the first step there are none, or zeros, and each step leaves zeros. So
+does a step with what it has counted (tokens of each expert), in a buffer that ``build`` makes of zeros. As
+arbitrary numbers they would count once for each rank where shares of ranks are summed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from .builder import Draft
 from .lowering import RankProgram
 
 #: What is assumed of a plan whose steps find such a gradient.
-LEFT = "{} is zero before the first step (no checkpoint holds gradients), and each step leaves it at zero"
+LEFT = "{} is zero before the first step, and each step leaves it at zero"
 
 
 def begun_at_zero(
-    single: RankProgram, classes: Sequence[RankProgram]
+    single: RankProgram, classes: Sequence[RankProgram], zeros: Collection[str] = ()
 ) -> tuple[list[RankProgram], tuple[str, ...]]:
     """The programs without the inputs that all of them which have one leave at zero, and their names.
 
-    What only one side has, as the other one has none instead of zeros, is no output either.
+    They are gradients, or among ``zeros``: buffers that are zero on the single device before the first step,
+    and on each rank as on the single device. What only one side has, as the other one has none instead of zeros, is no output either.
     """
     programs = [single, *classes]
-    names = sorted({n for p in programs for n in p.inputs if n.startswith("grads.")})
+    names = sorted({n for p in programs for n in p.inputs if n.startswith("grads.") or n in zeros})
     zero = tuple(n for n in names if all(_left(p, n) for p in programs if n in p.inputs))
     here, there = {*single.outputs}, {n for p in classes for n in p.outputs}
     alone = (here ^ there).intersection(zero)

@@ -176,3 +176,22 @@ def test_ranks_that_build_other_rows_are_refused() -> None:
 
     with pytest.raises(CaptureError, match="build makes integers in"):
         capture(definition(build=build), jobs=1)
+
+
+def test_buffers_that_are_made_of_zeros_are_told() -> None:
+    """Of any dtype, but not where a number, a chance or uninitialised memory has a part in it."""
+    made: dict[str, Function] = {
+        "zeros": lambda: torch.zeros(3), "counts": lambda: torch.zeros(2, dtype=torch.int64),
+        "truth": lambda: torch.zeros(2, dtype=torch.bool), "none": lambda: torch.tensor(0.0),
+        "difference": lambda: torch.arange(3.0) - torch.arange(3), "one": lambda: torch.tensor([0.0, 1.0]),
+        "random": lambda: torch.rand(3) * 0, "memory": lambda: torch.empty(3),
+        "nan": lambda: torch.full((2,), float("nan")),
+    }  # fmt: skip
+    known = Known()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with known:
+            model = nn.Module()
+            for name, make in made.items():
+                model.register_buffer(name, make())
+        known.built(model)
+    assert known.zeros == {f"buffers.{n}" for n in ("zeros", "counts", "truth", "none", "difference")}

@@ -62,3 +62,11 @@ def test_other_states_that_are_left_at_zero_may_come_from_a_checkpoint() -> None
     drafts = (Draft("%0", "constant", (), REAL, (("value", "0"),), None),)
     counter = RankProgram({"buffers.n": REAL}, drafts, {"buffers.n": "%0"}, ())
     assert begun_at_zero(counter, [counter]) == ([counter, counter], ())
+
+
+def test_a_counter_that_build_makes_of_zeros_is_found_so() -> None:
+    drafts = (Draft("%0", "constant", (), REAL, (("value", "0"),), None),)
+    counter = RankProgram({"buffers.n": REAL}, drafts, {"buffers.n": "%0"}, ())
+    (single, rank), names = begun_at_zero(counter, [counter], {"buffers.n"})
+    assert names == ("buffers.n",) and not single.inputs and not rank.inputs
+    assert single.outputs == rank.outputs == {"buffers.n": "%0"}
