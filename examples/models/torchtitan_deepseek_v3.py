@@ -4,8 +4,9 @@ Needs ``torchtitan==0.3.0``. Model, sharding plan, all-to-all dispatcher, FSDP w
 for experts, loss, gradient clipping and the update of the bias that balances experts are torchtitan's; the
 step below is its trainer's, without data loading and logging. ``torchtitan_shim`` is listed in the plan.
 
-Ranks are ``replicas`` x ``shards`` x ``tp``, of which ``ep`` consecutive ones share the experts. So the mesh has an axis for
-the shards of experts, one for the part of ``ep`` that shards the rest, and ``tp``.
+Ranks are ``replicas`` x ``shards`` x ``tp``, of which ``ep`` consecutive ones share the experts. So the mesh
+has an axis for replicas (hybrid sharding), one for the shards of experts, one for the part of ``ep`` that
+shards the rest, and ``tp``.
 """
 
 from __future__ import annotations

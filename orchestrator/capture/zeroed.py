@@ -24,7 +24,8 @@ def begun_at_zero(
     """The programs without the inputs that all of them which have one leave at zero, and their names.
 
     They are gradients, or among ``zeros``: buffers that are zero on the single device before the first step,
-    and on each rank as on the single device. What only one side has, as the other one has none instead of zeros, is no output either.
+    and on each rank as on the single device. What only one side has, as the other one has none instead of
+    zeros, is no output either.
     """
     programs = [single, *classes]
     names = sorted({n for p in programs for n in p.inputs if n.startswith("grads.") or n in zeros})
