@@ -111,7 +111,7 @@ def _of_tuple(value: tuple[Any, ...]) -> object:
     if opaque.is_opaque(value):
         return opaque.shown(value)
     others = [x for x in value if type(x) not in PLAINEST]
-    return Order(others) if len(others) > 1 else None
+    return (len(value), Order(others)) if len(others) > 1 else len(value)
 
 
 def _of_abstract(value: Any) -> object:

@@ -562,3 +562,20 @@ def test_levels_and_handlers_of_loggers_count() -> None:
     assert isinstance(held, dict) and held["level"] == 7 and held["handlers"] == []
     assert not {"manager", "parent", "_cache"} & held.keys() and not dict(handed_out({"print"}))
     logging.getLogger("step").setLevel(logging.NOTSET)
+
+
+def test_an_exception_holds_what_it_was_made_with_and_where_it_has_been() -> None:
+    """One that is raised again in every step counts the steps."""
+    cause, kept = KeyError("a"), ValueError("b", 7)
+
+    def raised() -> None:
+        try:
+            raise kept from cause
+        except ValueError:
+            pass
+
+    raised()
+    once = dict(parts("kept", kept))
+    assert once["kept.args"] == ["b", 7] and once["kept.__cause__"] is cause
+    raised()
+    assert len(dict(parts("kept", kept))["kept.__traceback__"]) == len(once["kept.__traceback__"]) + 1

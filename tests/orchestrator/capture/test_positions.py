@@ -97,9 +97,15 @@ def test_keys_that_a_step_makes_anew_have_no_order_that_counts() -> None:
     assert position_of(cache) == before
 
 
-@pytest.mark.parametrize("value", [1, (1, 2), random.SystemRandom(), object(), io.StringIO, {}.keys])
+@pytest.mark.parametrize("value", [1, random.SystemRandom(), object(), io.StringIO, {}.keys])
 def test_others_have_none(value: object) -> None:
     assert position_of(value) is None
+
+
+def test_a_tuple_that_another_one_takes_the_place_of_counts_by_its_length() -> None:
+    """``seen = (*seen, name)``: what both have is equal."""
+    assert position_of(()) != position_of(("a",)) != position_of(("a", "a"))
+    assert position_of(("a", "a")) == position_of(tuple(["a", "a"]))
 
 
 def test_a_tuple_of_objects_has_an_order() -> None:
