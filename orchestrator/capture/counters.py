@@ -82,6 +82,16 @@ LOGGED = (
 DRAWN = "an entry of the batch for what is drawn: the loop that calls the step draws it"
 
 
+class _Object:
+    """What stands for an object where numbers are compared: nothing may take a number's place, either."""
+
+    def __repr__(self) -> str:
+        return "an object"
+
+
+OBJECT = _Object()
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a number is kept: ``read`` says what it is now, ``holder`` is what it is a part of."""
@@ -162,6 +172,9 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     for path, value, holder in grafted.attributes(code, kinds):
         name = path.rpartition(".")[2]
         walk.into(path, value, held=(holder, functools.partial(getattr, holder, name, None)))
+    for path, held in walk.objects.items():
+        if path not in walk.found:
+            walk.note(path, OBJECT, *held)
     return walk
 
 
@@ -177,6 +190,8 @@ class _Walk:
         self._seen: dict[int, tuple[object, str, int]] = {}
         self._met: dict[str, int] = {}
         self.tensors: dict[str, torch.Tensor] = {}
+        #: What is no number itself, and how to read it anew.
+        self.objects: dict[str, Held] = {}
         #: Functions of the user's that were met.
         self.functions: list[FunctionType] = []
         #: Modules that are the user's own files.
@@ -223,12 +238,14 @@ class _Walk:
             for key, item in value.others().items():
                 self.into(f"{path}.{key}", item, depth, (value, functools.partial(getattr, value, key, None)))
         elif type(value).__module__.split(".")[0] != _OWN:
+            self.objects.setdefault(path, held or (None, lambda: value))
             self._follow(path, value, depth, held)
 
     def _follow(self, path: str, value: Any, depth: int, held: Held | None) -> None:
         """What a name is bound to counts too: one that was met under another name is told by that."""
         if isinstance(value, torch.Tensor):
             self.tensors[path] = value
+            self.note(f"the shape of {path}", tuple(value.shape), value, lambda: tuple(value.shape))
         first, looked = self._seen.get(id(value), (value, path, -1))[1:]
         if isinstance(value, (*CODE, nn.Module)) or (
             users(type(value).__module__) and hasattr(value, "__dict__")

@@ -28,6 +28,7 @@ from pathlib import PurePath
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
+    CellType,
     CoroutineType,
     FunctionType,
     GeneratorType,
@@ -229,13 +230,18 @@ def _parts_of_iterator(path: str, value: Any) -> Iterator[tuple[str, object]]:
     yield from ((f"{path}.{i}", item) for i, item in enumerate(value.__reduce__()[1:]))
 
 
+def _parts_of_cell(path: str, value: CellType) -> Iterator[tuple[str, object]]:
+    with contextlib.suppress(ValueError):  # it is empty
+        yield path, value.cell_contents
+
+
 def _parts_of_exception(path: str, value: BaseException) -> Iterator[tuple[str, object]]:
     """What it was made with, what it follows from, and where it has been: each time that it is raised adds
     to that."""
     yield f"{path}.args", list(value.args)
     for name in ("__cause__", "__context__"):
         yield f"{path}.{name}", getattr(value, name)
-    lines, place = [], value.__traceback__
+    lines, place = list[int](), value.__traceback__
     while place is not None and len(lines) < LARGE:
         lines.append(place.tb_lineno)
         place = place.tb_next
@@ -374,6 +380,7 @@ _CONTENTS: tuple[tuple[Any, _Parts], ...] = (
     (torch.optim.Optimizer, _parts_of_optimizer),
     (torch.futures.Future, _promised),
     (ContextVar, _parts_of_variable),
+    (CellType, _parts_of_cell),
     (BaseException, _parts_of_exception),
     (functools.partial, _parts_of_partial),
     (MethodType, _parts_of_method),

@@ -17,8 +17,9 @@ import zlib
 from abc import ABCMeta, _get_dump  # type: ignore[attr-defined]
 from array import array
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from mmap import mmap
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,7 @@ _POSITIONS: tuple[tuple[Any, _Position], ...] = (
     (dict, _of_dictionary),
     (sqlite3.Connection, lambda value: value.total_changes),
     ((set, frozenset), _of_set),
-    (UserDict, len),
+    ((UserDict, MappingProxyType, KeysView, ValuesView, ItemsView), len),
     (ABCMeta, _of_abstract),
     ((list, deque, UserList), _of_list),
     (tuple, _of_tuple),

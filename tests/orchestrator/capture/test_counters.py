@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from types import SimpleNamespace
+from types import CellType, MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -521,3 +521,54 @@ def test_bytes_of_mapped_memory_count() -> None:
     step()
     error = counted(before, numbers(step, *model()))
     assert error is not None and "the position of memory" in error.message
+
+
+class Chained:
+    """A list of objects, each of which has the one before."""
+
+    __slots__ = ("before",)
+
+    def __init__(self, before: object) -> None:
+        self.before = before
+
+
+@pytest.mark.parametrize(
+    ("first", "following", "says"),
+    [
+        (("a",), lambda x: (*x, "a"), "the position of held.x, which is no tensor, from 2 to 3"),
+        (Chained(None), Chained, "held.x.before.before, which is no tensor, from None to an object"),
+        (MappingProxyType({}), lambda x: MappingProxyType({**x, len(x): 1}), "the position of held.x"),
+        ({}.keys(), lambda x: dict.fromkeys((*x, len(x))).keys(), "the position of held.x"),
+        (CellType(1), lambda x: CellType(x.cell_contents + 1), "held.x, which is no tensor, from 2 to 3"),
+        (torch.zeros(2, 0), lambda x: torch.zeros(2, x.shape[1] + 1), "the shape of held.x"),
+    ],
+)
+def test_what_takes_the_place_of_a_thing_may_count(
+    first: object, following: Callable[[Any], object], says: str
+) -> None:
+    """``seen = (*seen, x)``: nothing changes, but the name is bound to more."""
+    held = SimpleNamespace(x=first)
+
+    def step() -> None:
+        held.x = following(held.x)
+
+    made, optimizer = model()
+    step()
+    before, kept = dict(numbers(step, made, optimizer)), held.x
+    step()
+    assert held.x is not kept
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and says in error.message
+
+
+def test_equal_things_in_the_place_of_others_count_nothing() -> None:
+    held = SimpleNamespace(x=None)
+
+    def step() -> None:
+        held.x = (1, "a", MappingProxyType({"b": Chained(CellType(2.5))}), torch.zeros(3))
+
+    made, optimizer = model()
+    step()
+    before = dict(numbers(step, made, optimizer))
+    step()
+    assert counted(before, numbers(step, made, optimizer)) is None
