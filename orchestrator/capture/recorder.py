@@ -192,6 +192,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         said = signature(func)
         if said.silent:
             return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and said.composite:
+            with self:  # without autograd's dispatch no one else takes it apart
+                return func.decompose(*args, **kwargs)
         if BOOK.concerns(func, args, kwargs):
             return BOOK.run(func, args, kwargs)
         if _suspended() and not any(isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))):

@@ -46,6 +46,7 @@ class Signature:
     """What the schema of an op says, read once for all its calls.
 
     ``writes`` are position and name of the arguments that it changes, ``group`` those of the group's name.
+    A ``composite`` op is made of others, into which autograd's dispatch takes it apart.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Signature:
     view: bool
     writes: tuple[tuple[int, str], ...]
     group: tuple[int, str] | None
+    composite: bool
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call that it changes."""
@@ -77,6 +79,8 @@ def signature(func: Any) -> Signature:
             or argument in _UNANNOTATED_WRITES.get(name, ())
         ),
         named[0] if named and func.namespace in _FUNCTIONAL else None,
+        func.name() in _ATEN
+        and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
     )
 
 

@@ -159,6 +159,21 @@ def test_a_momentum_of_gradients_that_are_scaled_instead_of_zeroed() -> None:
     assert "grads.bias" in runs_like_pytorch(definition(step=step), steps=3)
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_a_validation_in_the_step_is_taken_apart_as_a_forward_pass_is(mode: Any) -> None:
+    """Under inference mode no dispatch of autograd's takes ``linear`` and others apart."""
+
+    def step(model: Any, optimizer: Any, batch: Results) -> dict[str, Tensor]:
+        loss = F.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with mode():
+            return {"loss": loss, "after": F.mse_loss(model(batch["x"]), batch["y"])}
+
+    assert "after" in runs_like_pytorch(definition(step=step), steps=3)
+
+
 # --- states that are rebound ------------------------------------------------------------------------------
 
 
