@@ -171,7 +171,7 @@ def test_a_validation_in_the_step_is_taken_apart_as_a_forward_pass_is(mode: Any)
         with mode():
             return {"loss": loss, "after": F.mse_loss(model(batch["x"]), batch["y"])}
 
-    assert "after" in runs_like_pytorch(definition(step=step), steps=3)
+    runs_like_pytorch(definition(step=step), steps=3)
 
 
 # --- states that are rebound ------------------------------------------------------------------------------
