@@ -75,6 +75,10 @@ SCHEDULED = (
     "of the plan "
     "(hyper.lr), whatever the schedule gives"
 )
+HOOKED = (
+    "a hook that is registered once, in build or parallelize; or handle.remove() in the step, for what "
+    "register_hook returns"
+)
 LOGGED = (
     'the value among what the step returns, as {"loss": loss, "norm": norm}, and a log in the '
     "loop that calls it"
@@ -286,10 +290,10 @@ def counted(
         return None
     at = place(path)
     error = StateError(
-        f"the step changes {path}, which is no tensor, from {before[path]!r} to {after[path]!r}: a "
+        f"the step changes {path}, which is no tensor, from {_change(before[path], after[path])}: a "
         "later step may "
         "do something else",
-        instead=_advice(None if at is None else at.holder),
+        instead=HOOKED if "_hooks" in path else _advice(None if at is None else at.holder),
     )
     if at is not None and run is not None:
         with contextlib.suppress(Exception):  # it may not run again
@@ -304,6 +308,14 @@ def _changed(before: Numbers, after: Numbers) -> str | None:
 
 def _differ(was: object, now: object) -> bool:
     return repr(was) != repr(now) if isinstance(was, list) else was != now and not (was != was and now != now)
+
+
+def _change(was: object, now: object) -> str:
+    """Of containers how many entries they have; what tells their order is another in each process."""
+    sizes = [x[0] if isinstance(x, tuple) and x and isinstance(x[0], int) else None for x in (was, now)]
+    if None in sizes:
+        return f"{was!r} to {now!r}"
+    return f"{sizes[0]} to {sizes[1]} entries" if sizes[0] != sizes[1] else f"{sizes[0]} entries to others"
 
 
 def _advice(holder: object) -> str:

@@ -85,6 +85,36 @@ def _inside(file: str, *functions: str) -> Callable[[BaseException, Places], boo
 #: The first row that fits is taken.
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
+        "`torch.cond`, `torch.while_loop`",
+        _inside("torch/_higher_order_ops/cond.py", "cond"),
+        "the value of a tensor decides which branch runs; a trace has no values",
+        "torch.where(condition, a, b): both are computed",
+    ),
+    Refusal(
+        "`flex_attention`",
+        _saying("FlexAttention does not support backward on CPU"),
+        "flex_attention has no backward pass on a CPU, where steps are traced",
+        "F.scaled_dot_product_attention, with what mask and score functions give as attn_mask",
+    ),
+    Refusal(
+        "sparse tensors (`nn.Embedding(…, sparse=True)`)",
+        _saying("SparseTensorImpl"),
+        "a sparse tensor, of which no plan knows how many elements there are",
+        "a dense one: nn.Embedding(…, sparse=False)",
+    ),
+    Refusal(
+        "subclasses of `Tensor` around a given one (`x.as_subclass(…)`)",
+        _saying("Creating a new Tensor subclass"),
+        "a tensor of the trace is made one of another class, which may run other ops",
+        "the plain tensor, or functions on it",
+    ),
+    Refusal(
+        "`torch.distributions` with `validate_args`",
+        lambda e, p: isinstance(e, DataDependentOutputException) and _inside("torch/distributions/")(e, p),
+        "a distribution looks at the values of its arguments, to validate them",
+        "validate_args=False where it is made",
+    ),
+    Refusal(
         "a compiled module or function (`torch.compile`)",
         _of(Compiled),
         "the step calls code that torch.compile has compiled; what that runs, the compiler decides",
@@ -151,7 +181,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "the value of a tensor (`.item()`, `.tolist()`, `int(t)`, `if t`, `allclose`)",
         _of(DataDependentOutputException),
         "the value of a tensor becomes a Python number, or decides what runs next; a trace has no values",
-        "torch.where(condition, a, b) for `if`; keep a number a tensor; or hand it over in the batch",
+        "torch.where(condition, a, b) for `if`; keep a number a tensor; or hand it over in the batch. What "
+        "is logged is returned by the step, and logged in the loop that calls it",
     ),
     Refusal(
         "a number of rows that decides what runs (`if n == 0`, `range(n)`, `int(n)`)",

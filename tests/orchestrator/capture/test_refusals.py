@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import distribute_tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from orchestrator.capture import Batch, CaptureError, Definition
 from orchestrator.capture.checks import check
@@ -68,6 +69,35 @@ def tiny(**changes: Any) -> Definition:
 
 def calls_compiled(model, optimizer, batch):
     return finish(model, optimizer, COMPILED(model(batch["x"])))
+
+
+def branches(model, optimizer, batch):
+    loss = model(batch["x"]).sum()
+    return finish(model, optimizer, torch.cond(loss > 1, lambda x: x * 2, lambda x: x + 1, (loss,)))
+
+
+def attends_flexibly(model, optimizer, batch):
+    x = model(batch["x"]).view(1, 1, 4, 4)
+    return finish(model, optimizer, flex_attention(x, x, x).sum())
+
+
+def looks_up_sparsely(model, optimizer, batch):
+    rows = nn.functional.embedding(batch["n"], model.weight, sparse=True)
+    rows.sum().backward()
+    return {}
+
+
+class Own(torch.Tensor):
+    """What a user makes of tensors."""
+
+
+def makes_a_subclass(model, optimizer, batch):
+    return finish(model, optimizer, model(batch["x"].as_subclass(Own)).sum())
+
+
+def validates(model, optimizer, batch):
+    spread = torch.distributions.Normal(model(batch["x"]), batch["x"].exp())
+    return finish(model, optimizer, spread.entropy().sum())
 
 
 def scales(model, optimizer, batch):
@@ -284,6 +314,16 @@ TRACED: list[Case] = [
         None,
         'model(batch["x"]).square()',
     ),
+    ("`torch.cond`", {"step": branches}, None, "torch.cond("),
+    ("`flex_attention`", {"step": attends_flexibly}, None, "flex_attention(x, x, x)"),
+    (
+        "sparse tensors",
+        {"step": looks_up_sparsely, "batch": {"n": Batch((4,), torch.int64, {"dp": 0}, (0, 4))}},
+        None,
+        "rows.sum().backward()",
+    ),
+    ("subclasses of", {"step": makes_a_subclass}, None, ".as_subclass(Own)"),
+    ("`torch.distributions` with", {"step": validates}, None, "torch.distributions.Normal("),
     ("`GradScaler`", {"step": scales}, None, "SCALER.scale("),
     ("object collectives", {"step": gathers_objects}, 1, "dist.all_gather_object("),
     ("`clip_grad_norm_(", {"step": looks_at_the_norm}, None, "nn.utils.clip_grad_norm_("),
