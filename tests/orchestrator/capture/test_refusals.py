@@ -96,8 +96,8 @@ def makes_a_subclass(model, optimizer, batch):
 
 
 def validates(model, optimizer, batch):
-    spread = torch.distributions.Normal(model(batch["x"]), 1.0)
-    return finish(model, optimizer, spread.log_prob(batch["x"]).sum())
+    chosen = torch.distributions.Categorical(logits=model(batch["x"]), validate_args=True)
+    return finish(model, optimizer, chosen.log_prob(batch["n"]).sum())
 
 
 def scales(model, optimizer, batch):
@@ -306,6 +306,7 @@ def clips_both_kinds(model, optimizer, batch):
 
 #: Beginning of a row of the tables, what is wrong, where it is traced, and code of the line that is named.
 Case = tuple[str, dict[str, Any], int | None, str]
+NUMBERS = {"n": Batch((4,), torch.int64, {"dp": 0}, (0, 4))}
 TRACED: list[Case] = [
     ("`torch.compile`", {"step": calls_compiled}, None, "COMPILED(model("),
     (
@@ -318,12 +319,17 @@ TRACED: list[Case] = [
     ("`flex_attention`", {"step": attends_flexibly}, None, "flex_attention(x, x, x)"),
     (
         "sparse tensors",
-        {"step": looks_up_sparsely, "batch": {"n": Batch((4,), torch.int64, {"dp": 0}, (0, 4))}},
+        {"step": looks_up_sparsely, "batch": NUMBERS},
         None,
         "rows.sum().backward()",
     ),
     ("subclasses of", {"step": makes_a_subclass}, None, ".as_subclass(Own)"),
-    ("`torch.distributions` with", {"step": validates}, None, ".log_prob("),
+    (
+        "`torch.distributions` with",
+        {"step": validates, "batch": {"x": Batch((4, 4), shard={"dp": 0}), **NUMBERS}},
+        None,
+        ".log_prob(",
+    ),
     ("`GradScaler`", {"step": scales}, None, "SCALER.scale("),
     ("object collectives", {"step": gathers_objects}, 1, "dist.all_gather_object("),
     ("`clip_grad_norm_(", {"step": looks_at_the_norm}, None, "nn.utils.clip_grad_norm_("),
