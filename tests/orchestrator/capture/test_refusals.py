@@ -328,7 +328,7 @@ TRACED: list[Case] = [
         "`torch.distributions` with",
         {"step": validates, "batch": {"x": Batch((4, 4), shard={"dp": 0}), **NUMBERS}},
         None,
-        ".log_prob(",
+        "validate_args=True",
     ),
     ("`GradScaler`", {"step": scales}, None, "SCALER.scale("),
     ("object collectives", {"step": gathers_objects}, 1, "dist.all_gather_object("),
