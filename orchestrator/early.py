@@ -6,12 +6,14 @@ was begun early counts only if the bundle came out as expected.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from certificates.bundle.bundle import Bundle, put
+from certificates.plan.plan import Plan
 
 from .children import reporting, unaccepted, write_reports
 from .errors import Unaccepted
@@ -40,8 +42,24 @@ class Early:
         said = self._end() if bundle == self._expected else write_reports(folder)
         claims = any(v.verdict != "UNKNOWN" for v in bundle.verdicts)
         if claims and (why := unaccepted(said["report.txt"])):
-            raise Unaccepted(why)
+            raise Unaccepted(f"{why}{_line(bundle.plan, why)}")
         return said
+
+
+#: How the checker names an op that it refuses.
+_OP = re.compile(r"\b(?:specification|class (?P<cls>[^\s,;]+)), op (?P<value>%\d+)")
+
+
+def _line(plan: Plan, why: str) -> str:
+    """The user's line of the op that is named, if one is."""
+    found = _OP.search(why)
+    if found is None:
+        return ""
+    cls = found["cls"]
+    program = plan.by_class[cls].program if cls in plan.by_class else None if cls else plan.specification
+    ops = program.ops if program is not None else ()
+    loc = next((op.loc for op in ops if op.out == found["value"]), None)
+    return f"; that is {plan.sources[loc.source]}:{loc.line} in {loc.function}" if loc else ""
 
 
 @contextmanager
