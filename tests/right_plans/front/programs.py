@@ -10,6 +10,7 @@ from . import (
     by_hand,
     columns,
     convolved,
+    counted,
     experts,
     fields,
     flat,
@@ -142,6 +143,8 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         heads.sloped_heads,
         shifted.shifted_labels,
         shifted.rolled_windows,
+        counted.last_words,
+        counted.counts_from_zero,
     )
 }
 #: Those that are right and not proved, and why.
