@@ -1,4 +1,4 @@
-"""The range of a tensor's elements, as far as the ops that compute it show.
+"""The range of an integer tensor's elements, as far as the ops that compute it show.
 
 Interval arithmetic from declared ranges, positions and constants. The checker has a rule of its own
 (``checker/rules/bounds.py``); a test compares the two on random programs.
@@ -42,13 +42,15 @@ class Bounds:
         return found
 
     def _result(self, space: str, op: Op, deep: int) -> _Ends | None:
+        if op.type.sort != "Int":
+            return None
         match op.name:
             case "constant":
                 return self._literal(space, op)
             case "iota":
                 return 0, op.type.shape[op.integer("dim")] - 1
             case "convert" if self._type(space, op.ins[0]).sort == "Bool":
-                return (0, 1) if op.type.sort == "Int" else None
+                return 0, 1
             case "all_gather" | "all_to_all" | "all_reduce" | "reduce_scatter":
                 places = [(c, o.ins[0]) for c, o in self.plan.meets(op).items()]
             case "select":
@@ -81,8 +83,6 @@ class Bounds:
 
     def _literal(self, space: str, op: Op) -> _Ends | None:
         value = op.attrs["value"]
-        if op.type.sort != "Int":
-            return None
         if isinstance(value, Affine):
             return value.interval(self.plan.by_class[space].box if space != "s" else {})
         return int(str(value)), int(str(value))

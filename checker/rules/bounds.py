@@ -1,4 +1,4 @@
-"""The least and the greatest that a tensor holds, as far as the ops that compute it show.
+"""The least and the greatest that an integer tensor holds, as far as the ops that compute it show.
 
 From declared ranges, positions and constants, through ops whose results lie between bounds that those of
 their operands give (interval arithmetic). Keys of packed rows rest on it (obligation 22), and premises
@@ -37,7 +37,9 @@ class Bounds:
         return self._known.get((space, value))
 
     def _computed(self, space: str, op: Op, depth: int) -> Pair | None:
-        if op.name == "constant" and op.type.sort == "Int":
+        if op.type.sort != "Int":
+            return None
+        if op.name == "constant":
             form = op.attrs["value"]
             low, high = form.interval(self.plan.box(space)) if isinstance(form, Affine) else (form, form)
             return int(low), int(high)
