@@ -132,7 +132,7 @@ def _no_range(plan: dict[str, Any]) -> None:
 
 
 def _computed_keys(plan: dict[str, Any]) -> None:
-    _insert(plan, "sort_rows", ["%90", "add", ["keys", "keys"], "i64[4]", {}])
+    _insert(plan, "sort_rows", ["%90", "abs", ["keys"], "i64[4]", {}])
     _op(plan, "sort_rows")[2][0] = "%90"
 
 
