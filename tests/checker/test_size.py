@@ -7,7 +7,7 @@ from checker.report.verdict import PROVING
 
 #: Ratchets (docs/adr/0038-the-checker-is-counted-in-tokens.md): lowered freely, raised by an ADR only.
 BUDGET = {
-    **{"errors": 190, "language": 5_900, "reading": 16_700, "rules": 30_110, "kernel": 3_420},
+    **{"errors": 190, "language": 5_910, "reading": 16_700, "rules": 30_110, "kernel": 3_420},
     **{"solvers": 1_500, "endings": 300, "cli": 1_820, "refuting": 11_500, "report": 14_400},
     **{"reporting": 625, "run": 3_100, "scheduling": 7_500, "starting": 240},
 }
