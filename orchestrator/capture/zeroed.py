@@ -8,7 +8,7 @@ arbitrary numbers they would count once for each rank where shares of ranks are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from .builder import Draft
@@ -28,24 +28,27 @@ def begun_at_zero(
     zeros, is no output either.
     """
     programs = [single, *classes]
+    left = [_left(p) for p in programs]
     names = sorted({n for p in programs for n in p.inputs if n.startswith("grads.") or n in zeros})
-    zero = tuple(n for n in names if all(_left(p, n) for p in programs if n in p.inputs))
+    zero = tuple(
+        n for n in names if all(n in at for p, at in zip(programs, left, strict=True) if n in p.inputs)
+    )
     here, there = {*single.outputs}, {n for p in classes for n in p.outputs}
     alone = (here ^ there).intersection(zero)
-    return [_without(p, [n for n in zero if n in p.inputs], alone) for p in programs], zero
+    found = [
+        _without(p, {n: at[n] for n in zero if n in at}, alone) for p, at in zip(programs, left, strict=True)
+    ]
+    return found, zero
 
 
-def _left(program: RankProgram, name: str) -> Draft | None:
-    """The constant zero that the program leaves under a name."""
-    value = program.outputs.get(name)
-    found = next((d for d in program.drafts if d.out == value), None)
-    if found is None or found.name != "constant" or found.type != program.inputs[name]:
-        return None
-    return found if str(found.attr("value")) == "0" else None
+def _left(program: RankProgram) -> dict[str, Draft]:
+    """The constant zero that a program leaves, by the name of the state that it finds there."""
+    made = {d.out: d for d in program.drafts if d.name == "constant" and str(d.attr("value")) == "0"}
+    ends = ((name, made[value]) for name, value in program.outputs.items() if value in made)
+    return {name: draft for name, draft in ends if program.inputs.get(name) == draft.type}
 
 
-def _without(program: RankProgram, names: Sequence[str], dropped: Collection[str]) -> RankProgram:
-    zeros = {n: draft for n in names if (draft := _left(program, n))}
+def _without(program: RankProgram, zeros: Mapping[str, Draft], dropped: Collection[str]) -> RankProgram:
     first = {draft.out: draft for draft in zeros.values()}
     stands = {n: draft.out for n, draft in zeros.items()}
     rest = (d for d in program.drafts if d.out not in first)
@@ -54,5 +57,5 @@ def _without(program: RankProgram, names: Sequence[str], dropped: Collection[str
         program,
         inputs={n: t for n, t in program.inputs.items() if n not in stands},
         drafts=(*first.values(), *drafts),
-        outputs={n: v for n, v in program.outputs.items() if n not in dropped},
+        outputs={n: stands.get(v, v) for n, v in program.outputs.items() if n not in dropped},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from certificates.plan.types import TensorType
 from orchestrator.capture.builder import Draft
 from orchestrator.capture.lowering import RankProgram
@@ -42,6 +44,14 @@ def test_what_is_left_at_zero_is_found_at_zero() -> None:
         )
         assert program.drafts[1].ins == ("%2", "batch.x")
         assert program.outputs == {"params.w": "%1", "grads.w": "%2"}, "that it is left so stays a claim"
+
+
+def test_an_output_that_is_what_was_found_is_zero_too() -> None:
+    """A step that returns the gradient as it was when the step began."""
+    program = step("0")
+    shown = replace(program, outputs={**program.outputs, "before": "grads.w"})
+    (single, _), _ = begun_at_zero(shown, [shown])
+    assert single.outputs["before"] == single.outputs["grads.w"] == "%2"
 
 
 def test_any_program_that_leaves_something_else_has_all_read_it() -> None:
