@@ -90,20 +90,20 @@ class LayoutText:
             case InputRange():
                 ref = f"s:{p.input}"
                 lo, hi = self.model.plan.ranges[p.input]
-                x = self.read(ref, p.at)
-                return sexp.implied(
-                    self.in_range(ref, p.at), ("and", ("<=", sexp.integer(lo), x), ("<", x, sexp.integer(hi)))
-                )
+                return self._between(lo, ref, p.at, hi)
             case EvidentRange():
                 assert isinstance(p.t, str)
                 shown = self.model.bounds.of(*split_ref(p.t))
                 if shown is None:
                     raise NoDefinition(f"the ops show no range of {p.t}")
-                low, high = (sexp.integer(shown[0]), sexp.integer(shown[1] + 1))
-                x = self.read(p.t, p.at)
-                return sexp.implied(self.in_range(p.t, p.at), ("and", ("<=", low, x), ("<", x, high)))
+                return self._between(shown[0], p.t, p.at, shown[1] + 1)
             case _:
                 assert_never(p)
+
+    def _between(self, lo: int, ref: Ref, at: Sequence[Affine], hi: int) -> Sexp:
+        x = self.read(ref, at)
+        body: Sexp = ("and", ("<=", sexp.integer(lo), x), ("<", x, sexp.integer(hi)))
+        return sexp.implied(self.in_range(ref, at), body)
 
     def equation(self, fact: Fact, left: Sequence[Affine], right: Sequence[Affine]) -> Sexp:
         return "=", self.read(fact.lhs, left), sexp.times(fact.coef, self.read(fact.rhs, right))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
 
 from certificates.plan.affine import ZERO, Affine
 from certificates.plan.bounds import Bounds
@@ -29,12 +30,16 @@ class Model:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.tensors = Tensors(plan)
-        self.bounds = Bounds(plan)
         self.ops: dict[str, Op] = {f"s:{op.out}": op for op in plan.specification.ops}
         for cls in plan.classes:
             self.ops |= {f"{cls.name}:{op.out}": op for op in cls.program.ops}
         self._ends: dict[str, tuple[int, ...]] = {}
         self._factorised = {name: self._is_factorised(g) for name, g in plan.groups.items()}
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The ranges that ops show of integers; few plans look anything up by such a number."""
+        return Bounds(self.plan)
 
     def _is_factorised(self, group: Group) -> bool:
         lists = sorted(self.plan.mesh.rank_lists(group.axes)) if group.axes and not group.steps else None
