@@ -111,7 +111,7 @@ def with_schedule(plan: Plan, schedule: Schedule) -> Plan:
             if not same:
                 builder.slot(c, op.out, plan.mesh.points // plan.mesh.ranks)
         lanes.append(replace(lane, box=builder.box, slots=tuple(builder.slots)))
-    made = replace(plan, version=2, schedule=replace(schedule, lanes=tuple(lanes)))
+    made = replace(plan, version=max(plan.version, 2), schedule=replace(schedule, lanes=tuple(lanes)))
     check_plan(made)
     return made
 

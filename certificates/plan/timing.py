@@ -27,8 +27,6 @@ def check_version(plan: Plan) -> None:
         raise FormatError("functions at a slice need version 4 of the format")
     if plan.version < 3 and packed:
         raise FormatError("packed rows need version 3 of the format")
-    if packed and plan.schedule:
-        raise FormatError("a plan with packed rows has no schedule")
     if plan.version == 1 and (plan.mesh.time or plan.schedule or has_messages(plan)):
         raise FormatError("time axes, messages and schedules need version 2 of the format")
 

@@ -130,7 +130,6 @@ def read_plan(data: bytes) -> Plan:
         need(not messages or version > 1, "plan: version 1 has no messages")
         packed = any(p.keys for p in (read, *(c.program for c in classes.values())))
         need(not packed or version > 2, f"plan: version {version} has no packed rows")
-        need(not packed or "schedule" not in extra, "plan: one with packed rows has no schedule")
         plan = Plan(
             top["name"],
             ground.mesh,

@@ -84,7 +84,8 @@ def parts(plan: Plan, schedule: Schedule, c: str) -> Parts:
             found.views.setdefault(base, []).append(op.result)
         last = END if i not in owner else i
         reads = found.reads.setdefault(key, {})
-        reads |= {o: max(last, reads.get(o, 0)) for o in op.operands}
+        order = program.after.get(op.result)
+        reads |= {o: max(last, reads.get(o, 0)) for o in (*op.operands, *([order] if order else ()))}
         if i in owner:
             meets = found.meets.setdefault(owner[i], [])
             if group is not None:

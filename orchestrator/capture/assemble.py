@@ -169,8 +169,6 @@ def capture(
         check_plan(plan)
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
-    if plan.specification.rows or any(c.program.rows for c in plan.classes):
-        return outline(plan, accept)  # no time axis has packed rows
     return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
 
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.ops import MESSAGES
 from certificates.plan.plan import Group, Mesh, Plan
 from certificates.plan.program import Attr, Loc, Op, Program
 
-from .builder import WAIT
+from .builder import MEETING, WAIT
 from .reach import Reach
 from .recorded import ISSUED, Place, pruned
 from .views import added_up, composed, is_zero, opened, renames, tilings
@@ -59,12 +59,7 @@ def fold_plan(
     if AXIS in (*plan.mesh.axes, *plan.by_class) or RUNS in plan.groups:
         raise NotAlike(f"{AXIS} or {RUNS} is the name of something else")
     first = 1 + max(
-        (
-            op.integer("seq")
-            for c in plan.classes
-            for op in c.program.ops
-            if op.name in COLLECTIVES | MESSAGES
-        ),
+        (op.integer("seq") for c in plan.classes for op in c.program.ops if op.name in MEETING | MESSAGES),
         default=-1,
     )
     seqs: dict[int, Place] = {}
@@ -345,7 +340,7 @@ class _Folding:
             else:
                 if 0 < len(rests) < self.count:
                     raise NotAlike(f"{op.name} reads what some microbatches have joined", op.loc)
-                if op.name in COLLECTIVES | MESSAGES:
+                if op.name in MEETING | MESSAGES:
                     seqs[op.integer("seq")] = op.integer("seq"), None
                 add(op, [names.get(v, v) for v in op.ins], _timed(op.attrs), op.out)
         outputs = {}
@@ -376,7 +371,7 @@ class _Folding:
             for i in range(self.count):
                 reached[i] |= self._reach.of(of[i], i)
         for i, members in enumerate(self._members):
-            meetings = [op.out for op in members.values() if op.name in COLLECTIVES | MESSAGES]
+            meetings = [op.out for op in members.values() if op.name in MEETING | MESSAGES]
             reached[i] |= self._reach.of(meetings, i)
         sets = [{n for n, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"} for bits in reached]
         for i, found in enumerate(sets[1:], 1):
@@ -401,7 +396,7 @@ class _Folding:
         for i, these in enumerate(numbers):
             if any(n != a + i * s for n, a, s in zip(these, numbers[0], steps, strict=True)):
                 raise NotAlike(f"a number of {op.name} is not affine in the microbatch", alike[i].loc)
-        if op.name in COLLECTIVES | MESSAGES:
+        if op.name in MEETING | MESSAGES:
             for i, other in enumerate(alike):
                 seqs[other.integer("seq")] = op.integer("seq"), i
         return _timed(_moving(op, steps))

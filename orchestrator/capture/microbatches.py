@@ -9,8 +9,9 @@ from certificates.errors import FormatError
 from certificates.plan.checking import check_plan
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc, Program
-from certificates.plan.timing import has_messages
+from certificates.plan.timing import has_messages, needed_version
 
+from ..outlining.packing import read_again, unread
 from .fold import Folded, NotAlike, fold_plan
 from .messages import THROUGH
 from .recorded import Trace, scheduled
@@ -26,33 +27,36 @@ def with_time_axis(plan: Plan, seen: Mapping[str, Program] | None = None) -> Pla
 
     ``seen`` are the programs of the classes with the places where they wait: the order in which a pipeline's
     ranks were seen to run and send is its schedule. Where microbatches are not alike the plan stays as it was
-    captured; its provenance says why.
+    captured; its provenance says why. Packed rows are folded as they are written: each microbatch has orders
+    of its own.
     """
     wanted = set().union(*(_counts(cls.program) for cls in plan.classes)) - _counts(plan.specification)
     reasons = []
     for count in sorted(wanted, reverse=True):
         try:
-            folded, places, made = fold_plan(plan, count, seen)
+            folded, places, made = fold_plan(unread(plan), count, seen)
         except NotAlike as error:
             reasons.append(f"{count} are not one program: {error}{_place(plan, error.loc)}")
             continue
-        if not same(plan, folded, places):
+        if not same(unread(plan), folded, places):
             raise AssertionError("folding microbatches changed what the plan computes")
         note = {NOTE: f"{count}, one program at each"}
-        check_plan(folded)
         kept = {key: value for key, value in plan.provenance.items() if key != THROUGH}
         folded = replace(folded, provenance={**kept, **note})
-        return _with_schedule(folded, made) if seen is not None and has_messages(folded) else folded
+        plain = read_again(folded)
+        plain = replace(plain, version=needed_version(plain))
+        check_plan(plain)
+        return _with_schedule(folded, plain, made) if seen is not None and has_messages(plain) else plain
     return replace(plan, provenance={**plan.provenance, NOTE: reasons}) if reasons else plan
 
 
-def _with_schedule(plan: Plan, made: Mapping[str, Folded]) -> Plan:
+def _with_schedule(written: Plan, plain: Plan, made: Mapping[str, Folded]) -> Plan:
     """The plan with the order in which its ranks were seen to run, where the format has a place for it."""
     traces = {name: Trace(f.traced, f.places, f.seqs) for name, f in made.items()}
     try:
-        return scheduled(plan, traces)
+        return scheduled(written, traces)
     except FormatError as error:
-        return replace(plan, provenance={**plan.provenance, "schedule": f"not claimed: {error}"})
+        return replace(plain, provenance={**plain.provenance, "schedule": f"not claimed: {error}"})
 
 
 def _counts(program: Program) -> set[int]:

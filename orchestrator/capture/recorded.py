@@ -20,8 +20,10 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.schedule import Batch, Event, Item, Lane, Run, Schedule, Wait, spans
+from certificates.plan.timing import needed_version
 
-from .builder import WAIT
+from ..outlining.packing import read_again
+from .builder import MEETING, WAIT
 
 #: How a message was issued: communicator, and batch or -1; no attributes of a plan file.
 ISSUED = ("channel", "batch")
@@ -79,10 +81,10 @@ def pruned(program: Program) -> tuple[Program, dict[str, int]]:
 
 
 def scheduled(plan: Plan, traces: Mapping[str, Trace]) -> Plan:
-    """The folded plan with the recorded order as its schedule; a ``FormatError`` if it has no place there."""
+    """The folded plan, lowered, with the recorded order as its schedule; a ``FormatError`` if it has no place
+    there. ``plan`` is as it is written, like the traces."""
     lanes = [_Lane(plan, cls, traces[cls.name]) for cls in plan.classes]
     events = [lane.events() for lane in lanes]
-    segments = {lane.cls.name: lane.segments for lane in lanes}
     once = {lane.cls.name: tuple(lane.once) for lane in lanes}
     made = tuple(
         Lane(lane.cls.name, {a: lane.cls.box[a] for a in plan.mesh.space}, tuple(found))
@@ -90,7 +92,32 @@ def scheduled(plan: Plan, traces: Mapping[str, Trace]) -> Plan:
     )
     for lane in lanes:
         lane.check()
-    return with_schedule(plan, Schedule(segments, once, made))
+    plain = read_again(plan)
+    plain = replace(plain, version=needed_version(plain))
+    segments = {lane.cls.name: _plain(lane.segments, plain.by_class[lane.cls.name].program) for lane in lanes}
+    return with_schedule(plain, Schedule(segments, once, made))
+
+
+def _plain(segments: Mapping[str, tuple[Range, ...]], program: Program) -> dict[str, tuple[Range, ...]]:
+    """Segments of a written program as those of the plain ops, of which each written one has a run that ends
+    with its result. What stands for a collective beside it belongs to what made its operand."""
+    if program.rows is None:
+        return dict(segments)
+    owner = {i: name for name, ranges in segments.items() for low, high in ranges for i in range(low, high)}
+    numbers = {op.out: i for i, op in enumerate(program.written)}
+    found: dict[str, list[int]] = {name: [] for name in segments}
+    at = 0
+    for place, op in enumerate(program.ops):
+        here = program.written[at]
+        within = owner.get(at)
+        if within is None and op.name not in COLLECTIVES | MESSAGES:
+            within = owner.get(numbers.get(here.ins[0], -1))
+            if within is None:
+                raise FormatError(f"{here.out} {here.name} masks what no segment makes")
+        if within is not None:
+            found[within].append(place)
+        at += op.out == here.out
+    return {name: spans(places) for name, places in found.items()}
 
 
 @dataclass
@@ -127,7 +154,7 @@ class _Lane:
         """A ``FormatError`` for what stands in no segment: folding made it, no rank was seen to run it."""
         placed = {i for ranges in self.segments.values() for lo, hi in ranges for i in range(lo, hi)}
         for i, op in enumerate(self.cls.program.ops):
-            if i not in placed and op.name not in COLLECTIVES | MESSAGES:
+            if i not in placed and op.name not in MEETING | MESSAGES:
                 raise FormatError(f"{op.out} {op.name} of class {self.cls.name} was not seen to run")
 
     def _order(self, of: Mapping[int, object], segment: Mapping[int, str]) -> Mapping[str, int]:
@@ -156,7 +183,7 @@ class _Lane:
             at[op.out] = max([i, *needs])
         gap: list[Op] = []
         for op in sorted(ops, key=lambda op: (at[op.out], op.name != WAIT)):
-            if op.name in COLLECTIVES | MESSAGES or op.name == WAIT:
+            if op.name in MEETING | MESSAGES or op.name == WAIT:
                 yield from self._between(gap)
                 gap = []
                 yield op
@@ -223,11 +250,16 @@ class _Lane:
             self.once.append(seq)
         return Item(op.name if op.name in MESSAGES else "meet", seq, run or 0)  # type: ignore[arg-type]
 
+    def _group(self, op: Op) -> str:
+        """The group of a collective; rows are sent in that of their order."""
+        made = {o.out: o for o in self.trace.program.ops} if "group" not in op.attrs else {}
+        return (made[op.ins[-1]] if made else op).text("group")
+
     def _communicator(self, batch: Sequence[Op]) -> str:
         """A batch of messages is on the group's communicator, a message alone on that of its two classes."""
         first = batch[0]
-        if first.name in COLLECTIVES:
-            return _name(first.text("group"))
+        if first.name in MEETING:
+            return _name(self._group(first))
         group = _name(first.text("channel"))
         if first.attrs.get("batch", -1) != -1:
             return group

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from certificates.plan.affine import Affine
-from certificates.plan.ops import COLLECTIVES, MESSAGES
+from certificates.plan.ops import MESSAGES
 from certificates.plan.plan import Plan
 from certificates.plan.program import Attr, Op, Program
 from certificates.plan.types import TensorType
 
+from .builder import MEETING
 from .fold import AXIS, RUNS
 from .recorded import Place
 from .views import SPREADS, composed, numbers, renames
@@ -89,7 +90,7 @@ class _Table:
             attrs, made = known.get(op.out) or _said(op)
             if op.attrs.get("group") == RUNS:
                 values[op.out] = yield op, ins[0]
-            elif op.name in COLLECTIVES | MESSAGES:
+            elif op.name in MEETING | MESSAGES:
                 at = place(op.integer("seq"))
                 meetings[op.name, at] = attrs, made, tuple(ins)
                 values[op.out] = self.number((op.name, attrs, made, at, tuple(ins)))

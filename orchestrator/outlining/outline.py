@@ -28,7 +28,7 @@ from .calling import body, called
 from .flow import Flow, executed, head
 from .growth import Growth, grown
 from .layers import layers, side_by_side
-from .packing import apart, parts, read_again, written
+from .packing import apart, packed, parts, read_again, written
 from .regions import Region, Signature
 from .repeats import LEAST_REPEATS
 from .sections import sections
@@ -70,13 +70,12 @@ def outline(plan: Plan, accept: Callable[[Plan], bool] | None = None) -> Plan:
     if has_messages(plan):
         return next((made for made in _pipelines(plan) if accept is None or accept(made)), plan)
     owners = {"s": written(plan.specification)} | {c.name: written(c.program) for c in plan.classes}
-    packed = any(p.rows for p in (plan.specification, *(c.program for c in plan.classes)))
-    unlike = packed and accept is not None  # a guess: taken if it is accepted, else the plan stays flat
+    unlike = packed(plan) and accept is not None  # a guess: taken if it is accepted, else the plan stays flat
     programs, regions = _near(owners, lambda these: _common_regions(plan, these, unlike))
     if not any(regions.values()):
         return plan
     each = one_each(plan)
-    if packed:
+    if packed(plan):
         outlined = _outlined(plan, programs, regions, each)
         return outlined if accept is None or accept(outlined) else plan
     if accept is not None:

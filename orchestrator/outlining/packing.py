@@ -28,9 +28,20 @@ _MOVES = ("convert", "reshape", "broadcast_in_dim", "transpose", "slice", "selec
 _ONCE = ("reduce", "concatenate", "all_gather", "all_to_all")
 
 
+def packed(plan: Plan) -> bool:
+    """Has a program of the plan packed rows?"""
+    return any(p.rows for p in (plan.specification, *(c.program for c in plan.classes)))
+
+
 def written(program: Program) -> Program:
     """The program with its packed ops as a file has them."""
     return program if program.rows is None else Program(program.inputs, program.written, program.outputs)
+
+
+def unread(plan: Plan) -> Plan:
+    """The plan whose programs are as they are written, not lowered."""
+    classes = tuple(replace(c, program=written(c.program)) for c in plan.classes)
+    return replace(plan, specification=written(plan.specification), classes=classes)
 
 
 def read_again(plan: Plan) -> Plan:
