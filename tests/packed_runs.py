@@ -34,12 +34,12 @@ class Order:
 
 
 class Run:
-    """All ranks of a plan whose ranks run one program, in step."""
+    """All ranks of a plan whose ranks run one program, in step, at all times."""
 
     def __init__(self, plan: Plan, inputs: Sequence[Mapping[str, Array]], rng: np.random.Generator) -> None:
         (cls,) = plan.classes
         self.plan, self.rng, self.program = plan, rng, cls.program
-        self.places = [plan.mesh.coordinates(r) for r in range(plan.mesh.ranks)]
+        self.places = [plan.mesh.coordinates(r) for r in range(plan.mesh.points)]
         self.values: list[dict[str, Array]] = [dict(i) for i in inputs]
         self.orders: list[dict[str, Order]] = [{} for _ in inputs]
         self.packed: set[str] = set()
@@ -53,7 +53,7 @@ class Run:
                 for rank in range(len(self.values)):
                     self._own(op, rank)
             elif op.name in COLLECTIVES:
-                for members in self.plan.groups[op.text("group")].ranks:
+                for members in self.plan.groups[op.text("group")].lists(self.plan.mesh):
                     results = collective(op, [self.values[r][op.ins[0]] for r in members])
                     for r, result in zip(members, results, strict=True):
                         self.values[r][op.out] = result
@@ -121,7 +121,7 @@ class Run:
     def _meet(self, op: Op) -> None:
         if op.name == "ship_rows":
             self.group[op.out] = op.text("group")
-        for members in self.plan.groups[self.group[op.out if op.name == "ship_rows" else op.ins[1]]].ranks:
+        for members in self._members(op.out if op.name == "ship_rows" else op.ins[1]):
             if op.name == "ship_rows":
                 self._counts(op, members)
                 continue
@@ -133,6 +133,9 @@ class Run:
             ]
             for place, r in enumerate(members):
                 self.values[r][op.out] = np.concatenate([p[place] for p in parts])
+
+    def _members(self, order: str) -> Sequence[Sequence[int]]:
+        return self.plan.groups[self.group[order]].lists(self.plan.mesh)
 
     def _counts(self, op: Op, members: Sequence[int]) -> None:
         before = [self.orders[r][op.ins[0]] for r in members]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import trainverify
 from certificates.plan.plan import Plan
@@ -120,3 +123,55 @@ def test_a_router_whose_scores_are_sent_with_the_rows_is_proved() -> None:
     """A sum over keys within a sum over columns, and the other way round."""
     methods = RIGHT_ON_BOTH["scores before the experts"]
     proved(capture(definition(methods, single=methods), jobs=1))
+
+
+Step = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, Tensor]], dict[str, Tensor]]
+
+
+def in_microbatches(share: int = 2, again: bool = False) -> Step:
+    """Ranks take their tokens in two halves, each with orders of its own, and add up the gradients.
+
+    Each loss is divided by ``share``; with ``again`` the second half has the tokens of the first.
+    """
+
+    def step(
+        model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        if not hasattr(model, "dp"):
+            total = F.mse_loss(model(batch["x"]), batch["y"])
+            total.backward()
+        else:
+            halves = list(zip(batch["x"].chunk(2), batch["y"].chunk(2), strict=True))
+            if again:
+                halves[1] = halves[0][0], halves[1][1]
+            total = torch.zeros(())
+            for x, y in halves:
+                loss = F.mse_loss(model(x), y) / share
+                loss.backward()
+                total = total + loss.detach()
+            for name, parameter in model.named_parameters():
+                dist.all_reduce(parameter.grad, group=model.dp)
+                if name.startswith("router"):
+                    dist.all_reduce(parameter.grad, group=model.ep)
+                parameter.grad /= model.dp.size() * model.ep.size()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": total}
+
+    return step
+
+
+def test_each_microbatch_has_orders_of_its_own() -> None:
+    plan = capture(replace(definition(), step=in_microbatches()), jobs=1)
+    assert plan.mesh.axes["mb"] == 2, plan.provenance.get("microbatches")
+    assert packed_ops(plan) >= {"ship_rows", "regroup_rows", "ship", "ship_back"}
+    assert as_it_runs(plan, 0) == set()
+    proved(plan)
+
+
+@pytest.mark.parametrize("wrong", [{"share": 1}, {"again": True}])
+def test_microbatches_that_are_not_the_batch_are_refuted(wrong: dict[str, Any]) -> None:
+    verdict = trainverify.verify(
+        capture(replace(definition(), step=in_microbatches(**wrong)), jobs=1), jobs=1
+    )
+    assert verdict.kind is trainverify.Kind.REFUTED, verdict.report

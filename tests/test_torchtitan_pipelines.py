@@ -1,4 +1,5 @@
-"""torchtitan's own pipelines of Llama 3, captured from its code: PROVED and SAFE, also as they run.
+"""torchtitan's own pipelines of Llama 3 and DeepSeek V3, captured from its code: PROVED and SAFE, also as
+they run.
 
 Skipped where ``torchtitan==0.3.0`` is not installed.
 """
@@ -28,12 +29,12 @@ from orchestrator.refuting.search import Refuter
 from tests.corpus.run import replayed
 from tests.schedule_plans import judged
 
-FILE = Path(__file__).resolve().parents[1] / "examples" / "models" / "torchtitan_llama3_pipeline.py"
+MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 pytestmark = pytest.mark.slow
 
 
-def definition(**settings: Any) -> Definition:
-    return load_definition(FILE, settings)
+def definition(model: str = "llama3", **settings: Any) -> Definition:
+    return load_definition(MODELS / f"torchtitan_{model}_pipeline.py", settings)
 
 
 def captured(made: Definition) -> Plan:
@@ -50,6 +51,10 @@ SETTINGS: list[dict[str, Any]] = [
     {"schedule": "InterleavedZeroBubble", "microbatches": 4},
     {"schedule": "ZBVZeroBubble", "microbatches": 4},
     {"schedule": "DualPipeV", "microbatches": 4},
+    {"model": "deepseek_v3"},
+    {"model": "deepseek_v3", "shards": 4, "ep": 4, "tp": 2, "length": 16},
+    {"model": "deepseek_v3", "layers": 5, "schedule": "Interleaved1F1B", "microbatches": 4},
+    {"model": "deepseek_v3", "layers": 5, "schedule": "ZBVZeroBubble", "microbatches": 4},
 ]
 
 

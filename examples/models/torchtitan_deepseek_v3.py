@@ -43,13 +43,38 @@ class Alone:
 
 
 class Balance:
-    """Stands for torchtitan's container of optimizers, whose hook before a step updates the bias."""
+    """Stands for torchtitan's container of optimizers, whose hook before a step updates the bias; there is
+    none where no layer has experts."""
 
-    def __init__(self, model: nn.Module, dims: ParallelDims | Alone) -> None:
-        register_moe_load_balancing_hook(self, [model], dims)
+    def __init__(self, parts: list[nn.Module], dims: ParallelDims | Alone) -> None:
+        self.update: Callable[..., None] = lambda: None
+        register_moe_load_balancing_hook(self, parts, dims)
 
     def register_step_pre_hook(self, hook: Callable[..., None]) -> None:
         self.update = hook
+
+
+def configuration(flavor: str, layers: int, length: int, parallelism: ParallelismConfig) -> Any:
+    """The configuration of the registry, with torchtitan's SDPA module in place of flex attention."""
+    token_dispatcher.deterministic_scatter_add = lambda out, index, src: out.scatter_add(0, index, src)
+    config = deepseekv3_configs[flavor](attn_backend="flex", moe_comm_backend="standard")
+    config.layers = config.layers[:layers]
+    for layer in config.layers:
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+        layer.attention.rope = dataclasses.replace(layer.attention.rope, max_seq_len=length)
+    set_deepseek_v3_sharding_config(
+        config,
+        enable_sp=parallelism.enable_sequence_parallel,
+        enable_ep=parallelism.expert_parallel_degree > 1,
+    )
+    return config
+
+
+def count_anew(model: nn.Module) -> None:
+    """Tokens of each expert as the last step has left them, and as no claim about one step knows."""
+    for layer in model.layers.values():
+        if layer.moe_enabled:
+            layer.moe.tokens_per_expert_E.zero_()
 
 
 def definition(
@@ -75,24 +100,14 @@ def definition(
     training = TrainingConfig(seq_len=length, local_batch_size=rows)
 
     def config() -> Any:
-        """The configuration of the registry, with torchtitan's SDPA module in place of flex attention."""
-        config = deepseekv3_configs[flavor](attn_backend="flex", moe_comm_backend="standard")
-        config.layers = config.layers[:layers]
-        for layer in config.layers:
-            layer.attention.inner_attention = ScaledDotProductAttention.Config()
-            layer.attention.rope = dataclasses.replace(layer.attention.rope, max_seq_len=length)
-        set_deepseek_v3_sharding_config(
-            config, enable_sp=parallelism.enable_sequence_parallel, enable_ep=ep > 1
-        )
-        return config
+        return configuration(flavor, layers, length, parallelism)
 
     vocab = config().vocab_size
     dist_utils.set_spmd_backend(parallelism.spmd_backend)
-    token_dispatcher.deterministic_scatter_add = lambda out, index, src: out.scatter_add(0, index, src)
 
     def build() -> nn.Module:
         model = config().build()
-        model.balance = Balance(model, Alone())
+        model.balance = Balance([model], Alone())
         return model
 
     def parallelize(model: nn.Module, _mesh: DeviceMesh) -> nn.Module:
@@ -107,16 +122,14 @@ def definition(
             ac_config=None,
             dump_folder="",
         )
-        model.parallel_dims, model.balance = dims, Balance(model, dims)
+        model.parallel_dims, model.balance = dims, Balance([model], dims)
         return model
 
     def step(
         model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         dims: ParallelDims | None = getattr(model, "parallel_dims", None)
-        for layer in model.layers.values():
-            if layer.moe_enabled:  # as the last step has left it, and as no claim about one step knows
-                layer.moe.tokens_per_expert_E.zero_()
+        count_anew(model)
         labels = torch.where(batch["valid"], batch["labels"], IGNORE_INDEX)
         count = (labels != IGNORE_INDEX).sum()
         if dims is not None:

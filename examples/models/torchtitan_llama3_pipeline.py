@@ -1,8 +1,7 @@
 """torchtitan's own pipelines of Llama 3: its split by module names, stages, schedule and FSDP2.
 
-Needs ``torchtitan==0.3.0``. Everything is torchtitan's but the step, which is its trainer's
-(``pp_forward_backward_step`` and ``train_step``) without data loading and logging. The single device runs the
-plain model on the whole batch.
+Needs ``torchtitan==0.3.0``; what a rank runs is in ``torchtitan_pipeline``. The single device runs the plain
+model on the whole batch.
 The batch has a dimension for microbatches of ``rows`` rows, as a rank's loader gives one after the other.
 """
 
@@ -10,22 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torchtitan_shim
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
 from torchtitan.components.loss import IGNORE_INDEX, CrossEntropyLoss
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed import ParallelDims
+from torchtitan.config import ParallelismConfig, TrainingConfig
 from torchtitan.distributed import utils as dist_utils
-from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.models import llama3
 from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import Llama3Model, llama3_configs, parallelize_llama
 from torchtitan.models.llama3.sharding import set_llama3_sharding_config
+from torchtitan_pipeline import Parts, clipped, forward_backward, labels_of, reported, stages
 
 from orchestrator.capture import Batch, Definition
 
@@ -57,23 +53,6 @@ def tiny(attn_backend: str) -> Llama3Model.Config:
 
 
 FLAVORS = llama3_configs | {"tiny": tiny}
-
-
-class Parts(nn.Module):
-    """What a rank holds, under the names of the single device, and the schedule that runs it."""
-
-    def __init__(self, parts: list[nn.Module]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleDict({name: layer for part in parts for name, layer in part.layers.items()})
-        for name in ("tok_embeddings", "norm", "lm_head"):
-            held = [getattr(part, name) for part in parts if getattr(part, name) is not None]
-            if held:
-                setattr(self, name, held[0])
-
-    schedule: Any
-    first: bool
-    last: bool
-    dims: ParallelDims
 
 
 def definition(
@@ -115,41 +94,8 @@ def definition(
         return config
 
     def parallelize(model: nn.Module, _mesh: DeviceMesh) -> nn.Module:
-        dims = ParallelDims.from_config(parallelism, pp * replicas * shards * tp)
-        dist_utils.set_spmd_backend(parallelism.spmd_backend)
-        dims.build_mesh()
-        tokens = torch.zeros(rows, length, dtype=torch.int64)
-        hidden, logits = (
-            torch.zeros(rows, length, n, dtype=torch.bfloat16, requires_grad=True)
-            for n in (config().dim, vocab)
-        )
-        if tp > 1:  # sequence parallel between layers, logits by columns
-            hidden, logits = (
-                DTensor.from_local(
-                    x.chunk(tp, dim)[0].detach().clone(), dims.get_mesh("tp"), [Shard(dim)]
-                ).requires_grad_()
-                for x, dim in ((hidden, 1), (logits, 2))
-            )
-        with torchtitan_shim.shapes_of_stages(tokens, hidden, logits):
-            pp_schedule, parts, first, last = pipeline_llm(
-                model,
-                parallel_dims=dims,
-                training=training,
-                parallelism=parallelism,
-                compile_config=CompileConfig(),
-                ac_config=None,
-                dump_folder="",
-                device=torch.device("cpu"),
-                model_config=config(),
-                parallelize_fn=parallelize_llama,
-                loss_fn=loss_fn,
-            )
-        held = Parts(parts)
-        held.schedule, held.first, held.last, held.dims = pp_schedule, first, last, dims
-        return held
-
-    def labels_of(batch: Mapping[str, Tensor]) -> Tensor:
-        return torch.where(batch["valid"], batch["labels"], IGNORE_INDEX).flatten(0, 1)
+        world = pp * replicas * shards * tp
+        return stages(model, parallelism, training, config(), parallelize_llama, loss_fn, world)
 
     def step(
         model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
@@ -166,35 +112,11 @@ def definition(
         model: nn.Module, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         assert isinstance(model, Parts)
-        dims = model.dims
-        labels = labels_of(batch)
-        count = (labels != IGNORE_INDEX).sum()
-        if dims.dp_enabled:
-            count = dist_utils.dist_sum_tensor(count, dims.get_mesh("batch"))
-        losses: list[Tensor] = []
-        model.schedule.step(
-            *((batch["tokens"].flatten(0, 1),) if model.first else ()),
-            target=labels if model.last else None,
-            losses=losses if model.last else None,
-            loss_kwargs={"global_valid_tokens": count},
-            return_outputs=False,
-        )
-        norm = dist_utils.clip_grad_norm_(
-            list(model.parameters()),
-            training.max_norm,
-            foreach=True,
-            pp_mesh=dims.get_optional_mesh("pp"),
-        )
+        losses, count = forward_backward(model, batch)
+        norm = clipped(model, training)
         optimizer.step()
         optimizer.zero_grad()
-        loss = (
-            torch.sum(torch.stack(losses)).detach()
-            if losses
-            else count.new_full((1,), -1.0, dtype=torch.float32)
-        )
-        if dims.dp_cp_enabled:
-            loss = dist_utils.dist_sum_tensor(loss, dims.get_mesh("loss"))
-        return {"grad_norm": norm} | ({"loss": loss} if losses else {})
+        return {"grad_norm": norm} | reported(model, losses, count)
 
     entry = Batch(
         (microbatches, replicas * shards * rows, length),

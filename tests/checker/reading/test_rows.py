@@ -252,12 +252,3 @@ def test_a_function_has_no_packed_rows() -> None:
         read(data)
     with pytest.raises(FormatError, match="a function has no packed rows"):
         loads(data)
-
-
-def test_a_plan_with_packed_rows_has_no_schedule() -> None:
-    """Its segments would number ops that are not those of the file."""
-    data = document(lambda plan: plan.update(schedule={"segments": {}, "once": {}, "lanes": []}))
-    with pytest.raises(Malformed, match="one with packed rows has no schedule"):
-        read_plan(data)
-    with pytest.raises(FormatError, match="a plan with packed rows has no schedule"):
-        loads(data)

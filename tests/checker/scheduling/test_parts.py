@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from certificates.authoring.build import ProgramBuilder
+from checker.language.plan import Plan
 from checker.reading.plan import read_plan
+from checker.reading.schedule import read_when
 from checker.scheduling.parts import END, numbers, parts
 from checker.scheduling.safety import safety
+from tests.packed_plans import document
 from tests.schedule_plans import by_torch, chain, once, torch_lanes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -112,3 +115,38 @@ def test_collectives_of_a_segment_are_listed() -> None:
         x = builder.input("x", "f32[2]")
         builder.output("y", builder.all_reduce(x, "dp") + x)
     assert builder.build().segments == {"all": ((0, 2),)}
+
+
+def packed(spans: dict[str, list[list[int]]], *events: list[Any]) -> Plan:
+    """The dispatch of packed rows, on a schedule."""
+    lane = {"name": "l0", "box": {"ep": [0, 2]}, "events": list(events), "slots": []}
+    schedule = {"segments": {"c0": spans}, "once": {}, "lanes": [lane]}
+    return read_plan(document(lambda plan: plan.update(schedule=schedule)))
+
+
+def test_segments_of_packed_rows_number_the_ops_that_these_stand_for() -> None:
+    plan = packed({"f": [[0, 28]]}, ["run", "f", 0])
+    assert plan.schedule is not None and len(plan.program("c0").ops) == 28
+    found = parts(plan, plan.schedule, "c0")
+    assert found.makes["%17"] == (("run", "f"), 27)
+    assert [seq for _, seq, _ in found.meets["f"]] == [0, 1, 2, 3, 4]
+    plan = packed({"f": [[0, 18]]}, ["run", "f", 0])  # as many as the file has
+    assert plan.schedule is not None
+    with refuses(23, "stands in no segment"):
+        parts(plan, plan.schedule, "c0")
+
+
+def test_rows_are_not_sent_before_their_order_is_there() -> None:
+    """How many rows go where is what the order says, though no plain op reads it."""
+    spans = {"a": [[0, 1]], "p": [[3, 4]], "f": [[2, 3], [5, 28]]}
+
+    def verdict(*middle: list[Any]) -> tuple[bool, str]:
+        plan = packed(spans, ["run", "a", 0], ["run", "p", 0], *middle, ["run", "f", 0])
+        found = safety(plan, read_when({"times": {"l0": [0, 1, 2, 3, 4]}}))
+        assert found is not None
+        return found.safe, found.reason
+
+    order, rows = (["now", "ep", [["meet", seq, 0]]] for seq in (0, 1))
+    assert verdict(order, rows)[0]
+    safe, reason = verdict(rows, order)
+    assert not safe and "it reads %1 before that is whole" in reason
