@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from .disguise import as_number
 from .frames import is_users
+from .spoilt import spoil
 
 #: What capture changes in the libraries while a step runs; recorded in the plan.
 SHIMS = (
@@ -69,7 +70,18 @@ class Options(dict[str, Any]):
 
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__(given)
+        self._base, self._before = given, dict(given)
         self._given = {key: given[key] for key in _CHANGED if key in given}
+
+    def missed(self) -> list[str]:
+        """What was written to the options that the optimizer was made with, where PyTorch would read it."""
+        keys = dict.fromkeys((*self._base, *self._before))
+        gone = object()
+        return [k for k in keys if self._base.get(k, gone) is not self._before.get(k, gone)]
+
+    def asked(self, key: str) -> Any:
+        """What the optimizer was made with, where the trace has changed it."""
+        return self._given.get(key)
 
     def __getitem__(self, key: str) -> Any:
         found = super().__getitem__(key)
@@ -82,6 +94,18 @@ class Options(dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         self._given.pop(key, None)
         super().__setitem__(key, value)
+
+
+def written_elsewhere(optimizer: torch.optim.Optimizer) -> str | None:
+    """An option that was written where an optimizer in a job finds it, and that of the trace does not."""
+    return next((key for g in optimizer.param_groups if isinstance(g, Options) for key in g.missed()), None)
+
+
+def one_at_a_time(optimizer: torch.optim.Optimizer) -> frozenset[int]:
+    """The parameters (by ``id``) that the user wants to have taken one at a time."""
+    groups = optimizer.param_groups
+    wanted = [g for g in groups if isinstance(g, Options) and g.asked("foreach") is False]
+    return frozenset(id(p) for group in wanted for p in group["params"])
 
 
 def _users_reads() -> bool:
@@ -162,18 +186,20 @@ def one_path() -> Iterator[None]:
 
 
 @contextmanager
-def capturable_on_cpu() -> Iterator[set[str]]:
+def capturable_on_cpu(alone: Container[int] = ()) -> Iterator[set[str]]:
     """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU.
 
-    Nor does it turn a tensor-valued step or learning rate into a Python number. Yields what of this was
-    needed, as a plan records it.
+    ``alone`` are the parameters (by ``id``) that the user wants to have taken one at a time. Nor does it turn
+    a tensor-valued step or learning rate into a Python number. Yields what of this was needed, as a plan
+    records it.
     """
     used: set[str] = set()
 
     def formula(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             with TensorNumbers(used):
-                return function(*args, **kwargs)
+                function(*args, **kwargs)
+            spoil(function, args, kwargs, alone)
 
         return functools.wraps(function)(run)
 

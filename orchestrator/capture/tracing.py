@@ -46,8 +46,10 @@ from .shims import (
     capturable_on_cpu,
     copied_by_ops,
     exact_norm_shares,
+    one_at_a_time,
     one_path,
     symbolic_hyperparameters,
+    written_elsewhere,
 )
 from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
@@ -114,6 +116,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     constants.foreign(held(model, optimizer))
     with fake:
         rates = symbolic_hyperparameters(optimizer)
+    alone = one_at_a_time(optimizer)
 
     def look() -> Snapshot:
         states = states_of(definition, model, optimizer, rank is not None)
@@ -132,7 +135,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         constants=constants,
     )
     with (
-        capturable_on_cpu() as used,
+        capturable_on_cpu(alone) as used,
         static_stages() as agreed,
         exact_norm_shares(),
         fake,
@@ -140,10 +143,17 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
         constants.following(),
     ):
         first, second, _ = record(job, rebuilds=built())
+    missed = written_elsewhere(optimizer)
+    if missed:
+        raise DefinitionError(
+            f"the step writes {missed} into a dict that the optimizer was made with",
+            frame=definition.frame,
+            instead=f"optimizer.param_groups[i][{missed!r}] = …, which is the same in a job",
+        )
     ranges = known.ranges(model if rank is None else None)
 
     def again() -> None:
-        with capturable_on_cpu(), static_stages(), exact_norm_shares(), fake:
+        with capturable_on_cpu(alone), static_stages(), exact_norm_shares(), fake:
             job.drop()
 
     read = {

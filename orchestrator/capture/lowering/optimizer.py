@@ -1,9 +1,28 @@
-"""The fused pointwise ops of optimizers."""
+"""The fused pointwise ops of optimizers, and gradients that these may have written to."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from certificates.plan.types import TensorType
+
 from ..builder import Value
-from .table import Context, Operand, lowers
+from ..errors import LoweringError
+from ..recorder import Node
+from ..spoilt import SPOILS
+from .table import Context, Operand, effects, lowers
+
+
+@effects(SPOILS)
+def _spoilt(driver: Any, node: Node) -> None:
+    for ref in node.args:
+        error = LoweringError(
+            "a gradient is read after an optimizer's step that may have written to it: PyTorch's formula for "
+            "many parameters at once (foreach) does, the one for each does not",
+            op="optimizer.step",
+            instead="read it before the step, or make the optimizer with foreach=False",
+        )
+        driver.write(ref, driver.refused(error, TensorType(ref.dtype, ref.geometry.size)))
 
 
 @lowers("aten.lerp")

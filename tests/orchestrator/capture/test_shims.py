@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -289,6 +290,25 @@ def with_adafactor() -> Definition:
         batch={"x": Batch((4, 3), shard={"dp": 0})},
         mean_over={"loss": ("dp",)},
     )
+
+
+@pytest.mark.parametrize("held", ["the list that it was made of", "its group as it was made"])
+def test_options_are_not_written_where_only_a_job_finds_them(held: str) -> None:
+    """An optimizer keeps the dicts that it is given; that of a trace has others in their place."""
+    kept: dict[str, Any] = {}
+
+    def optimizer(params: Any) -> torch.optim.Optimizer:
+        groups = [{"params": list(params)}]
+        found = torch.optim.AdamW(groups, lr=0.1)
+        kept["group"] = groups[0] if "list" in held else found.param_groups[0]
+        return found
+
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        kept["group"]["weight_decay"] = 0.5
+        return squared(model, optimizer, batch)
+
+    with pytest.raises(CaptureError, match="writes weight_decay into a dict that the optimizer was made"):
+        rank_program(replace(rated(optimizer), step=step), None)
 
 
 @pytest.mark.slow
