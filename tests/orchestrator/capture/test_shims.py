@@ -308,7 +308,7 @@ def test_options_are_not_written_where_only_a_job_finds_them(held: str) -> None:
         return squared(model, optimizer, batch)
 
     with pytest.raises(CaptureError, match="writes weight_decay into a dict that the optimizer was made"):
-        rank_program(replace(rated(optimizer), step=step), None)
+        trace(replace(rated(optimizer), step=step), None)
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.capture import Batch, Definition
-from orchestrator.capture.assemble import rank_program
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.spoilt import _writes
+from orchestrator.capture.tracing import trace
 
 
 def made(read: str, **options: Any) -> Definition:
-    """A step that reads the gradient's sum before its optimizer's step, after it, or when it is zero again."""
+    """A step that reads the gradient's sum before its optimizer's step, after it, or when it is zero."""
 
     def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         model(batch["x"]).square().mean().backward()
@@ -43,8 +43,8 @@ def made(read: str, **options: Any) -> Definition:
 
 @pytest.mark.parametrize("foreach", [None, True])
 def test_a_gradient_that_nesterov_may_have_added_to_is_not_read(foreach: bool | None) -> None:
-    with pytest.raises(CaptureError, match="may have written to it.*foreach") as raised:
-        rank_program(made("after", nesterov=True, foreach=foreach), None)
+    with pytest.raises(CaptureError, match=r"may have written to it.*foreach") as raised:
+        trace(made("after", nesterov=True, foreach=foreach), None)
     assert "foreach=False" in str(raised.value)
 
 
@@ -60,7 +60,7 @@ def test_a_gradient_that_nesterov_may_have_added_to_is_not_read(foreach: bool | 
     ],
 )
 def test_what_no_formula_writes_to_is_read(read: str, options: dict[str, Any]) -> None:
-    program = rank_program(made(read, **options), None)
+    program = trace(made(read, **options), None).program
     assert read == "nothing" or read in program.outputs
 
 
