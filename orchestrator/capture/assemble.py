@@ -111,7 +111,7 @@ def capture(
     assert found[0].program is not None
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
-    (single, *programs), zeroed = begun_at_zero(single, programs, found[0].zeros - _summed(grid.samples()))
+    (single, *programs), zeroed = begun_at_zero(single, programs, _zero([found[0], *grid.samples()]))
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
     renamed = Renamed(single.inputs, definition.buckets, grid.samples())
     one = counts(single.inputs, definition.buckets, grid.samples(), renamed.numbers())
@@ -170,6 +170,13 @@ def capture(
     except FormatError as error:
         raise CaptureError(f"the captured plan is not well-formed: {error}") from error
     return outline(with_time_axis(plan, {c.name: c.program for c in seen}), accept)
+
+
+def _zero(samples: Sequence[Sample]) -> set[str]:
+    """Buffers that are zero before the first step wherever they are inputs."""
+    inputs = [(s, s.program.inputs if s.program is not None else s.layouts) for s in samples]
+    every = set().union(*(s.zeros for s in samples)) - _summed(samples)
+    return {n for n in every if all(n in s.zeros for s, of in inputs if n in of)}
 
 
 def _summed(samples: Iterable[Sample]) -> set[str]:

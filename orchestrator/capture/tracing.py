@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +28,7 @@ from .errors import (
     AliasingError,
     CaptureError,
     DefinitionError,
+    LayoutError,
     LoweringError,
     StateError,
     UnsupportedOpError,
@@ -40,6 +42,7 @@ from .lowering import Lowering, RankProgram
 from .lowering.empties import padded
 from .making import optimizer_of
 from .modes import alone_on_the_stack, modes_stay
+from .names import parameters
 from .pipelining import static_stages
 from .recorder import GroupRef, Node
 from .shims import (
@@ -56,6 +59,8 @@ from .steps import Job, Recorded, one_program, record
 from .swallowed import told
 from .whole_numbers import with_whole_numbers
 
+_BEGUN = "is there before the first step, which adds to it: no relation says what it is"
+_ANEW = "zero_grad() at the end of parallelize, or of build"
 _NAMED = (
     "other names for parameters, modules, buffers, results, entries of the batch or of an optimizer's state"
 )
@@ -78,7 +83,7 @@ class RankTrace:
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
     #: What the Reducers of DistributedDataParallel compared with the other ranks.
     agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
-    #: Buffers that ``build`` makes of zeros.
+    #: Buffers that ``build`` makes of zeros, and that are zero when the model is parallelized.
     zeros: frozenset[str] = frozenset()
 
 
@@ -116,6 +121,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     constants.foreign(held(model, optimizer))
     with fake:
         rates = symbolic_hyperparameters(optimizer)
+    begun = [f"{GRADIENTS}.{n}" for n, p in parameters(model) if p.grad is not None]
+    zeros = known.zeros if rank is None else _still(known.zeros, cuts)
     alone = one_at_a_time(optimizer)
 
     def look() -> Snapshot:
@@ -171,6 +178,11 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
     problems += _misnamed(program)
+    problems += [
+        LayoutError(_BEGUN, tensor=name, frame=definition.frame, instead=_ANEW)
+        for name in begun
+        if name in program.inputs
+    ]
     if problems:
         raise gathered(problems)
     layouts = {
@@ -181,7 +193,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting])
     used_of = program.inputs if rank is None else program.relied
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
     shims = tuple(sorted(used | agreed))
-    rest = communicators(), agreements(), known.zeros.intersection(program.inputs)
+    rest = communicators(), agreements(), zeros.intersection(program.inputs)
     return RankTrace(rank, program, layouts, shims, ranges, rates, *rest)
 
 
@@ -197,6 +209,12 @@ def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
     yield from model.parameters()
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _still(zeros: AbstractSet[str], cuts: Mapping[str, Cut]) -> frozenset[str]:
+    """The buffers that hold nothing but elements of such ones when the model was parallelized."""
+    of = {name: cut.parts for name, cut in cuts.items() if cut.parts is not None}
+    return frozenset(n for n, parts in of.items() if n in zeros and all(p.source in zeros for p in parts))
 
 
 def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.Module, Mapping[str, Cut]]:

@@ -124,7 +124,7 @@ def _circle(plan: Plan) -> bool:
 
 def _pipeline(plan: Plan, axis: str, around: bool, early: bool) -> Plan | None:
     """A plan whose stages lie along this axis with functions at its slices, if its layers repeat."""
-    owners = {"s": plan.specification} | {c.name: c.program for c in plan.classes}
+    owners = {"s": written(plan.specification)} | {c.name: written(c.program) for c in plan.classes}
     found = roles(plan, axis)
     dropped: set[str] = set()
 

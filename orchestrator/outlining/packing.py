@@ -69,22 +69,27 @@ def apart(program: Program) -> frozenset[str]:
     return frozenset(found | {value for value in seen if producer[value].name in _ONCE})
 
 
-def parts(regions: Mapping[str, Region]) -> Iterator[dict[str, Region]]:
+def parts(regions: Mapping[str, Region], *, timed: bool = False) -> Iterator[dict[str, Region]]:
     """What one repetition of all programs becomes: itself, or its parts, but for those of a few ops; nothing
-    where some program packs rows and another does not, or not as often one after the other."""
-    cut = {owner: _cut(region) for owner, region in regions.items()}
-    levels = {len(of) for of in cut.values()}
+    where some program packs rows and another does not, or not as often one after the other.
+
+    Not all programs have instances. Where it counts when a part is computed (``timed``), what stands behind
+    the packing and is not needed for it is a part with what follows, and there are no buffers.
+    """
+    cut = {owner: _cut(region, timed) for owner, region in regions.items()}
+    levels = {len(of) for owner, of in cut.items() if regions[owner].instances}
     for level in range(levels.pop()) if len(levels) == 1 else ():
-        part = {owner: of[level] for owner, of in cut.items()}
-        sizes = [max((len(i.ops) for i in of.instances.values()), default=0) for of in part.values()]
+        part = {o: of[level] if of else Region(regions[o].flow, {}, regions[o].name) for o, of in cut.items()}
+        some = [of for o, of in part.items() if regions[o].instances]
+        sizes = [max((len(i.ops) for i in of.instances.values()), default=0) for of in some]
         if len(cut["s"]) == 1 or (min(sizes) > 0 and max(sizes) >= LEAST_OPS):
             yield part
 
 
-def _cut(region: Region) -> list[Region]:
+def _cut(region: Region, timed: bool) -> list[Region]:
     """The parts of every instance, those first that need no other one."""
     flow = region.flow
-    cut = {label: _members(flow, instance) for label, instance in region.instances.items()}
+    cut = {label: _members(flow, instance, timed) for label, instance in region.instances.items()}
     found: list[dict[int, Instance]] = [{} for _ in range(max(map(len, cut.values()), default=0))]
     for label, instance in region.instances.items():
         for level, of in enumerate(cut[label]):
@@ -95,17 +100,34 @@ def _cut(region: Region) -> list[Region]:
     return [Region(flow, of, region.name) for of in found]
 
 
-def _members(flow: Flow, instance: Instance) -> list[list[str]]:
+def _members(flow: Flow, instance: Instance, timed: bool) -> list[list[str]]:
     """The ops of each part; buffers of a layer that has several parts are noted in the flow."""
     levels = _levels(flow, instance.members)
+    if timed:
+        levels = _behind(flow, instance.members, levels)
     found = [
         [m for m in instance.members if levels[m] == level and m not in flow.apart]
         for level in range(1 + max(levels.values(), default=0))
     ]
-    if found[0] == list(instance.members):
+    if timed or found[0] == list(instance.members):
         return found
     flow.buffers.update(*(buffers(flow, of) for of in found))
     return [[m for m in of if m not in flow.buffers] for of in found]
+
+
+def _behind(flow: Flow, members: Sequence[str], levels: Mapping[str, int]) -> dict[str, int]:
+    """The levels, later ones for what stands behind the packing of its own and is needed by no such one."""
+    latest = dict[str, int]()
+    for member in reversed(members):
+        users = [u for u in flow.users.get(member, ()) if u in levels]
+        needed = [levels[u] if u in flow.apart else latest[u] for u in users]
+        latest[member] = min(needed, default=max(levels.values()))
+    found, packed = dict[str, int](), 0
+    for member in members:
+        if member in flow.apart:
+            packed = max(packed, levels[member] + 1)
+        found[member] = max(levels[member], min(packed, latest[member]))
+    return found
 
 
 def _levels(flow: Flow, members: Sequence[str]) -> dict[str, int]:

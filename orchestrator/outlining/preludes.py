@@ -95,7 +95,7 @@ def _leading(plan: Plan, regions: Sequence[Region], phase: int | None) -> dict[i
 
 def free(flow: Flow, op: Op, owner: Mapping[str, Owner], phase: int | None) -> bool:
     """May an op be given to a repetition, in this phase?"""
-    if op.out in owner or op.name in MESSAGES or op.name == CALL:
+    if op.out in owner or op.out in flow.apart or op.name in MESSAGES or op.name == CALL:
         return False
     return phase is None or flow.phases.get(op.out) == phase
 

@@ -20,6 +20,7 @@ from certificates.plan.slices import in_slices
 
 from .flow import Flow, head
 from .layers import Labels, layers
+from .packing import apart, parts
 from .preludes import preludes, sequels
 from .regions import Instance, Region
 from .splits import incomplete, split
@@ -78,13 +79,21 @@ def sliced(
     So is what schedules leave for later, and what stands ``around`` it; but for what has one of the names in
     ``without``.
     """
-    regions = {"s": layers(Flow(programs["s"]), False)}
+    rows = {owner: apart(program) for owner, program in programs.items()}
+    regions = {"s": layers(Flow(programs["s"], apart=rows["s"]), False)}
     for role in found:
-        flows = {c: Flow(programs[c], phases(plan, c, programs[c])) for c in role.classes}
-        most = _most(flows, len(regions["s"]))
+        flows = {c: Flow(programs[c], phases(plan, c, programs[c]), rows[c]) for c in role.classes}
+        most = _matched(flows, regions) if any(rows.values()) else _most(flows, len(regions["s"]))
         if not most:
             return {}
         regions |= most
+    if any(rows.values()):
+        cut = [
+            part
+            for k in range(len(regions["s"]))
+            for part in parts({o: of[k] for o, of in regions.items()}, timed=True)
+        ]
+        regions = {owner: [part[owner] for part in cut] for owner in regions}
     alike = [("s",), *(role.classes for role in found)]
     flat: set[int] = set()
     for k in range(len(regions["s"])):
@@ -119,6 +128,39 @@ def _most(flows: Mapping[str, Flow], kinds: int) -> dict[str, list[Region]]:
         if _count(made) > _count(best):
             best = made
     return best
+
+
+def _matched(flows: Mapping[str, Flow], regions: dict[str, list[Region]]) -> dict[str, list[Region]]:
+    """What repeats in the programs of a role, beside those of the ``regions`` found so far that do most alike
+    in the same layers; regions without such a one are dropped.
+
+    Stages have layers of several kinds, and not all kinds: each has patterns that others have not.
+    """
+    patterns: list[Instance] = []
+    for flow in flows.values():
+        known = {m for r in _repeated(flow, patterns) for i in r.instances.values() for m in i.members}
+        patterns += [p for p in _patterns(flow) if known.isdisjoint(p.members)]
+    made = {c: _repeated(flow, patterns) for c, flow in flows.items()}
+    ranked: list[tuple[float, int, int]] = []
+    for i, pattern in enumerate(patterns):
+        labels = {n for of in made.values() for n in of[i].instances}
+        for k, region in enumerate(regions["s"]):
+            both = len(labels.intersection(region.instances)) / len(labels.union(region.instances))
+            usual = next(iter(region.instances.values()))
+            ranked.append((both * _likeness(pattern, usual), i, k))
+    pairs: dict[int, int] = {}
+    for score, i, k in sorted(ranked, reverse=True):
+        if score > 0 and k not in pairs and i not in pairs.values():
+            pairs[k] = i
+    for owner, of in regions.items():
+        regions[owner] = [of[k] for k in sorted(pairs)]
+    return {c: [of[pairs[k]] for k in sorted(pairs)] for c, of in made.items()} if pairs else {}
+
+
+def _likeness(one: Instance, other: Instance) -> float:
+    """How much two repetitions have in common, from 0 to 1, by the names of their ops."""
+    a, b = (Counter(op.name for op in i.templates if op.name not in COLLECTIVES) for i in (one, other))
+    return (a & b).total() / max((a | b).total(), 1)
 
 
 def _count(found: Mapping[str, Sequence[Region]]) -> int:

@@ -1,11 +1,20 @@
-"""Gradients that every step leaves at zero are no inputs; no PyTorch program is run."""
+"""Gradients and counters that every step leaves at zero, and finds at zero, are no inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
 
 from certificates.plan.types import TensorType
+from orchestrator.capture import Batch, Definition
+from orchestrator.capture.assemble import capture
 from orchestrator.capture.builder import Draft
+from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.lowering import RankProgram
 from orchestrator.capture.zeroed import begun_at_zero
 
@@ -80,3 +89,69 @@ def test_a_counter_that_build_makes_of_zeros_is_found_so() -> None:
     (single, rank), names = begun_at_zero(counter, [counter], {"buffers.n"})
     assert names == ("buffers.n",) and not single.inputs and not rank.inputs
     assert single.outputs == rank.outputs == {"buffers.n": "%0"}
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.register_buffer("n", torch.zeros(3))
+
+
+def counting(parallelize: Callable[[Any], None]) -> Definition:
+    """A step that adds to a counter and to gradients, and leaves both at zero."""
+
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        model.n += batch["x"].sum(0)
+        model.inner(batch["x"] * model.n).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        model.n.zero_()
+        return {}
+
+    def with_mesh(model: nn.Module, mesh: object) -> nn.Module:
+        parallelize(model)
+        return model
+
+    return Definition(
+        name="counting",
+        mesh={"dp": 2},
+        build=Counted,
+        parallelize=with_mesh,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=step,
+        batch={"x": Batch((4, 3))},
+    )
+
+
+def warmed(model: Any) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+
+def cleared(model: Any) -> None:
+    warmed(model)
+    model.zero_grad()
+
+
+def kept_as_it_was(model: Any) -> None:
+    model.n = model.n.clone()
+
+
+@pytest.mark.parametrize("parallelize", [cleared, kept_as_it_was])
+def test_what_is_zero_when_the_model_is_parallelized_is_no_input(parallelize: Callable[[Any], None]) -> None:
+    plan = capture(counting(parallelize), jobs=1)
+    assert "buffers.n is zero before the first step, and each step leaves it at zero" in str(plan.provenance)
+    assert not {n for c in plan.classes for n in c.program.inputs if n.startswith(("grads.", "buffers."))}
+
+
+@pytest.mark.parametrize(
+    ("parallelize", "said"),
+    [
+        (lambda model: model.n.fill_(1.0), "buffers.n"),
+        (warmed, "is there before the first step, which adds to it"),
+    ],
+)
+def test_what_parallelize_has_changed_is_not_zero(parallelize: Callable[[Any], None], said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        capture(counting(parallelize), jobs=1)
