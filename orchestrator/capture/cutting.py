@@ -35,6 +35,7 @@ from .lowering import Lowering
 from .names import buffers, parameters
 from .origins import Computed, Origins, Part
 from .recorder import DTYPES, GroupRef, Node, Recorder, TensorRef, recording, reference
+from .swallowed import told
 
 _RANDOM = re.compile(
     r"aten\.(normal|uniform|random|bernoulli|cauchy|exponential|geometric|log_normal|rand|randn|randint"
@@ -68,7 +69,8 @@ def parallelized(
     recorder = _Cutter()
     sources = recorder.given({n: t for n, t in tensors(model).items() if isinstance(t, FakeTensor)})
     tied = _tied(model)
-    with recording(recorder), _by_meaning(recorder):
+    # The recorder describes what it can; what is made of the record afterwards is no code of the user's.
+    with told(but=(LoweringError, UnsupportedOpError)), recording(recorder), _by_meaning(recorder):
         model = parallelize(model, mesh)
     held = {name for name, _ in parameters(model, tied=True)}
     untied = sorted((one, other) for one, other in tied - _tied(model) if {one, other} <= held)

@@ -29,9 +29,7 @@ from .errors import (
     CaptureError,
     DefinitionError,
     LayoutError,
-    LoweringError,
     StateError,
-    UnsupportedOpError,
     gathered,
 )
 from .group import Agreed, Made, agreements, communicators
@@ -223,8 +221,7 @@ def _parallel(definition: Definition, mesh: Mesh, model: nn.Module) -> tuple[nn.
     Outside the fake mode: a device mesh computes with real tensors.
     """
     device_mesh = dist.init_device_mesh("cpu", tuple(mesh.axes.values()), mesh_dim_names=tuple(mesh.axes))
-    with told(but=(LoweringError, UnsupportedOpError)):  # its recorder describes what it can
-        return parallelized(definition.parallelize, model, device_mesh)
+    return parallelized(definition.parallelize, model, device_mesh)
 
 
 def _lower(

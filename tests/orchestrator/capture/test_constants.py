@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.capture import Batch, Definition
-from orchestrator.capture.assemble import rank_program
+from orchestrator.capture.assemble import capture, rank_program
 from orchestrator.capture.errors import CaptureError, ClosureError
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
+from trainverify import Kind, verify
 
 Uses = Callable[[nn.Module, SimpleNamespace, Tensor], Tensor]
 
@@ -255,3 +256,45 @@ def test_nor_is_what_two_steps_in_turn_read() -> None:
         CaptureError, match=r"the second step runs multiply .* where the first ran constant value=2"
     ):
         traced(uses)
+
+
+class Sloped(nn.Module):
+    """A table that is a plain attribute, made by `build`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.slopes = torch.tensor([1.0, 0.5, 0.25, 0.125])
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda slopes: slopes.clone().flip(0), Kind.REFUTED),
+        (lambda slopes: torch.cat([half.clone() for half in slopes.chunk(2)]), Kind.PROVED),
+        (lambda slopes: slopes * 2.0, Kind.REFUTED),
+        (lambda slopes: slopes.mul_(2.0), Kind.REFUTED),
+    ],
+)
+def test_a_table_may_be_computed_with_while_the_model_is_parallelized(change: Any, kind: Kind) -> None:
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        (model.inner(batch["x"]) * model.slopes).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {}
+
+    def parallelize(model: Any, mesh: object) -> nn.Module:
+        model.slopes = change(model.slopes)
+        made: nn.Module = model
+        return made
+
+    made = Definition(
+        name="sloped",
+        mesh={"dp": 2},
+        build=Sloped,
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        step=step,
+        batch={"x": Batch((4, 4))},
+    )
+    assert verify(capture(made, jobs=1), jobs=1).kind is kind
