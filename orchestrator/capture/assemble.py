@@ -22,7 +22,7 @@ from certificates.plan.types import TensorType
 
 from ..outlining.outline import outline
 from .buckets import split_classes
-from .builder import MEETING, Draft, Meeting
+from .builder import MEETING, Draft, Met
 from .checks import check, check_names
 from .counts import ONE_FOR, counts
 from .cutting import Cut
@@ -79,7 +79,7 @@ def capture(
     def tracer(
         ranks: Iterable[int | None],
         known: Container[str] = (),
-        needed: Collection[Meeting] = (),
+        needed: Collection[Met] = (),
     ) -> Iterator[Sample]:
         for traced in trace_ranks(definition, ranks, workers, known, needed):
             if report is not None:
@@ -362,7 +362,7 @@ def _provenance(
     mesh: Mesh,
     fitted: Iterable[FittedClass],
     untraced: Sequence[str],
-    needed: Iterable[Meeting],
+    needed: Iterable[Met],
     shims: Iterable[str],
     assumed: Sequence[str],
 ) -> dict[str, object]:
@@ -375,5 +375,5 @@ def _provenance(
         **({"assumed": list(assumed)} if assumed else {}),
         **{key: str(value) for key, value in definition.provenance.items()},
         **({"declared, not traced": list(untraced)} if untraced else {}),
-        **({FOR_OTHERS: [f"{group} {at}" for group, at in sorted(needed)]} if needed else {}),
+        **({FOR_OTHERS: [f"{group} {at} {op}" for group, at, op in sorted(needed)]} if needed else {}),
     }

@@ -30,7 +30,7 @@ from certificates.plan.writing import dumps
 
 from ..outlining.outline import in_order
 from .assemble import FOR_OTHERS, rank_program
-from .builder import Meeting
+from .builder import Met
 from .checks import checked
 from .definition import Definition
 from .errors import CaptureError, DefinitionError, FingerprintError
@@ -207,11 +207,11 @@ def _gather(record: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
     return [bytes(t.cpu().tolist()) for t in theirs]
 
 
-def _needed(plan: Plan) -> frozenset[Meeting]:
+def _needed(plan: Plan) -> frozenset[Met]:
     """Rendezvous that the plan keeps for other ranks; a plan that names wrong ones is another program."""
     named = plan.provenance.get(FOR_OTHERS, [])
-    pairs = (str(name).rpartition(" ") for name in (named if isinstance(named, list) else []))
-    return frozenset((group, int(at)) for group, _, at in pairs if at.isdigit())
+    told = ((*str(name).split(" "), "")[:3] for name in (named if isinstance(named, list) else []))
+    return frozenset((group, int(at), op) for group, at, op in told if at.isdigit())
 
 
 def _channels(plan: Plan) -> dict[object, str]:
@@ -221,7 +221,7 @@ def _channels(plan: Plan) -> dict[object, str]:
     return {int(seq): place for seq, _, place in pairs if seq.isdigit()}
 
 
-def _traced_in_child(definition: Definition, rank: int, needed: frozenset[Meeting]) -> Program:
+def _traced_in_child(definition: Definition, rank: int, needed: frozenset[Met]) -> Program:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(definition, rank, needed, theirs))
@@ -240,7 +240,7 @@ def _traced_in_child(definition: Definition, rank: int, needed: frozenset[Meetin
     return result
 
 
-def _child(definition: Definition, rank: int, needed: frozenset[Meeting], connection: Connection) -> None:
+def _child(definition: Definition, rank: int, needed: frozenset[Met], connection: Connection) -> None:
     torch.set_num_threads(1)
     kept = _leave_process_groups()
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from certificates.plan.affine import Affine, Range
 from certificates.plan.program import Attr
 
-from .builder import Draft, Meeting
+from .builder import Draft, Met
 from .errors import FitError
 from .group import Agreed, Made
 from .layouts import Layout
@@ -55,8 +55,8 @@ class Sample:
     layouts: Mapping[str, Layout]
     ops: int
     program: RankProgram | None
-    kept: frozenset[Meeting] = frozenset()
-    dropped: frozenset[Meeting] = frozenset()
+    kept: frozenset[Met] = frozenset()
+    dropped: frozenset[Met] = frozenset()
     shims: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)

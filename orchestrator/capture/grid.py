@@ -14,7 +14,7 @@ from dataclasses import replace
 from certificates.plan.affine import Range
 from certificates.plan.plan import Mesh
 
-from .builder import Meeting
+from .builder import Met
 from .errors import FitError, Frame
 from .fitting import Box, FittedClass, Point, Sample, fit, split
 from .likeness import Likenesses, agrees
@@ -69,7 +69,7 @@ class Grid:
     def __init__(
         self,
         mesh: Mesh,
-        tracer: Callable[[Iterable[int], Container[str], Collection[Meeting]], Iterable[Sample]],
+        tracer: Callable[[Iterable[int], Container[str], Collection[Met]], Iterable[Sample]],
         most: int = MOST,
     ) -> None:
         self.mesh = mesh
@@ -87,9 +87,9 @@ class Grid:
         #: Along each axis, where programs differ on some line.
         self._edges: list[set[int]] = []
         #: Rendezvous that some rank keeps for others only.
-        self.needed: set[Meeting] = set()
-        self._kept: set[Meeting] = set()
-        self._dropped: set[Meeting] = set()
+        self.needed: set[Met] = set()
+        self._kept: set[Met] = set()
+        self._dropped: set[Met] = set()
 
     def _trace(self, points: Iterable[Point]) -> None:
         """Trace what is not traced yet. The last point comes second: what it needs of others, such as a last

@@ -68,7 +68,7 @@ def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
     found: dict[tuple[tuple[int, ...], str], CaptureError] = {}
     for (members, meeting), calls in said.items():
         for sample in ranks:
-            if sample.rank in members and meeting in sample.kept | sample.dropped:
+            if sample.rank in members and any(m[:2] == meeting for m in sample.kept | sample.dropped):
                 calls.setdefault(sample.rank or 0, None)
         first, one = next((rank, call) for rank, call in calls.items() if call is not None)
         for rank, other in calls.items():

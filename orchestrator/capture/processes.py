@@ -16,7 +16,7 @@ import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
 
 from . import grafted, substituting
-from .builder import Meeting
+from .builder import Met
 from .bytecode import read_ahead
 from .checks import checked
 from .definition import Definition
@@ -31,7 +31,7 @@ def trace_ranks(
     ranks: Iterable[int | None],
     jobs: int,
     known: Container[str] = (),
-    needed: Collection[Meeting] = (),
+    needed: Collection[Met] = (),
 ) -> Iterator[Sample]:
     """Trace ranks (``None``: the single device) in forked children, ``jobs`` at a time, in any order.
 
@@ -60,7 +60,7 @@ def _results(
     ranks: Iterable[int | None],
     jobs: int,
     known: Container[str],
-    needed: Collection[Meeting],
+    needed: Collection[Met],
     stop: Sized,
 ) -> Iterator[Sample | CaptureError]:
     """One result per rank; once ``stop`` has items, no further trace begins."""
@@ -115,7 +115,7 @@ def _child(
     definition: Definition,
     rank: int | None,
     known: Container[str],
-    needed: frozenset[Meeting],
+    needed: frozenset[Met],
     connection: Connection,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children, in silence

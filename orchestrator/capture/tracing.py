@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from certificates.plan.plan import Mesh
 from certificates.plan.program import INPUT_NAME
 
-from .builder import Meeting
+from .builder import Met
 from .constants import Constants
 from .counters import looked, place_of
 from .cutting import Cut, parallelized
@@ -85,7 +85,7 @@ class RankTrace:
     zeros: frozenset[str] = frozenset()
 
 
-def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] = frozenset()) -> RankTrace:
+def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = frozenset()) -> RankTrace:
     """Trace in this process, whose default process group must not exist yet.
 
     Rendezvous that other ranks have ``needed`` stay in the program. A step that cannot be captured is a
@@ -99,7 +99,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Meeting] =
         return _trace(definition, rank, needed)
 
 
-def _trace(definition: Definition, rank: int | None, needed: frozenset[Meeting]) -> RankTrace:
+def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> RankTrace:
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     known, constants = Known(), Constants()
@@ -229,7 +229,7 @@ def _lower(
     rank: int | None,
     step: Recorded,
     found: Sequence[Node],
-    needed: frozenset[Meeting],
+    needed: frozenset[Met],
     ranges: Mapping[str, Bounds],
 ) -> RankProgram:
     """The program of a recorded step: inputs read as bound before it, outputs as bound after it.

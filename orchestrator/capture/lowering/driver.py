@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from certificates.plan.ops import COLLECTIVES, ELEMENTWISE, MESSAGES
 from certificates.plan.types import TensorType
 
-from ..builder import REFUSED, WAIT, Builder, Draft, Meeting, Value, renamed
+from ..builder import REFUSED, WAIT, Builder, Draft, Met, Value, renamed
 from ..errors import (
     AliasingError,
     CaptureError,
@@ -68,8 +68,8 @@ class RankProgram:
     #: Axes and ordinal of every communicator in use.
     groups: tuple[tuple[tuple[str, ...], int], ...]
     #: Rendezvous that are in the program, and those without a reader here.
-    kept: frozenset[Meeting] = frozenset()
-    dropped: frozenset[Meeting] = frozenset()
+    kept: frozenset[Met] = frozenset()
+    dropped: frozenset[Met] = frozenset()
     #: What its outputs take for granted of PyTorch.
     assumed: tuple[str, ...] = ()
     #: How many collectives and barriers it calls on each communicator, in the program or not.
@@ -370,7 +370,7 @@ class Lowering:
         self,
         outputs: Mapping[str, TensorRef],
         carried: Mapping[str, TensorRef] | None = None,
-        needed: AbstractSet[Meeting] = frozenset(),
+        needed: AbstractSet[Met] = frozenset(),
     ) -> RankProgram:
         """Read the outputs, drop dead code, number values anew; live problems are raised.
 
@@ -381,9 +381,10 @@ class Lowering:
         """
         self.builder.frame = self.builder.caller = None
         results: dict[str, Value] = {}
-        met = {d.meeting: d.out for d in self.builder.drafts.values() if d.meeting is not None}
+        met = {(*d.meeting, d.name): d.out for d in self.builder.drafts.values() if d.meeting is not None}
+        needed = {m for m in met if m in needed or (*m[:2], "") in needed}
         messages = [d.out for d in self.builder.drafts.values() if d.name in MESSAGES]
-        live = self.builder.reached([*messages, *(out for meeting, out in met.items() if meeting in needed)])
+        live = self.builder.reached([*messages, *(met[m] for m in met if m in needed)])
         self._fatal += self._waits.left()
         carried = carried or {}
         waiting = dict(outputs)
@@ -416,8 +417,8 @@ class Lowering:
             tuple(renamed(d, names) for d in drafts),
             {n: names.get(v.name, v.name) for n, v in results.items()},
             tuple(sorted(self.context.groups.keys() - self.context.barred)),
-            frozenset(meeting for meeting, out in met.items() if out in live),
-            frozenset(meeting for meeting, out in met.items() if out not in live),
+            frozenset(m for m, out in met.items() if out in live),
+            frozenset(m for m, out in met.items() if out not in live),
             tuple(sorted({said for name, said in self.context.assumed.items() if name in live})),
             tuple(Called(k, n + 1, self.context.latest[k]) for k, n in sorted(self.context.groups.items())),
             frozenset(self.builder.relied),

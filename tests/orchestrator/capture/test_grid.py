@@ -8,7 +8,7 @@ import pytest
 from certificates.plan.affine import Affine
 from certificates.plan.plan import Mesh
 from certificates.plan.types import TensorType
-from orchestrator.capture.builder import Draft, Meeting
+from orchestrator.capture.builder import Draft, Met
 from orchestrator.capture.errors import FitError
 from orchestrator.capture.fitting import Sample, summarise
 from orchestrator.capture.grid import MOST, Grid, grid_samples, samples
@@ -84,10 +84,10 @@ def test_few_ranks_are_traced_again_for_what_the_last_one_needs_of_them() -> Non
     """Only the last stage reads the loss; the others are told before most of them are traced, and the classes
     are those that come of it, not of what was traced before."""
     mesh = Mesh({"pp": 4, "tp": 8})
-    loss = ("all", 0)
+    loss = ("all", 0, "all_reduce")
     traced: list[int] = []
 
-    def tracer(ranks: Iterable[int], known: Container[str], needed: Container[Meeting]) -> Iterator[Sample]:
+    def tracer(ranks: Iterable[int], known: Container[str], needed: Container[Met]) -> Iterator[Sample]:
         for rank in ranks:
             traced.append(rank)
             keeps = rank >= 24 or loss in needed
