@@ -46,8 +46,7 @@ CALLS = {
 MEETING = COLLECTIVES | {"ship_rows", "ship", "ship_back"}
 #: A rendezvous of one rank: its communicator in the plan, and its place among those of that communicator.
 Meeting = tuple[str, int]
-#: And the op: what other ranks keep elsewhere on a communicator of that name is another rendezvous. It is
-#: empty in plans that were captured without it.
+#: And the op: elsewhere, on a communicator of that name, it is another one. Empty in plans of before.
 Met = tuple[str, int, str]
 
 

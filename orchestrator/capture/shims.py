@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.overrides import TorchFunctionMode
 
 from .disguise import as_number
+from .errors import DefinitionError, Frame
 from .frames import is_users
 from .spoilt import spoil
 
@@ -96,9 +97,17 @@ class Options(dict[str, Any]):
         super().__setitem__(key, value)
 
 
-def written_elsewhere(optimizer: torch.optim.Optimizer) -> str | None:
-    """An option that was written where an optimizer in a job finds it, and that of the trace does not."""
-    return next((key for g in optimizer.param_groups if isinstance(g, Options) for key in g.missed()), None)
+def written_elsewhere(optimizer: torch.optim.Optimizer, frame: Frame | None) -> None:
+    """A :class:`DefinitionError` if an option was written where an optimizer in a job finds it, and that of
+    the trace does not."""
+    groups = (g for g in optimizer.param_groups if isinstance(g, Options))
+    missed = next((key for group in groups for key in group.missed()), None)
+    if missed is not None:
+        raise DefinitionError(
+            f"the step writes {missed} into a dict that the optimizer was made with",
+            frame=frame,
+            instead=f"optimizer.param_groups[i][{missed!r}] = …, which is the same in a job",
+        )
 
 
 def one_at_a_time(optimizer: torch.optim.Optimizer) -> frozenset[int]:
@@ -186,14 +195,15 @@ def one_path() -> Iterator[None]:
 
 
 @contextmanager
-def capturable_on_cpu(alone: Container[int] = ()) -> Iterator[set[str]]:
+def capturable_on_cpu(optimizer: torch.optim.Optimizer | None = None) -> Iterator[set[str]]:
     """PyTorch asserts that a tensor-valued step is on an accelerator; the formulas are the same on a CPU.
 
-    ``alone`` are the parameters (by ``id``) that the user wants to have taken one at a time. Nor does it turn
-    a tensor-valued step or learning rate into a Python number. Yields what of this was needed, as a plan
-    records it.
+    Nor does it turn a tensor-valued step or learning rate into a Python number. Yields what of this was
+    needed, as a plan records it. The ``optimizer`` says which parameters the user wants to have taken one at
+    a time.
     """
     used: set[str] = set()
+    alone = frozenset[int]() if optimizer is None else one_at_a_time(optimizer)
 
     def formula(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -47,7 +47,6 @@ from .shims import (
     capturable_on_cpu,
     copied_by_ops,
     exact_norm_shares,
-    one_at_a_time,
     one_path,
     symbolic_hyperparameters,
     written_elsewhere,
@@ -120,8 +119,6 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     with fake:
         rates = symbolic_hyperparameters(optimizer)
     begun = [f"{GRADIENTS}.{n}" for n, p in parameters(model) if p.grad is not None]
-    zeros = known.zeros if rank is None else _still(known.zeros, cuts)
-    alone = one_at_a_time(optimizer)
 
     def look() -> Snapshot:
         states = states_of(definition, model, optimizer, rank is not None)
@@ -140,7 +137,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
         constants=constants,
     )
     with (
-        capturable_on_cpu(alone) as used,
+        capturable_on_cpu(optimizer) as used,
         static_stages() as agreed,
         exact_norm_shares(),
         fake,
@@ -148,17 +145,11 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
         constants.following(),
     ):
         first, second, _ = record(job, rebuilds=built())
-    missed = written_elsewhere(optimizer)
-    if missed:
-        raise DefinitionError(
-            f"the step writes {missed} into a dict that the optimizer was made with",
-            frame=definition.frame,
-            instead=f"optimizer.param_groups[i][{missed!r}] = …, which is the same in a job",
-        )
+    written_elsewhere(optimizer, definition.frame)
     ranges = known.ranges(model if rank is None else None)
 
     def again() -> None:
-        with capturable_on_cpu(alone), static_stages(), exact_norm_shares(), fake:
+        with capturable_on_cpu(optimizer), static_stages(), exact_norm_shares(), fake:
             job.drop()
 
     read = {
@@ -175,13 +166,7 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
-    problems += _misnamed(program)
-    problems += [
-        LayoutError(_BEGUN, tensor=name, frame=definition.frame, instead=_ANEW)
-        for name in begun
-        if name in program.inputs
-    ]
-    if problems:
+    if problems := [*problems, *_misnamed(program), *_begun(definition, program, begun)]:
         raise gathered(problems)
     layouts = {
         name: s.layout.cut_as(name, cuts)
@@ -190,9 +175,16 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     }
     used_of = program.inputs if rank is None else program.relied
     ranges = {name: bounds for name, bounds in ranges.items() if name in used_of}
-    shims = tuple(sorted(used | agreed))
+    zeros = known.zeros if rank is None else _still(known.zeros, cuts)
     rest = communicators(), agreements(), zeros.intersection(program.inputs)
-    return RankTrace(rank, program, layouts, shims, ranges, rates, *rest)
+    return RankTrace(rank, program, layouts, tuple(sorted(used | agreed)), ranges, rates, *rest)
+
+
+def _begun(definition: Definition, program: RankProgram, names: Sequence[str]) -> Iterator[CaptureError]:
+    """Gradients that are there before the first step, and that the step reads."""
+    for name in names:
+        if name in program.inputs:
+            yield LayoutError(_BEGUN, tensor=name, frame=definition.frame, instead=_ANEW)
 
 
 def _misnamed(program: RankProgram) -> list[CaptureError]:

@@ -382,12 +382,11 @@ class Lowering:
         self.builder.frame = self.builder.caller = None
         results: dict[str, Value] = {}
         met = {(*d.meeting, d.name): d.out for d in self.builder.drafts.values() if d.meeting is not None}
-        needed = {m for m in met if m in needed or (*m[:2], "") in needed}
-        messages = [d.out for d in self.builder.drafts.values() if d.name in MESSAGES]
-        live = self.builder.reached([*messages, *(met[m] for m in met if m in needed)])
+        awaited = [out for met_by, out in met.items() if not needed.isdisjoint((met_by, (*met_by[:2], "")))]
+        awaited += [d.out for d in self.builder.drafts.values() if d.name in MESSAGES]
+        live = self.builder.reached(awaited)
         self._fatal += self._waits.left()
-        carried = carried or {}
-        waiting = dict(outputs)
+        carried, waiting = carried or {}, dict(outputs)
         while waiting:
             for name, ref in waiting.items():
                 self.context.op = f"output {name}"
