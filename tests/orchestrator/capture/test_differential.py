@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.capture.lowering.decompositions import DECOMPOSED
 from orchestrator.capture.lowering.table import EFFECTS, LOWERINGS
+from orchestrator.capture.spoilt import SPOILS
 
 from .differential import choices, decomposed, dispatch, layers, pointwise, structured, windows
 from .differential.kit import TABLE, check
@@ -31,9 +32,10 @@ def _run(key: str, number: int, seeds: range) -> list[str]:
 
 
 def test_every_lowering_has_a_differential_test() -> None:
-    """Collectives need several ranks: they are compared with gloo elsewhere."""
+    """Collectives need several ranks: they are compared with gloo elsewhere; what an optimizer may have
+    written to a gradient is no op (``test_spoilt.py``)."""
     assert choices and dispatch and pointwise and structured and layers and windows and decomposed
-    table = {name for name in (*LOWERINGS, *EFFECTS) if not name.startswith((*COLLECTIVES, PARTS))}
+    table = {name for name in (*LOWERINGS, *EFFECTS) if not name.startswith((*COLLECTIVES, PARTS, SPOILS))}
     assert table | {f"aten.{name}" for name in DECOMPOSED} == set(TABLE) | INSIDE_DTENSOR
 
 
