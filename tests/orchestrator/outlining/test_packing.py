@@ -9,17 +9,21 @@ import pytest
 import trainverify
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.authoring.packing import Rows
+from certificates.plan.affine import Affine
 from certificates.plan.functions import inline
 from certificates.plan.ops import CALL, PACKED
 from certificates.plan.placements import Replicate, Shard
-from certificates.plan.plan import Plan
+from certificates.plan.plan import Piece, Plan, Relation
 from certificates.plan.program import Program
 from orchestrator.outlining.outline import outline
 from orchestrator.outlining.packing import apart, written
+from tests.pipeline_plans import whole
 
 TOKENS, WIDTH, KEYS, RANKS = 4, 3, 4, 2
 #: Enough for a repetition to be one.
 BEFORE, AFTER = 20, 20
+#: Of what stands behind the packing, and does not need its rows.
+BESIDE = 0
 
 
 def _long(b: ProgramBuilder, x: Value, count: int) -> Value:
@@ -50,8 +54,8 @@ def _layer(b: ProgramBuilder, x: Value, number: int, ranks: int) -> Value:
     numbers = b.iota(f"i64[{tokens},{KEYS}]", 1)
     keys = b.reduce(b.select(hit, numbers, b.constant(0, numbers.type)), (1,), "max")
     order = Rows.sorted(b, keys, KEYS)
-    rows = through_experts(order, order.pack(x), weights, ranks)
-    return _long(b, x + order.unpack(rows), AFTER)
+    rows = order.unpack(through_experts(order, order.pack(x), weights, ranks))
+    return _long(b, x + rows + (_long(b, x, BESIDE) if BESIDE else x), AFTER)
 
 
 def _program(b: ProgramBuilder, layers: int, ranks: int) -> ProgramBuilder:
@@ -135,3 +139,64 @@ def test_parts_of_a_few_ops_stay_flat(long: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tests.orchestrator.outlining.test_packing.AFTER", long)
     functions = outline(stack(3)).functions
     assert len(functions) == (1 if long == 2 else 2)
+
+
+STAGES, EACH = 2, 3
+#: The number of the message, and how far apart stages number what they meet in.
+SENT, APART = 1000, 100
+
+
+def pipeline() -> Plan:
+    """Three layers on each of two stages, which hand on what they computed; the last one has the output."""
+    z = Affine.symbol("z0"), Affine.symbol("z1")
+    rows = (TOKENS, WIDTH), z, (Affine.of(0, {"ep": TOKENS, "z0": 1}), z[1])
+    inputs = [Relation("x", "x", (Piece("c0", *rows),))]
+    classes = {}
+    for stage in range(STAGES):
+        box = {"pp": (stage, stage + 1)}
+        b = ProgramBuilder({"pp": STAGES, "ep": RANKS}, box=box)
+        for _ in range(stage * APART):
+            b.rendezvous()
+        kind = f"f32[{TOKENS},{WIDTH}]"
+        value = b.recv(kind, SENT, pp=stage - 1) if stage else b.input("x", kind)
+        for number in range(stage * EACH, (stage + 1) * EACH):
+            value = _layer(b, value, number, RANKS)
+            router, weights = f"params.layers.{number}.router", f"params.layers.{number}.weights"
+            inputs.append(whole(router, (WIDTH, KEYS), [f"c{stage}"]))
+            inputs.append(_by_key(weights, f"c{stage}"))
+        if stage + 1 < STAGES:
+            b.send(value, SENT, pp=stage + 1)
+        else:
+            b.output("y", value)
+        classes[f"c{stage}"] = box, b.build()
+    return build_plan(
+        name="staged",
+        mesh={"pp": STAGES, "ep": RANKS},
+        specification=_program(ProgramBuilder(), STAGES * EACH, 1).build(),
+        classes=classes,
+        inputs=inputs,
+        outputs=[Relation("y", "y", (Piece(f"c{STAGES - 1}", *rows),))],
+    )
+
+
+def _by_key(name: str, cls: str) -> Relation:
+    z = tuple(Affine.symbol(f"z{i}") for i in range(3))
+    there = (Affine.of(0, {"ep": KEYS // RANKS, "z0": 1}), *z[1:])
+    return Relation(name, name, (Piece(cls, (KEYS // RANKS, WIDTH, WIDTH), z, there),))
+
+
+@pytest.mark.parametrize("beside", [0, 20])
+def test_layers_of_stages_are_cut_where_their_rows_are_packed(
+    beside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands behind the packing, and is not needed for it, is called with what follows: nothing else may
+    stand amid a call."""
+    monkeypatch.setattr("tests.orchestrator.outlining.test_packing.BESIDE", beside)
+    plan = pipeline()
+    outlined = outline(plan)
+    assert len(outlined.functions) == 2 and all(f.along == ("pp",) for f in outlined.functions.values())
+    long = sorted(sum(op.name == "tanh" for op in f.specification.ops) for f in outlined.functions.values())
+    assert long == sorted((BEFORE, AFTER + beside))
+    assert "tanh" not in _all_ops(outlined)
+    verdict = trainverify.verify(outlined, jobs=1)
+    assert verdict.kind is trainverify.Kind.PROVED, verdict.report
