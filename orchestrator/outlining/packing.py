@@ -16,7 +16,7 @@ from certificates.plan.program import Program
 from certificates.plan.rows import lowered
 
 from .buffers import buffers
-from .flow import Flow
+from .flow import CHEAP, Flow
 from .preludes import LEAST_OPS
 from .regions import Instance, Region
 
@@ -24,6 +24,8 @@ from .regions import Instance, Region
 _BACK = ("unpack", "ragged_outer")
 #: What keeps the range of integers, as the checks of keys see it (``certificates/plan/keys.py``).
 _MOVES = ("convert", "reshape", "broadcast_in_dim", "transpose", "slice", "select", "maximum", "minimum")
+#: The level of what is in no part.
+NOWHERE = -1
 #: Of these, what is not computed again wherever it is needed.
 _ONCE = ("reduce", "concatenate", "all_gather", "all_to_all")
 
@@ -116,7 +118,11 @@ def _members(flow: Flow, instance: Instance, timed: bool) -> list[list[str]]:
 
 
 def _behind(flow: Flow, members: Sequence[str], levels: Mapping[str, int]) -> dict[str, int]:
-    """The levels, later ones for what stands behind the packing of its own and is needed by no such one."""
+    """The levels, later ones for what stands behind the packing of its own and is needed by no such one.
+
+    What only moves or converts a value is with what made it: a part that handed it on would be given a sum
+    over runs of which nothing is known yet. What it makes of rows is :data:`NOWHERE`.
+    """
     latest = dict[str, int]()
     for member in reversed(members):
         users = [u for u in flow.users.get(member, ()) if u in levels]
@@ -124,9 +130,12 @@ def _behind(flow: Flow, members: Sequence[str], levels: Mapping[str, int]) -> di
         latest[member] = min(needed, default=max(levels.values()))
     found, packed = dict[str, int](), 0
     for member in members:
+        made_of = [v for v in flow.leaves_of(flow.producer[member]) if v in levels]
         if member in flow.apart:
             packed = max(packed, levels[member] + 1)
         found[member] = max(levels[member], min(packed, latest[member]))
+        if flow.producer[member].name in CHEAP and made_of and member not in flow.apart:
+            found[member] = max(found[v] if v not in flow.apart else NOWHERE for v in made_of)
     return found
 
 

@@ -15,6 +15,8 @@ from certificates.plan.ops import CALL, PACKED
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Piece, Plan, Relation
 from certificates.plan.program import Program
+from orchestrator.outlining import packing
+from orchestrator.outlining.flow import Flow
 from orchestrator.outlining.outline import outline
 from orchestrator.outlining.packing import apart, written
 from tests.pipeline_plans import whole
@@ -200,3 +202,26 @@ def test_layers_of_stages_are_cut_where_their_rows_are_packed(
     assert "tanh" not in _all_ops(outlined)
     verdict = trainverify.verify(outlined, jobs=1)
     assert verdict.kind is trainverify.Kind.PROVED, verdict.report
+
+
+def test_what_only_moves_a_value_is_with_what_made_it() -> None:
+    """Shares of a sum over runs are known as a sum only: no part is given one to convert it."""
+    b = ProgramBuilder()
+    x, keys = b.input("x", f"f32[{TOKENS},{WIDTH}]"), b.input("keys", f"i64[{TOKENS}]")
+    early = b.tanh(x * x)
+    order = Rows.sorted(b, keys, KEYS)
+    share = order.outer(order.pack(early), order.pack(x))
+    moved = b.convert(share, "bf16")
+    beside = b.tanh(early)
+    kept = b.convert(beside, "bf16")
+    after = [b.tanh(moved), b.tanh(kept)]
+    for k, value in enumerate(after):
+        b.output(f"y{k}", value)
+    program = written(b.build())
+    later = {value.name for value in after}
+    flow = Flow(program, {op.out: int(op.out in later) for op in program.ops}, apart(program))
+    members = [op.out for op in flow.core if op.out not in later]
+    assert {moved.name, kept.name} <= set(members), "results for another phase are computed once"
+    found = packing._behind(flow, members, packing._levels(flow, members))
+    assert found[early.name] == 0 and found[moved.name] == packing.NOWHERE
+    assert found[beside.name] == found[kept.name] == 1
