@@ -295,9 +295,10 @@ class _Day:
     # --- the segments of the outlined program --------------------------------------------------------------
 
     def _number(self) -> None:
-        ops = self.outlined.by_class[self.name].program.ops
+        program = self.outlined.by_class[self.name].program
+        ops = program.ops
         found: dict[str, list[int]] = {}
-        place = {op.out: self._place(op) for op in ops}
+        place = {op.out: self._place(op) for op in ops} | self._beside(program)
         for op in reversed(ops):  # what outlining has made stands with its first reader
             for value in op.ins:
                 if value in place and value not in self._at and value not in self._made:
@@ -309,6 +310,21 @@ class _Day:
             elif op.name not in COLLECTIVES | MESSAGES:
                 raise FormatError(f"{op.out} {op.name} of class {self.name} has no segment")
         self.segments = {name: spans(numbers) for name, numbers in found.items()}
+
+    def _beside(self, program: Program) -> dict[str, str | None]:
+        """The segments of what stands for packed ops beside their results: those of these ops, or of what
+        made an operand. Names of such values may be those of others in the flat plan."""
+        named, found = {op.out for op in program.written}, dict[str, str | None]()
+        waiting: list[str] = []
+        made = {op.out: op for op in program.ops}
+        for op in program.ops if program.rows is not None else ():
+            if op.out not in named:
+                waiting.append(op.out)
+                continue
+            operand = next((made[v] for v in op.ins if v in named and v in made), op)
+            found |= dict.fromkeys(waiting, self._place(op) or self._place(operand))
+            waiting.clear()
+        return found
 
     def _compare(self) -> None:
         """In a segment of calls collectives stand in the order in which they were seen to be called: a class
