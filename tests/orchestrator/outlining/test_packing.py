@@ -9,17 +9,20 @@ import pytest
 import trainverify
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
 from certificates.authoring.packing import Rows
+from certificates.authoring.scheduling import recv, send, with_schedule
 from certificates.plan.affine import Affine
 from certificates.plan.functions import inline
-from certificates.plan.ops import CALL, PACKED
+from certificates.plan.ops import CALL, MESSAGES, PACKED
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Piece, Plan, Relation
 from certificates.plan.program import Program
+from certificates.plan.schedule import Batch, Lane, Run, Schedule, spans
 from orchestrator.outlining import packing
 from orchestrator.outlining.flow import Flow
 from orchestrator.outlining.outline import outline
 from orchestrator.outlining.packing import apart, written
 from tests.pipeline_plans import whole
+from tests.schedule_plans import judged
 
 TOKENS, WIDTH, KEYS, RANKS = 4, 3, 4, 2
 #: Enough for a repetition to be one.
@@ -181,6 +184,18 @@ def pipeline() -> Plan:
     )
 
 
+def scheduled(plan: Plan) -> Plan:
+    """All of a stage in one segment, before it sends or once it has received."""
+    segments, lanes = {}, []
+    for stage, cls in enumerate(plan.classes):
+        own = [i for i, op in enumerate(cls.program.ops) if op.name not in MESSAGES]
+        segments[cls.name] = {"all": spans(own)}
+        message = Batch("pp", (recv(SENT) if stage else send(SENT),))
+        events = (message, Run("all")) if stage else (Run("all"), message)
+        lanes.append(Lane(f"l{stage}", dict(cls.box), events))
+    return with_schedule(plan, Schedule(segments, {}, tuple(lanes)))
+
+
 def _by_key(name: str, cls: str) -> Relation:
     z = tuple(Affine.symbol(f"z{i}") for i in range(3))
     there = (Affine.of(0, {"ep": KEYS // RANKS, "z0": 1}), *z[1:])
@@ -194,8 +209,10 @@ def test_layers_of_stages_are_cut_where_their_rows_are_packed(
     """What stands behind the packing, and is not needed for it, is called with what follows: nothing else may
     stand amid a call."""
     monkeypatch.setattr("tests.orchestrator.outlining.test_packing.BESIDE", beside)
-    plan = pipeline()
+    plan = scheduled(pipeline())
     outlined = outline(plan)
+    safe = judged(outlined)
+    assert safe is not None and safe.safe, safe
     assert len(outlined.functions) == 2 and all(f.along == ("pp",) for f in outlined.functions.values())
     long = sorted(sum(op.name == "tanh" for op in f.specification.ops) for f in outlined.functions.values())
     assert long == sorted((BEFORE, AFTER + beside))
