@@ -61,6 +61,7 @@ def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
     In a plan nothing is left of it: a broadcast is an all-gather, of which each rank takes a piece.
     """
     ranks = _by_rank(samples)
+    met = {sample.rank: {m[:2] for m in sample.kept | sample.dropped} for sample in ranks}
     said: dict[tuple[tuple[int, ...], Meeting], dict[int, Rooted | None]] = {}
     for sample in ranks:
         for call in sample.roots:
@@ -68,7 +69,7 @@ def other_roots(samples: Iterable[Sample]) -> list[CaptureError]:
     found: dict[tuple[tuple[int, ...], str], CaptureError] = {}
     for (members, meeting), calls in said.items():
         for sample in ranks:
-            if sample.rank in members and any(m[:2] == meeting for m in sample.kept | sample.dropped):
+            if sample.rank in members and meeting in met[sample.rank]:
                 calls.setdefault(sample.rank or 0, None)
         first, one = next((rank, call) for rank, call in calls.items() if call is not None)
         for rank, other in calls.items():

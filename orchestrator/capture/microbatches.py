@@ -9,7 +9,7 @@ from certificates.errors import FormatError
 from certificates.plan.checking import check_plan
 from certificates.plan.plan import Plan
 from certificates.plan.program import Loc, Program
-from certificates.plan.timing import has_messages, needed_version
+from certificates.plan.timing import has_messages
 
 from ..outlining.packing import read_again, unread
 from .fold import Folded, NotAlike, fold_plan
@@ -31,20 +31,19 @@ def with_time_axis(plan: Plan, seen: Mapping[str, Program] | None = None) -> Pla
     of its own.
     """
     wanted = set().union(*(_counts(cls.program) for cls in plan.classes)) - _counts(plan.specification)
-    reasons = []
+    as_written, reasons = unread(plan), []
     for count in sorted(wanted, reverse=True):
         try:
-            folded, places, made = fold_plan(unread(plan), count, seen)
+            folded, places, made = fold_plan(as_written, count, seen)
         except NotAlike as error:
             reasons.append(f"{count} are not one program: {error}{_place(plan, error.loc)}")
             continue
-        if not same(unread(plan), folded, places):
+        if not same(as_written, folded, places):
             raise AssertionError("folding microbatches changed what the plan computes")
         note = {NOTE: f"{count}, one program at each"}
         kept = {key: value for key, value in plan.provenance.items() if key != THROUGH}
         folded = replace(folded, provenance={**kept, **note})
         plain = read_again(folded)
-        plain = replace(plain, version=needed_version(plain))
         check_plan(plain)
         return _with_schedule(folded, plain, made) if seen is not None and has_messages(plain) else plain
     return replace(plan, provenance={**plan.provenance, NOTE: reasons}) if reasons else plan

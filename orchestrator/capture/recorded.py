@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import networkx
 
@@ -20,7 +21,6 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Plan, RankClass
 from certificates.plan.program import Op, Program
 from certificates.plan.schedule import Batch, Event, Item, Lane, Run, Schedule, Wait, spans
-from certificates.plan.timing import needed_version
 
 from ..outlining.packing import read_again
 from .builder import MEETING, WAIT
@@ -93,7 +93,6 @@ def scheduled(plan: Plan, traces: Mapping[str, Trace]) -> Plan:
     for lane in lanes:
         lane.check()
     plain = read_again(plan)
-    plain = replace(plain, version=needed_version(plain))
     segments = {lane.cls.name: _plain(lane.segments, plain.by_class[lane.cls.name].program) for lane in lanes}
     return with_schedule(plain, Schedule(segments, once, made))
 
@@ -252,8 +251,11 @@ class _Lane:
 
     def _group(self, op: Op) -> str:
         """The group of a collective; rows are sent in that of their order."""
-        made = {o.out: o for o in self.trace.program.ops} if "group" not in op.attrs else {}
-        return (made[op.ins[-1]] if made else op).text("group")
+        return (op if "group" in op.attrs else self._made[op.ins[-1]]).text("group")
+
+    @cached_property
+    def _made(self) -> Mapping[str, Op]:
+        return {op.out: op for op in self.trace.program.ops}
 
     def _communicator(self, batch: Sequence[Op]) -> str:
         """A batch of messages is on the group's communicator, a message alone on that of its two classes."""

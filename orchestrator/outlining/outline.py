@@ -20,7 +20,7 @@ from certificates.plan.ops import COLLECTIVES, MESSAGES
 from certificates.plan.plan import Function, Plan
 from certificates.plan.program import Program
 from certificates.plan.schedule import Batch, Wait
-from certificates.plan.timing import has_messages, needed_version
+from certificates.plan.timing import has_messages
 
 from ..scheduling import when
 from .buffers import fed
@@ -203,7 +203,6 @@ def _outlined(
         functions=functions,
     )
     outlined = read_again(outlined)
-    outlined = replace(outlined, version=needed_version(outlined))
     check_plan(outlined)
     known: dict[object, int] = {}
     if expressions(_normal(inline(outlined)), known) != expressions(_normal(plan), known):

@@ -14,6 +14,7 @@ from certificates.plan.ops import PACKED
 from certificates.plan.plan import Plan
 from certificates.plan.program import Program
 from certificates.plan.rows import lowered
+from certificates.plan.timing import needed_version
 
 from .buffers import buffers
 from .flow import CHEAP, Flow
@@ -47,9 +48,10 @@ def unread(plan: Plan) -> Plan:
 
 
 def read_again(plan: Plan) -> Plan:
-    """The plan whose programs are as they are written, lowered."""
+    """The plan whose programs are as they are written, lowered, in the version that it needs."""
     classes = tuple(replace(c, program=lowered(c.program, plan.groups, plan.mesh)) for c in plan.classes)
-    return replace(plan, specification=lowered(plan.specification, plan.groups, None), classes=classes)
+    plain = replace(plan, specification=lowered(plan.specification, plan.groups, None), classes=classes)
+    return replace(plain, version=needed_version(plain))
 
 
 def apart(program: Program) -> frozenset[str]:
