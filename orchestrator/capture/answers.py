@@ -14,7 +14,7 @@ from types import ClassMethodDescriptorType, FrameType
 from typing import Any
 
 from .errors import StateError
-from .frames import is_installed, is_users, user_frame
+from .frames import is_installed, is_users, runs_in, user_frame
 
 Refuse = Callable[[StateError], None]
 BY_TIME = (
@@ -163,7 +163,7 @@ def refuse_now() -> None:
 
 def users_own(frame: FrameType | None) -> bool:
     """Is it the user's own code, and not that of a package?"""
-    name = "<" if frame is None else frame.f_code.co_filename
+    name = "<" if frame is None else runs_in(frame)
     return is_users(name) and not is_installed(name)
 
 

@@ -14,7 +14,7 @@ from types import CodeType, FunctionType
 
 from .bytecode import names, said
 from .errors import StateError
-from .frames import is_installed
+from .frames import is_installed, written_in
 
 #: What only a trace has, and functions and modules that say whether one runs.
 _OF_TRACES = frozenset(
@@ -51,7 +51,7 @@ def _reached(first: Iterable[FunctionType], own: Iterable[FunctionType]) -> Iter
     for function in own:
         for key in _names_of(function):
             named[key].append(function.__code__)
-    waiting = [f.__code__ for f in first if not is_installed(f.__code__.co_filename)]
+    waiting = [f.__code__ for f in first if not is_installed(written_in(f))]
     seen = set(waiting)
     while waiting:
         code = waiting.pop()

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import random
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,8 +36,9 @@ from . import bytecode, grafted, opaque
 from .asks_of_traces import refuse_asking
 from .entropy import drawn
 from .errors import Frame, StateError
-from .frames import is_installed, is_users, user_frame
+from .frames import is_installed, is_users, of_user, user_frame, users, written_in
 from .group import Traced
+from .holders import Holders, borrowed
 from .holding import (
     CACHES,
     CODE,
@@ -48,7 +51,6 @@ from .holding import (
     kind,
     part,
     parts,
-    users,
 )
 from .names import parameters
 from .positions import position_of, written
@@ -64,6 +66,11 @@ _RANDOM: Mapping[str, Callable[[], object]] = {
     "the random numbers of NumPy": lambda: np.random.get_state(legacy=False)["state"]["pos"],
     "the seed of PyTorch": torch.initial_seed,
     "how many random numbers of the system were drawn": drawn,
+}
+#: What Python keeps for all of a process, and how much of it there is, by the name that code has for it.
+_REGISTERS: Mapping[str, tuple[str, Callable[[], int]]] = {
+    "modules": ("how many modules are loaded", lambda: len(sys.modules)),
+    "loggerDict": ("how many loggers there are", lambda: len(logging.Logger.manager.loggerDict)),
 }
 COUNTED = (
     "a buffer or optimizer state (a tensor) for what is counted, or count outside the step; the "
@@ -109,12 +116,20 @@ def numbers(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Nu
     return _walked(step, model, optimizer, None).found
 
 
-def looked(
-    step: Any, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[Numbers, Mapping[str, torch.Tensor]]:
-    """These numbers, and all tensors that the step can reach, under each name that leads to one."""
+@dataclass(frozen=True)
+class Reached:
+    """All that a step can reach: numbers, tensors under each name that leads to one, and who holds a function
+    of Python's or PyTorch's by itself."""
+
+    numbers: Numbers
+    tensors: Mapping[str, torch.Tensor]
+    holders: tuple[tuple[str, object], ...]
+
+
+def reached(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reached:
     walk = _walked(step, model, optimizer, None)
-    return walk.found, walk.tensors
+    holders = ((walk.path_of(holder), holder) for holder in walk.holders.all())
+    return Reached(walk.found, walk.tensors, tuple(holders))
 
 
 def place_of(path: str, step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Place | None:
@@ -150,7 +165,7 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
     scopes = [vars(sys.modules[name]) for name in sorted(files) if users(name)]
     # A Definition wraps the user's step, so a closure leads to it: its variables are those of its own file.
     scopes += [function.__globals__ for function in walk.functions]
-    looked: set[int] = set()
+    looked: dict[int, dict[str, Any]] = {}
     first = tuple(walk.functions)
     code = dict.fromkeys(first)
     scopes += map(vars, walk.modules)
@@ -158,19 +173,24 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
         variables = scopes.pop(0)
         if id(variables) in looked:
             continue
-        looked.add(id(variables))
+        looked[id(variables)] = variables
         walk.functions.clear()
         walk.modules.clear()
         for key, value in list(variables.items()):
             if chosen(key):
                 walk.into(key, value, held=(variables, functools.partial(variables.get, key)))
+                if borrowed(value):
+                    walk.holders.add(variables)
         # Functions imported from the user's other files count there; installed packages have caches.
-        own = [f for f in walk.functions if not is_installed(f.__code__.co_filename)]
+        own = [f for f in walk.functions if not is_installed(written_in(f))]
         code |= dict.fromkeys(own)
         scopes += [f.__globals__ for f in own]
         scopes += map(vars, walk.modules)
     walk.note_asked({name for function in code for name in bytecode.names(function.__code__)})
-    users_own = [f for f in code if not is_installed(f.__code__.co_filename)]
+    if any("__warningregistry__" in bytecode.names(f.__code__) | bytecode.said(f.__code__) for f in code):
+        warned = tuple(len(variables.get("__warningregistry__", ())) for variables in looked.values())
+        walk.note("what was warned of", warned, warnings, opaque.Unknown)
+    users_own = [f for f in code if not is_installed(written_in(f))]
     refuse_asking(first, users_own)
     walk.note_unseen({name for function in users_own for name in bytecode.names(function.__code__)})
     for path, value, holder in grafted.attributes(code, kinds):
@@ -200,6 +220,7 @@ class _Walk:
         self.functions: list[FunctionType] = []
         #: Modules that are the user's own files.
         self.modules: list[ModuleType] = []
+        self.holders = Holders()
 
     def note(self, path: str, value: object, holder: object, read: Callable[[], object]) -> None:
         same = self._met[path] = self._met.get(path, 0) + 1
@@ -208,17 +229,24 @@ class _Walk:
         if path == self._wanted:
             self.place = Place(holder, read)
 
+    def path_of(self, value: object) -> str:
+        """Under which name this was met first."""
+        return self._seen.get(id(value), (value, "", 0))[1]
+
     def note_asked(self, names: set[str]) -> None:
         """What changes in right steps too, and decides nothing unless the code has its name: how often a
         cache was asked for what it had, how much a file was written, what FSDP notes for a backward pass."""
         for path, held in handed_out(names):
             self.into(path, held)
+        for name in names & _REGISTERS.keys():
+            path, read = _REGISTERS[name]
+            self.note(path, read(), None, read)
         for value, path, _ in list(self._seen.values()):
-            if isinstance(value, type) and "__subclasses__" in names and users(value.__module__):
+            if isinstance(value, type) and "__subclasses__" in names and of_user(value):
                 self.note(f"the subclasses of {path}", len(type.__subclasses__(value)), value, opaque.Unknown)
             if isinstance(value, CACHES) and "cache_info" in names:
                 self.note(f"the hits of {path}", _hits(value), value, functools.partial(_hits, value))
-            if type(value).__module__ == "_io" and "tell" in names:
+            if opaque.beneath(type(value)).__module__ == "_io" and "tell" in names:
                 self.note(f"the end of {path}", written(value), value, functools.partial(written, value))
             for name in names.intersection(UNASKED):
                 if hasattr(value, name):
@@ -233,7 +261,7 @@ class _Walk:
         """``held`` is what holds the value, and how to read it anew."""
         if value is None or is_plain(type(value)):
             self.note(path, value, *(held or (None, lambda: value)))
-            if value is not None and users(type(value).__module__):  # a text, a number or an enum with more
+            if value is not None and of_user(type(value)):  # a text, a number or an enum with more
                 self._follow(path, value, depth, held)
         elif isinstance(value, ModuleType):
             file = getattr(value, "__file__", None) or "<"
@@ -241,7 +269,7 @@ class _Walk:
         elif isinstance(value, Traced):
             for key, item in value.others().items():
                 self.into(f"{path}.{key}", item, depth, (value, functools.partial(getattr, value, key, None)))
-        elif type(value).__module__.split(".")[0] != _OWN:
+        elif str(type(value).__module__).split(".")[0] != _OWN:
             self.objects.setdefault(path, held or (None, lambda: value))
             self._follow(path, value, depth, held)
 
@@ -251,9 +279,7 @@ class _Walk:
             self.tensors[path] = value
             self.note(f"the shape of {path}", tuple(value.shape), value, lambda: tuple(value.shape))
         first, looked = self._seen.get(id(value), (value, path, -1))[1:]
-        if isinstance(value, (*CODE, nn.Module)) or (
-            users(type(value).__module__) and hasattr(value, "__dict__")
-        ):
+        if isinstance(value, (*CODE, nn.Module)) or (of_user(type(value)) and hasattr(value, "__dict__")):
             holder, read = held or (None, lambda: value)
             self.note(f"what {path} is", first if first != path else kind(value), holder, lambda: id(read()))
         if depth <= max(looked, 0) or looked > _FOREIGN:
@@ -262,7 +288,7 @@ class _Walk:
         if isinstance(value, nn.Module):
             for name, module in value.named_modules(prefix=path):
                 self._seen.setdefault(id(module), (module, name, depth))
-        if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
+        if isinstance(value, FunctionType) and is_users(written_in(value)):
             self.functions.append(value)
             for module in imported(value):
                 self.into(module.__name__, module)
@@ -270,7 +296,11 @@ class _Walk:
         if position is not None:
             self.note(f"the position of {path}", position, value, functools.partial(position_of, value))
         below = depth - 1 if followed(value) else min(depth - 1, _FOREIGN)
+        if held is not None:
+            self.holders.inside(value, held[0])
         for inner, item in parts(path, value):
+            if borrowed(item):
+                self.holders.add(value)
             self.into(inner, item, below, (value, functools.partial(part, path, value, inner)))
 
 

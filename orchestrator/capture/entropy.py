@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .frames import is_users
+from .frames import is_users, runs_in
 from .substituting import by_user, replaced, substituted
 
 _SOURCES = ((os, "urandom"), (os, "getrandom"), (random, "_urandom"))
@@ -47,7 +47,7 @@ def _seeding(original: Any) -> Any:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename == random.__file__:
             frame = frame.f_back
-        _drawn[0] += a is None and is_users(frame.f_code.co_filename)
+        _drawn[0] += a is None and is_users(runs_in(frame))
         original(self, a, *rest, **options)
 
     return seed

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from .errors import DefinitionError
-from .frames import is_installed, is_users, user_frame
+from .frames import is_installed, is_users, runs_in, user_frame
 from .group import IN_A_JOB, process_group
 
 #: The backend that the user's code sees; that of jobs on GPUs.
@@ -88,7 +88,7 @@ def _in_users_file() -> bool:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(("<frozen", os.__file__)):
         frame = frame.f_back
-    name = frame.f_code.co_filename
+    name = runs_in(frame)
     return is_users(name) and not is_installed(name)
 
 
@@ -101,7 +101,7 @@ def _named_backend() -> Iterator[None]:
     def get_backend(group: Any = None) -> str:
         asks = sys._getframe(1)
         computes = asks.f_globals.get("__name__") == _DIFFERENTIABLE
-        return BACKEND if computes or is_users(asks.f_code.co_filename) else original(group)
+        return BACKEND if computes or is_users(runs_in(asks)) else original(group)
 
     with ExitStack() as patches:
         for module in [m for m in sys.modules.values() if vars(m).get("get_backend") is original]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 import torch
 import typing_extensions
 
 from .builder import Frame
+from .per_class import per_class
 
 _STDLIB = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 
@@ -38,6 +41,8 @@ _LIBRARIES = (
 #: What runs a step: nothing that called it is the user's step.
 _OWN = str(Path(__file__).resolve().parent) + "/"
 
+#: ``Py_TPFLAGS_HEAPTYPE``
+_MADE_WHEN_IT_RUNS = 1 << 9
 #: Everything that a backward pass runs is called from here.
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 
@@ -48,9 +53,47 @@ def is_users(name: str) -> bool:
     return not name.startswith(_LIBRARIES) and (name.startswith(_PACKAGES) or not name.startswith(_STDLIB))
 
 
+def users(module: object) -> bool:
+    """Is this the name of a module outside Python's library, PyTorch and this package?"""
+    if not isinstance(module, str):
+        return False  # a class that Cython made has something else there
+    found = sys.modules.get(module)
+    file = getattr(found, "__file__", None)
+    if file is None and getattr(found, "__spec__", None) is not None:
+        return False  # it is a part of Python
+    package, _, inner = module.partition(".")
+    return is_users(file) if file is not None else not inner or users(package)  # else code has made it
+
+
+@per_class
+def of_user(kind: type) -> bool:
+    """Is this a class of the user's? One that a text made, which was run as code, says it is Python's own."""
+    if kind.__module__ == "builtins":
+        return bool(kind.__flags__ & _MADE_WHEN_IT_RUNS)
+    return users(kind.__module__)
+
+
 def is_installed(name: str) -> bool:
     """Is this the file name of Python code of an installed package?"""
     return name.startswith(_PACKAGES)
+
+
+def written_in(function: FunctionType) -> str:
+    """The file of a function's code; of code that was made of a text, that of the module that it runs in."""
+    return _home(function.__code__, function.__globals__)
+
+
+def runs_in(frame: FrameType) -> str:
+    """The same of a frame's code."""
+    return _home(frame.f_code, frame.f_globals)
+
+
+def _home(code: CodeType, scope: Mapping[str, Any]) -> str:
+    name = code.co_filename
+    if not name.startswith("<") or name.startswith("<frozen "):
+        return name
+    module = sys.modules.get(scope.get("__name__", ""))
+    return str(scope.get("__file__") or getattr(module, "__file__", None) or name[1:])
 
 
 def frames(engine: bool) -> tuple[Frame | None, Frame | None]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from .audits import listen
 from .bytecode import built_names, chains, names, stored, texts
-from .frames import is_installed, is_users
+from .frames import is_installed, is_users, written_in
 from .holding import CACHES, PLAIN, followed, imported
 from .per_class import per_class
 from .scopes import Kept
@@ -164,7 +164,7 @@ def attributes(
     """
     made = list(code)
     put = frozenset[str]().union(*(stored(f.__code__) for f in made))
-    own = (f for f in made if not is_installed(f.__code__.co_filename))  # packages have caches
+    own = (f for f in made if not is_installed(written_in(f)))  # packages have caches
     asked = {f: names(f.__code__) | texts(f.__code__) for f in own}
     found: dict[int, tuple[str, Any, set[str]]] = {}
     for kind in kinds:
@@ -174,7 +174,7 @@ def attributes(
         for path, holder in _named(function):
             if function in asked or not isinstance(holder, FunctionType):  # packages keep constants on theirs
                 found.setdefault(id(holder), (path, holder, set()))[2].update(asked.get(function, ()))
-    building = [f for f in made if not is_installed(f.__code__.co_filename) and built_names(f.__code__)]
+    building = [f for f in made if not is_installed(written_in(f)) and built_names(f.__code__)]
     built = {id(holder) for function in building for _, holder in _named(function)}
     for path, holder, read in found.values():
         held = _held(holder)

@@ -27,7 +27,7 @@ from .bookkeeping import BOOK
 from .builder import Frame
 from .ddp import reducers
 from .errors import GroupError
-from .frames import is_users, user_frame
+from .frames import is_users, runs_in, user_frame
 from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant
 from .work import Work, futures_are_ours
 
@@ -78,7 +78,7 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def name(self) -> str:
-        return IN_A_JOB if is_users(sys._getframe(1).f_code.co_filename) else BACKEND
+        return IN_A_JOB if is_users(runs_in(sys._getframe(1))) else BACKEND
 
     getBackendName = name
 

@@ -45,7 +45,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from . import opaque
 from .bytecode import imports, sets
-from .frames import is_installed, is_users
+from .frames import is_installed, is_users, of_user, written_in
 from .per_class import per_class
 
 #: Of larger containers the plain values are compared as a whole.
@@ -105,11 +105,6 @@ RUNNING = {
 }
 CODE = (FunctionType, BuiltinFunctionType, type)
 _Parts = Callable[[str, Any], Iterable[tuple[str, object]]]
-
-
-def users(module: str) -> bool:
-    """Is this the name of a module outside Python's library, PyTorch and this package?"""
-    return is_users(getattr(sys.modules.get(module), "__file__", None) or "<")
 
 
 def handed_out(names: Set[str]) -> Iterator[tuple[str, object]]:
@@ -281,7 +276,7 @@ def _parts_of_function(path: str, value: FunctionType) -> Iterator[tuple[str, ob
 
 
 def _parts_of_class(path: str, value: type) -> Iterator[tuple[str, object]]:
-    if users(value.__module__):
+    if of_user(value):
         for key, item in vars(value).items():
             if chosen(key):
                 yield f"{path}.{key}", item
@@ -297,7 +292,7 @@ def _promised(path: str, future: torch.futures.Future[Any]) -> Iterator[tuple[st
 def _given(cache: Any) -> list[object]:
     """What a cache of a function of the user's has given, and for what: code may change it where it lies."""
     code = getattr(cache.__wrapped__, "__code__", None)
-    if code is None or not is_users(code.co_filename) or is_installed(code.co_filename):
+    if code is None or not is_users(home := written_in(cache.__wrapped__)) or is_installed(home):
         return []
     held = [x for x in gc.get_referents(cache) if x is not cache.__wrapped__ and x is not vars(cache)]
     if cache.cache_parameters()["maxsize"] is None:  # else its entries are linked
@@ -333,7 +328,7 @@ def is_plain(kind: type) -> bool:
 def followed(value: object) -> bool:
     """Is it the user's, or a container? Of other objects only what they hold themselves is looked at."""
     kind = type(value)
-    return _is_container(kind) or users(kind.__module__)
+    return _is_container(kind) or of_user(kind)
 
 
 @per_class
@@ -348,17 +343,17 @@ def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield from opaque.parts(path, value)
     held = getattr(value, "__dict__", None)
     if held:
-        left = UNASKED if kind.__module__.startswith(_FSDP) else ()
+        left = UNASKED if str(kind.__module__).startswith(_FSDP) else ()
         yield from ((f"{path}.{key}", item) for key, item in held.items() if key not in left)
-    if users(kind.__module__):
+    if of_user(kind):
         yield kind.__name__, kind
-    for name in _slots(kind):
+    for name in slots(kind):
         if hasattr(value, name):
             yield f"{path}.{name}", getattr(value, name)
 
 
 @per_class
-def _slots(kind: type) -> tuple[str, ...]:
+def slots(kind: type) -> tuple[str, ...]:
     """Names of the slots of objects of this class."""
     found: list[str] = []
     for base in kind.__mro__:

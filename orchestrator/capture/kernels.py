@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 
 from .errors import DefinitionError
-from .frames import is_users, user_frame
+from .frames import is_users, runs_in, user_frame
 from .signatures import PYTORCHS
 
 _INSTEAD = (
@@ -59,7 +59,7 @@ def _by_user(frame: FrameType | None) -> bool:
     """Does the user's code register it, or PyTorch itself, in a module that is loaded now?"""
     while frame is not None and frame.f_code.co_filename == _LIBRARY:
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code.co_filename)
+    return frame is not None and is_users(runs_in(frame))
 
 
 def _spoken(space: str, name: Any) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Set
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from .frames import is_users
+from .frames import is_users, of_user
 from .per_class import per_class
 
 _DESCRIBED = (GetSetDescriptorType, MemberDescriptorType)
@@ -47,7 +47,13 @@ class Unknown:
 
 def is_opaque(value: Any) -> bool:
     """Is it an object of Python's library that is made in C and shows no attributes of its own?"""
-    return makes_opaque(type(value))
+    return makes_opaque(beneath(type(value)))
+
+
+@per_class
+def beneath(kind: type) -> type:
+    """The class of a library that this one is, or that a class of the user's derives from."""
+    return next(base for base in kind.__mro__ if not of_user(base))
 
 
 @per_class
@@ -56,7 +62,7 @@ def makes_opaque(kind: Any) -> bool:
     module = kind.__module__
     home = getattr(sys.modules.get(module), "__file__", None) or "<"
     return bool(
-        module.partition(".")[0] in _MODULES
+        str(module).partition(".")[0] in _MODULES
         and module != "builtins"
         and not is_users(home)
         and kind.__name__ not in _ELSEWHERE
@@ -78,10 +84,10 @@ def _made_in_c(kind: type) -> bool:
 
 def shown(value: Any) -> object:
     """What an object shows of itself: its length, its text, numbers and texts among its descriptors."""
-    kind: Any = type(value)
+    kind: Any = beneath(type(value))
     found: list[object] = [operator.length_hint(value, -1)]
     if kind.__repr__ is not object.__repr__:
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+        text = re.sub(r" at 0x[0-9a-f]+", "", kind.__repr__(value))
         found.append(text if len(text) < _TEXT else hash(text))
     for name in _public(kind):
         item = _read(value, name)
@@ -91,7 +97,7 @@ def shown(value: Any) -> object:
 
 def parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
     """What it shows and is no number, and what the garbage collector knows that it refers to."""
-    kind: Any = type(value)
+    kind: Any = beneath(type(value))
     for name in _public(kind):
         item = _read(value, name)
         if not isinstance(item, _PLAIN):
@@ -113,7 +119,7 @@ def unseen(names: Set[str], held: Iterable[object]) -> Iterator[str]:
 
 def silent(value: Any) -> frozenset[str]:
     """Names of the methods of an object that tells nothing of what it counts; none, if it tells something."""
-    kind: Any = type(value)
+    kind: Any = beneath(type(value))
     if not is_opaque(value) or kind.__repr__ is not object.__repr__:
         return frozenset()
     told = [n for n in _public(kind) if not isinstance(_read(value, n), re.Pattern)]

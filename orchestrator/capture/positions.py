@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from . import opaque
-from .holding import CACHES, LARGE, PLAIN, PLAINEST, RUNNING, users
+from .frames import of_user
+from .holding import CACHES, LARGE, PLAIN, PLAINEST, RUNNING
 from .per_class import per_class
 
 #: Larger arrays count nothing (bytes).
@@ -50,6 +51,7 @@ def _position(kind: type) -> _Position | None:
     for kinds, position in _POSITIONS:
         if issubclass(kind, kinds):
             return position
+    kind = opaque.beneath(kind)
     if kind in RUNNING:
         return _of_running
     if kind.__module__ == "_io":
@@ -117,7 +119,7 @@ def _of_tuple(value: tuple[Any, ...]) -> object:
 
 def _of_abstract(value: Any) -> object:
     """How many classes are registered with one of the user's."""
-    return len(_get_dump(value)[0]) if users(value.__module__) else None
+    return len(_get_dump(value)[0]) if of_user(value) else None
 
 
 def _of_array(value: Any) -> object:
@@ -175,5 +177,8 @@ _POSITIONS: tuple[tuple[Any, _Position], ...] = (
     (random.SystemRandom, lambda value: None),
     (random.Random, lambda value: hash(value.getstate())),
     (np.random.Generator, lambda value: repr(value.bit_generator.state)),
+    (np.random.BitGenerator, lambda value: repr(value.state)),
+    (np.random.SeedSequence, lambda value: value.n_children_spawned),
+    (torch.UntypedStorage, lambda value: value.nbytes()),
     (np.random.RandomState, lambda value: value.get_state(legacy=False)["state"]["pos"]),
 )

@@ -16,7 +16,7 @@ import torch
 import torch._utils
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .frames import is_users, user_frame
+from .frames import is_users, runs_in, user_frame
 from .layouts import local_tensor
 from .recorder import active
 from .substituting import replaced, substituted
@@ -48,7 +48,7 @@ def sharing(parameters: _Parameters) -> Iterator[None]:
     def asking(original: Any) -> Any:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_users(sys._getframe(1).f_code.co_filename):
+            if is_users(runs_in(sys._getframe(1))):
                 _refuse(args[0], original.__name__, parameters)
             return original(*args, **kwargs)
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from .disguise import as_number
 from .errors import DefinitionError, Frame
-from .frames import is_users
+from .frames import is_users, runs_in
 from .spoilt import spoil
 
 #: What capture changes in the libraries while a step runs; recorded in the plan.
@@ -118,7 +118,7 @@ def one_at_a_time(optimizer: torch.optim.Optimizer) -> frozenset[int]:
 
 
 def _users_reads() -> bool:
-    return is_users(sys._getframe(2).f_code.co_filename)
+    return is_users(runs_in(sys._getframe(2)))
 
 
 def learning_rate(group: int) -> str:

@@ -49,13 +49,14 @@ class State:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Every state by plan name, every number in Python that a step may count with, and which constant each
-    name leads to.
+    """Every state by plan name, every number in Python that a step may count with, which constant each name
+    leads to, and who holds a function by itself.
     """
 
     states: Mapping[str, State]
     numbers: Numbers = field(default_factory=dict)
     constants: Mapping[str, TensorRef] = field(default_factory=dict)
+    holders: tuple[tuple[str, object], ...] = ()
 
     def aliases(self) -> dict[str, str]:
         """Each name with the first name that lies in the same storage."""

@@ -23,6 +23,7 @@ from .builder import Draft, Frame, renamed
 from .constants import Constants
 from .counters import Place, counted
 from .errors import CaptureError, DefinitionError, StateError, gathered
+from .holders import standing_in
 from .layouts import local_tensor
 from .lowering import RankProgram
 from .recorder import Node, Recorder, TensorRef, recording, reference
@@ -76,7 +77,7 @@ class Job:
         stage = self.constants.stage
         recorder = Recorder()
         given = recorder.given(batch)
-        with watching(), sharing(self.parameters), recording(recorder):
+        with watching(), sharing(self.parameters), standing_in(before.holders), recording(recorder):
             results = self.step(batch)
         problems = [*real_writes(recorder.nodes), *recorder.strides.problems()]
         if problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 import sysconfig
@@ -11,11 +12,14 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from .frames import is_installed, is_users
+from .frames import is_installed, is_users, runs_in
 from .scopes import Kept, ours
 
 #: Where a function stands, and its name there.
 Place = tuple[Any, str]
+#: What stands for a function now, by the function's identity.
+Standing = Mapping[int, Any]
+_standing: dict[int, Any] = {}
 _STDLIB = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 
 
@@ -31,11 +35,36 @@ def substituted(changes: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]
         for scope, name, item in saved:
             scope[name] = made[id(item)]
     try:
-        yield
+        with _stand(made):
+            yield
     finally:
         with ours((scope for scope, _ in found), _identities):
             for scope, name, item in saved:
                 scope[name] = item
+
+
+def scopes_of_libraries() -> frozenset[int]:
+    """The variables of all modules that are not the user's, by identity."""
+    own = set(map(id, _users_modules(sys.modules)))
+    return frozenset(id(vars(m)) for m in tuple(sys.modules.values()) if id(m) not in own)
+
+
+def standing() -> Standing:
+    """What stands for which function now."""
+    return dict(_standing)
+
+
+@contextmanager
+def _stand(made: Standing) -> Iterator[None]:
+    """What stands for something that stands for a function already, stands for that function."""
+    first = {id(item): function for function, item in _standing.items()}
+    before = dict(_standing)
+    _standing.update({first.get(function, function): item for function, item in made.items()})
+    try:
+        yield
+    finally:
+        _standing.clear()
+        _standing.update(before)
 
 
 def look_ahead() -> None:
@@ -59,7 +88,7 @@ def shadowed(names: Mapping[str, Any]) -> Iterator[None]:
     """In the user's own modules these names, which are Python's own, stand for something else."""
     files = ((m, getattr(m, "__file__", None) or "<") for m in list(sys.modules.values()))
     scopes = [vars(m) for m, file in files if is_users(file) and not is_installed(file)]
-    with put(scopes, names):
+    with put(scopes, names), _stand({id(getattr(builtins, name)): item for name, item in names.items()}):
         yield
 
 
@@ -96,7 +125,7 @@ def by_user(frame: FrameType | None) -> bool:
     """Is it the user's own code that calls, itself or through Python's library?"""
     while frame is not None and _of_python(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code.co_filename)
+    return frame is not None and is_users(runs_in(frame))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from certificates.plan.program import INPUT_NAME
 
 from .builder import Met
 from .constants import Constants
-from .counters import looked, place_of
+from .counters import place_of, reached
 from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
@@ -123,8 +123,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     def look() -> Snapshot:
         states = states_of(definition, model, optimizer, rank is not None)
         constants.foreign(state.held for state in states.values())
-        counts, tensors = looked(step, model, optimizer)
-        return Snapshot(states, counts, constants.among(tensors))
+        found = reached(step, model, optimizer)
+        return Snapshot(states, found.numbers, constants.among(found.tensors), found.holders)
 
     job = Job(
         batch=lambda: {

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .asking import asked
 from .errors import CaptureError, StateError
-from .frames import is_users, user_frame
+from .frames import is_users, runs_in, user_frame
 from .group import Traced
 from .reading import no_files
 from .recorder import Node, Recorder
@@ -73,7 +73,7 @@ def _refusing(says: str, refuse: Callable[[CaptureError], None]) -> Callable[[An
     def patch(original: Any) -> Any:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             # PyTorch itself compares addresses and views storages as numpy; only the user's calls count.
-            if is_users(sys._getframe(1).f_code.co_filename) and _is_fake(self):
+            if is_users(runs_in(sys._getframe(1))) and _is_fake(self):
                 refuse(StateError(says, frame=user_frame(), instead=_IN_PLACE))
             return original(self, *args, **kwargs)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import logging
 import mmap
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import CellType, MappingProxyType, SimpleNamespace
@@ -572,3 +574,23 @@ def test_equal_things_in_the_place_of_others_count_nothing() -> None:
     before = dict(numbers(step, made, optimizer))
     step()
     assert counted(before, numbers(step, made, optimizer)) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("sys.modules[str(len(sys.modules))] = sys", "how many modules are loaded"),
+        ("logging.getLogger(str(len(logging.root.manager.loggerDict)))", "how many loggers there are"),
+        ("warnings.warn('x' * len(globals()['__warningregistry__']))", "what was warned of"),
+    ],
+)
+def test_what_python_keeps_for_a_process_counts_where_the_code_names_it(
+    lines: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    step = _steps(lines, sys=sys, logging=logging, warnings=warnings, __warningregistry__={})
+    before = numbers(step, *model())
+    with warnings.catch_warnings(record=True):
+        step()
+    error = counted(before, numbers(step, *model()))
+    assert error is not None and says in error.message

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,18 @@ import certificates
 import checker
 import smtlib_emit
 import trainverify
-from orchestrator.capture.frames import frames, inside_engine, installed, is_installed, is_users, user_frame
+from orchestrator.capture.frames import (
+    frames,
+    inside_engine,
+    installed,
+    is_installed,
+    is_users,
+    of_user,
+    runs_in,
+    user_frame,
+    users,
+    written_in,
+)
 from orchestrator.evaluating import interpreter
 
 
@@ -45,3 +58,34 @@ def test_the_innermost_line_of_the_user_is_found() -> None:
 def test_nothing_here_is_called_by_the_engine() -> None:
     assert not inside_engine()
     assert frames(engine=True)[0] is not None
+
+
+def _run(text: str, scope: dict[str, Any]) -> dict[str, Any]:
+    exec(text, scope)
+    return scope
+
+
+def test_code_that_was_made_of_a_text_is_of_the_module_that_it_runs_in() -> None:
+    """``exec("def late(): return time.time() > START", globals())`` asked for the time, and was VALID."""
+    text = "import sys\ndef f(): return sys._getframe()"
+    for scope, users_own in (
+        ({"__file__": __file__}, True),
+        ({"__file__": os.__file__}, False),
+        ({"__name__": "os"}, False),
+        ({}, True),  # nobody says whose it is
+    ):
+        made = _run(text, scope)["f"]
+        assert is_users(written_in(made)) == users_own == is_users(runs_in(made()))
+
+
+def test_a_class_that_was_made_of_a_text_is_the_users_and_python_s_own_are_not() -> None:
+    """Its variables counted steps, and nobody looked."""
+    made = _run("class Counts: steps = 0", {})["Counts"]
+    assert made.__module__ == "builtins" and of_user(made)
+    assert not any(map(of_user, (int, type, dict, torch.Tensor, torch.Generator)))
+
+
+def test_a_module_that_code_has_made_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "made_here", ModuleType("made_here"))
+    assert users("made_here") and users("nowhere") and not users("sys") and not users("torch._C._fft")
+    assert not users(42)  # what Cython has as the module of a class

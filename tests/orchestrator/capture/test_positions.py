@@ -13,6 +13,7 @@ from array import array
 from collections import UserDict, deque
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ class Abstract(abc.ABC):
 
 class Implemented:
     """One to register."""
+
+
+class Log(io.StringIO): ...
+
+
+class Tree(ElementTree.Element): ...
 
 
 def database() -> sqlite3.Connection:
@@ -72,6 +79,11 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "random numbers": (lambda: random.Random(1), lambda r: r.random()),
     "random numbers of NumPy": (lambda: np.random.default_rng(1), lambda r: r.random()),
     "old random numbers of NumPy": (lambda: np.random.RandomState(1), lambda r: r.rand()),
+    "random bits of NumPy": (lambda: np.random.PCG64(1), lambda b: b.random_raw()),
+    "a seed's children": (lambda: np.random.SeedSequence(1), lambda s: s.spawn(1)),
+    "bytes of a storage": (lambda: torch.UntypedStorage(4), lambda s: s.resize_(8)),
+    "place in a file of a class of one's own": (lambda: Log("abc"), lambda f: f.read(1)),
+    "element of a class of one's own": (lambda: Tree("a"), lambda t: t.append(ElementTree.Element("b"))),
     "counter": (lambda: itertools.count(), next),
     "place in a list": (lambda: iter([1, 2]), next),
     "classes of an abstract one": (lambda: Abstract, lambda c: c.register(Implemented)),
