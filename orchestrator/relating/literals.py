@@ -198,6 +198,8 @@ class Folder:
         factors = {"multiply": values, "dot_general": values, "divide": values[:1]}.get(op.name, ())
         if op.type.sort == "Real" and any(isinstance(v, Fraction) and not v for v in factors):
             return Fraction(0)
+        if op.name == "select" and values[1] is not None and values[1] == values[2]:
+            return values[1]
         if any(v is None for v in values):
             return None
         a, b = values[0], values[1] if len(values) > 1 else None

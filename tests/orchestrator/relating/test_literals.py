@@ -253,3 +253,21 @@ def test_a_product_with_a_state_of_zeros_is_zero(state: int, proved: bool) -> No
     plan = pair({"dp": 2}, lambda s: write(s, 4, 0), lambda b: write(b, 2, state),
                 {"x": {"dp": Shard(0)}, "w": {}}, {"y": {"dp": Shard(0)}})  # fmt: skip
     assert (unproved(plan) == []) == proved
+
+
+@pytest.mark.parametrize(("other", "proved"), [(0, True), (1, False)])
+def test_a_choice_between_zeros_is_zero(other: int, proved: bool) -> None:
+    """A loss with two halves, one of which no row has: its gradients are zero, or wrong by a factor too."""
+
+    def write(b: ProgramBuilder, n: int) -> None:
+        x = b.input("x", f"f32[{n}]")
+        zero = b.constant(0, f"f32[{n}]")
+        here = b.compare(x, zero, "GE")
+        never = b.select(here, b.constant(0, f"f32[{n}]"), b.constant(other, f"f32[{n}]"))
+        mean = (b.tanh(x) * b.constant(Fraction(1, n), f"f32[{n}]") + never).sum()
+        b.output("loss", b.all_reduce(mean, "dp") / 2 if n == 4 else mean)
+
+    plan = pair(
+        {"dp": 2}, lambda s: write(s, 8), lambda b: write(b, 4), {"x": {"dp": Shard(0)}}, {"loss": {}}
+    )
+    assert (unproved(plan) == []) == proved
