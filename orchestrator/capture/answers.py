@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ClassMethodDescriptorType, FrameType
 from typing import Any
 
@@ -31,6 +31,9 @@ BY_PLACE = (
 )
 #: Who is told of a decision; nobody, once the step is over.
 listening: list[Refuse] = []
+
+#: Of which classes answers were given in this process: where there are none, nothing is made of them.
+given: set[type] = set()
 
 #: What no longer is an answer: a truth value, a plain number, a key.
 _DECIDES = frozenset(
@@ -130,6 +133,12 @@ class Parts(Answer, tuple[Any, ...]):
         return told(getattr(self.named, name), type(self.named).__module__ == "time")
 
 
+def answer(value: Any, timed: bool = False) -> Any:
+    """What the user's code has asked for, as an answer."""
+    given.add(type(value))
+    return told(value, timed)
+
+
 def told(value: Any, timed: bool = False) -> Any:
     """The value as an answer; what cannot be followed is refused. ``timed`` numbers are those of a clock."""
     if value is None or isinstance(value, Answer):
@@ -154,6 +163,15 @@ def told(value: Any, timed: bool = False) -> Any:
         return parts
     _refuse(Seconds if timed else Count)
     return value
+
+
+def computed_with(values: Iterable[object]) -> None:
+    """A tensor is made of these: of an answer, in a later step it is another one."""
+    for value in values:
+        if isinstance(value, Answer):
+            _refuse(type(value))
+        elif type(value) in (list, tuple):
+            computed_with(value)  # type: ignore[arg-type]
 
 
 def refuse_now() -> None:
@@ -268,7 +286,7 @@ def standing(plain: Any) -> Any:
     def method(name: str, asks: bool) -> classmethod[Any, Any, Any]:
         def call(_: Any, *arguments: Any, **options: Any) -> Any:
             value = _of(getattr(plain, name), arguments, options)
-            return told(value, True) if asks and users_own(sys._getframe(1)) else value
+            return answer(value, True) if asks and users_own(sys._getframe(1)) else value
 
         return classmethod(call)
 

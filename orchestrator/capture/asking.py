@@ -42,9 +42,23 @@ from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from .answers import Answer, Refuse, hashed, identity, listening, refuse_now, standing, told, users_own
+from .answers import (
+    Answer,
+    Refuse,
+    computed_with,
+    given,
+    hashed,
+    identity,
+    listening,
+    refuse_now,
+    standing,
+    told,
+    users_own,
+)
+from .answers import answer as given_answer
 from .errors import StateError
 from .frames import user_frame
 from .substituting import Place, replaced, shadowed, substituted
@@ -123,7 +137,7 @@ def asked(refuse: Refuse) -> Iterator[None]:
     def clock(original: Any) -> Any:
         def read() -> Any:
             value = original()
-            return told(value, True) if users_own(sys._getframe(1)) else value
+            return given_answer(value, True) if users_own(sys._getframe(1)) else value
 
         return read
 
@@ -135,7 +149,7 @@ def asked(refuse: Refuse) -> Iterator[None]:
                 return value
             if value is None and original.__name__ in _FINDS:
                 refuse_now()
-            return told(value, original.__module__ == "time")
+            return given_answer(value, original.__module__ == "time")
 
         return ask
 
@@ -193,9 +207,21 @@ def asked(refuse: Refuse) -> Iterator[None]:
             patches.enter_context(replaced(subprocess.Popen, "_execute_child", question("another program")))
             patches.enter_context(replaced(threading, "_newname", _carried))
             patches.enter_context(_handles())
+            if given:
+                patches.enter_context(_Apart())
             yield
     finally:
         listening.remove(refuse)
+
+
+class _Apart(TorchFunctionMode):  # type: ignore[misc]
+    """No tensor is made of an answer: in a later step it would be another one."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        computed_with((*args, *(kwargs or {}).values()))
+        return func(*args, **(kwargs or {}))
 
 
 def _carried(original: Callable[..., str]) -> Callable[..., object]:

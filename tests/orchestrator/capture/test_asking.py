@@ -10,9 +10,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from os.path import exists
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from orchestrator.capture.answers import Seconds, Ticks
 from orchestrator.capture.asking import asked
+from orchestrator.capture.counters import counted, numbers
 from orchestrator.capture.errors import StateError
 
 START = time.time()
@@ -166,3 +169,40 @@ def test_a_step_may_write_a_log_and_make_its_folder(tmp_path: Path) -> None:
             log.write("1")
 
     assert refused(step) == []
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        lambda: torch.ones(2) * (1 + time.monotonic() // 1e9),
+        lambda: torch.ones(2).mul_(1 + time.monotonic() // 1e9),
+        lambda: torch.full((2,), time.time()),
+        lambda: torch.tensor([1.0, time.time()]),
+        lambda: torch.ones(2)[time.monotonic_ns() // 10**30],
+        lambda: torch.add(torch.ones(2), torch.ones(2), alpha=os.getpid()),
+    ],
+)
+def test_no_tensor_is_made_of_an_answer(makes: Callable[[], object]) -> None:
+    """``loss * (1 + time.monotonic() // 36000)`` is twice the loss after ten hours, and was VALID."""
+    refused(lambda: time.time())  # from then on it is looked for
+    assert any(message.startswith("the step decides by ") for message in refused(makes))
+
+
+def test_a_time_that_is_kept_for_the_next_step_is_no_counter() -> None:
+    """A meter of how long the last step took: who decides by it is refused, and it differs each time."""
+    meter = SimpleNamespace(begun=0.0)
+
+    def step() -> None:
+        logging.info("%.3f", time.perf_counter() - meter.begun)
+        meter.begun = time.perf_counter()
+
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    looked = [numbers(step, model, optimizer)]
+    for _ in range(2):
+        assert refused(step) == []
+        looked.append(numbers(step, model, optimizer))
+    assert [counted(before, after) for before, after in pairwise(looked)] == [None, None]
+    meter.begun = 7.0
+    error = counted(looked[-1], numbers(step, model, optimizer))
+    assert error is not None and "meter.begun" in error.message
