@@ -48,6 +48,7 @@ from torch.utils.hooks import RemovableHandle
 from .answers import (
     Answer,
     Refuse,
+    answer,
     computed_with,
     given,
     hashed,
@@ -58,7 +59,6 @@ from .answers import (
     told,
     users_own,
 )
-from .answers import answer as given_answer
 from .errors import StateError
 from .frames import user_frame
 from .substituting import Place, replaced, shadowed, substituted
@@ -134,25 +134,6 @@ _ELSEWHERE = "an entry of the batch for the answer, or the question outside of t
 def asked(refuse: Refuse) -> Iterator[None]:
     """While a step is recorded, its code decides by no clock, and asks for no file and no other process."""
 
-    def clock(original: Any) -> Any:
-        def read() -> Any:
-            value = original()
-            return given_answer(value, True) if users_own(sys._getframe(1)) else value
-
-        return read
-
-    def answer(original: Any) -> Any:
-        @functools.wraps(original)
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            value = original(*args, **kwargs)
-            if not users_own(sys._getframe(1)):
-                return value
-            if value is None and original.__name__ in _FINDS:
-                refuse_now()
-            return given_answer(value, original.__module__ == "time")
-
-        return ask
-
     def question(what: str, instead: str = _ELSEWHERE) -> Callable[[Any], Any]:
         """``{}`` stands for the first argument, a file."""
 
@@ -188,11 +169,11 @@ def asked(refuse: Refuse) -> Iterator[None]:
         return run
 
     changes: Mapping[Place, Callable[[Any], Any]] = {
-        **dict.fromkeys(_speaking(), answer),
+        **dict.fromkeys(_speaking(), _answering),
         **dict.fromkeys(_arithmetic(), _carrying),
         **dict.fromkeys(_DATES, standing),
         (importlib, "import_module"): importing,
-        **dict.fromkeys(_CLOCKS, clock),
+        **dict.fromkeys(_CLOCKS, _clock),
         **dict.fromkeys(_FILES, question("for the file {}", _THERE)),
         **{(m, name): question(f"the system ({m.__name__}.{name})") for m, name in _SYSTEM},
     }
@@ -212,6 +193,27 @@ def asked(refuse: Refuse) -> Iterator[None]:
             yield
     finally:
         listening.remove(refuse)
+
+
+def _clock(original: Any) -> Any:
+    def read() -> Any:
+        value = original()
+        return answer(value, True) if users_own(sys._getframe(1)) else value
+
+    return read
+
+
+def _answering(original: Any) -> Any:
+    @functools.wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        if not users_own(sys._getframe(1)):
+            return value
+        if value is None and original.__name__ in _FINDS:
+            refuse_now()
+        return answer(value, original.__module__ == "time")
+
+    return ask
 
 
 class _Apart(TorchFunctionMode):  # type: ignore[misc]

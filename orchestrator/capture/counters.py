@@ -68,9 +68,10 @@ _RANDOM: Mapping[str, Callable[[], object]] = {
     "the seed of PyTorch": torch.initial_seed,
     "how many random numbers of the system were drawn": drawn,
 }
+
 #: What Python keeps for all of a process, and how much of it there is, by the name that code has for it.
 _REGISTERS: Mapping[str, tuple[str, Callable[[], int]]] = {
-    "modules": ("how many modules are loaded", lambda: len(sys.modules)),
+    "modules": ("how many modules code has named", lambda: sum(map(_named, [*sys.modules.items()]))),
     "loggerDict": ("how many loggers there are", lambda: len(logging.Logger.manager.loggerDict)),
 }
 COUNTED = (
@@ -303,6 +304,11 @@ class _Walk:
             if borrowed(item):
                 self.holders.add(value)
             self.into(inner, item, below, (value, functools.partial(part, path, value, inner)))
+
+
+def _named(module: tuple[str, ModuleType]) -> bool:
+    """Does this module have another name than the one it was imported by? Libraries import on demand."""
+    return getattr(getattr(module[1], "__spec__", None), "name", None) != module[0]
 
 
 def _hits(cache: Any) -> int:
