@@ -8,10 +8,12 @@ once.
 from __future__ import annotations
 
 import datetime
+import dis
+import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ClassMethodDescriptorType, FrameType
-from typing import Any
+from typing import Any, Self
 
 from .errors import StateError
 from .frames import is_installed, is_users, runs_in, user_frame
@@ -39,7 +41,7 @@ given: set[type] = set()
 _DECIDES = frozenset(
     f"__{name}__"
     for name in (
-        *("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "trunc", "divmod", "rdivmod"),
+        *("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "index", "trunc", "divmod", "rdivmod"),
         *("hash", "contains", "iter", "len"),
     )
 )
@@ -71,7 +73,21 @@ class Seconds(Answer, float):
     says, instead, timed = *BY_TIME, True
 
 
-class Ticks(Answer, int):
+class Whole(Answer, float):
+    """A whole number. It is no ``int``: as a place in a list or a number of rounds Python asks no ``int``."""
+
+    exact: int
+
+    def __new__(cls, value: int) -> Self:
+        made = super().__new__(cls, value)
+        made.exact = int(value)
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.exact)
+
+
+class Ticks(Whole):
     """A whole number of nanoseconds, say."""
 
     says, instead, timed = *BY_TIME, True
@@ -81,7 +97,7 @@ class Amount(Answer, float):
     """How much of something a process uses."""
 
 
-class Count(Answer, int):
+class Count(Whole):
     """How many of something there are, or a number that the system has given."""
 
 
@@ -200,16 +216,27 @@ def _staying(plain: Callable[..., Any], timed: bool) -> Callable[..., Any]:
 
 def _deciding(plain: Callable[..., Any], kind: type[Answer]) -> Callable[..., Any]:
     def decide(*arguments: Any) -> Any:
-        if users_own(sys._getframe(1)):
+        caller = sys._getframe(1)
+        if users_own(caller) and not (plain.__name__ in _PLAIN and _shows(caller)):
             _refuse(kind)
         return plain(*arguments)
 
     return decide
 
 
+#: What a text asks a number for, to show it.
+_PLAIN = ("__int__", "__index__", "__float__")
+
+
+def _shows(frame: FrameType) -> bool:
+    """Is it the ``%`` of a text that asks? Where a number is divided, none is asked for a plain one."""
+    instructions = dis.get_instructions(frame.f_code)
+    return any(i.offset == frame.f_lasti and i.argrepr in ("%", "%=") for i in instructions)
+
+
 def _teach(kind: type[Answer], plain: type) -> None:
     for name in sorted({*dir(plain)} - (_AS_KEY if kind is Identity else set())):
-        item = getattr(plain, name)
+        item = _exact(getattr(plain, name)) if issubclass(kind, Whole) else getattr(plain, name)
         own = next(vars(base)[name] for base in plain.__mro__ if name in vars(base))
         if isinstance(own, ClassMethodDescriptorType | staticmethod) or (plain, name) == (str, "encode"):
             continue
@@ -220,6 +247,21 @@ def _teach(kind: type[Answer], plain: type) -> None:
             setattr(kind, name, _deciding(item, kind) if decides else _staying(item, kind.timed))
         elif not name.startswith("_") and hasattr(own, "__get__"):
             setattr(kind, name, property(_staying(own.__get__, kind.timed)))
+
+
+def _exact(method: Any) -> Any:
+    """A method of whole numbers, of what stands for them; together with another number it is that one's."""
+    if not callable(method):
+        return method
+
+    @functools.wraps(method)
+    def of(*arguments: Any, **options: Any) -> Any:
+        plain = [x.exact if isinstance(x, Whole) else x for x in arguments]
+        if any(isinstance(x, float) for x in plain):
+            return getattr(float, method.__name__)(float(plain[0]), *plain[1:], **options)
+        return method(*plain, **options)
+
+    return of
 
 
 def _looks(name: str) -> bool:

@@ -22,6 +22,7 @@ from unittest.mock import patch
 from torch import SymInt, Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
+from .answers import Whole
 from .frames import is_users
 from .substituting import by_user, put
 
@@ -86,7 +87,7 @@ def _is_instance(value: object, kinds: Any) -> bool:
 
 def _number_of(value: object) -> builtins.type | None:
     """The class of what is a number in a job, and no number in a trace."""
-    if builtins.type(value) is SymInt:
+    if builtins.type(value) is SymInt or isinstance(value, Whole):
         return int
     return getattr(value, "_number", None) if builtins.type(value) is FakeTensor else None
 

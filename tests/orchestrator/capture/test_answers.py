@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import json
 import logging
 import math
 import os
@@ -20,7 +21,17 @@ from datetime import datetime as when
 import pytest
 from torch import nn
 
-from orchestrator.capture.answers import BY_ANSWER, BY_PLACE, BY_TIME, Count, Identity, Moment, Words, told
+from orchestrator.capture.answers import (
+    BY_ANSWER,
+    BY_PLACE,
+    BY_TIME,
+    Answer,
+    Count,
+    Identity,
+    Moment,
+    Words,
+    told,
+)
 
 from .test_asking import refused
 
@@ -66,6 +77,12 @@ def test_a_date_is_no_reason(decides: Callable[[], object]) -> None:
         lambda: gc.get_objects(),
         lambda: shutil.which("stop"),
         lambda: uuid.uuid1(),
+        lambda: [1, 2][os.getpid() % 2],
+        lambda: range(os.getpid()),
+        lambda: "." * (os.getpid() % 2),
+        lambda: 2.0 * os.getpid() > 7,
+        lambda: os.getpid() / 2.0 > 7,
+        lambda: 7.5 % os.getpid() == 7.5,
     ],
 )
 def test_what_the_machine_answers_is_no_reason(decides: Callable[[], object]) -> None:
@@ -81,12 +98,21 @@ def test_answers_may_be_shown(capsys: pytest.CaptureFixture[str], caplog: pytest
         )
         print(time.strftime("%H:%M", time.localtime()), f"{time.localtime().tm_hour:02d}", time.ctime() + ".")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        shown = "%d of %s, %5.1f %i%%"
+        print(shown % (os.getpid(), os.getpid(), os.getpid(), time.time()), repr(os.getpid()))
+        print(f"{os.getpid():5d} {os.getpid() // 2}", json.dumps({"ns": time.time_ns()}))
         line = f"{socket.gethostname()}:{os.getpid()} {threading.active_count()} threads, {peak:.1f} MiB"
         logging.getLogger("step").warning(line or "nothing")
         gc.collect()
 
     assert refused(step) == []
     assert f":{os.getpid()} " in caplog.text and str(datetime.date.today().year) in capsys.readouterr().out
+
+
+def test_a_day_of_the_week_is_no_place_in_a_list() -> None:
+    """``rates[datetime.now().weekday()]`` takes another one tomorrow."""
+    assert refused(lambda: ([1] * 7)[when.now().weekday()])[0] == BY_TIME[0]
+    assert refused(lambda: (1e-9 * time.monotonic_ns()) > 3600)[0] == BY_TIME[0]
 
 
 def test_dates_that_nobody_asked_the_clock_for_are_plain() -> None:
@@ -114,6 +140,9 @@ def test_an_identity_and_a_hash_are_keys_and_no_numbers() -> None:
 
 def test_answers_are_of_the_classes_that_they_are_in_a_job() -> None:
     assert told(3) == 3 and isinstance(told(3), Count) and isinstance(told("a"), Words) and told(None) is None
+    seven = told(7)
+    assert (seven + 1, 1 + seven, 2.5 * seven, seven / 2, -seven // 2, seven**2) == (8, 8, 17.5, 3.5, -4, 49)
+    assert seven & 3 == 3 and all(isinstance(x, Answer) for x in (1 + seven, 2.5 * seven, 15.5 % seven))
     assert f"{Identity(255):x}" == "ff" and str(told("a") + "b") == "ab" and told(1.5) * 2 == 3
 
 
