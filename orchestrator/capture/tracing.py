@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
 
 from certificates.plan.plan import Mesh
 from certificates.plan.program import INPUT_NAME
@@ -58,6 +59,11 @@ from .whole_numbers import with_whole_numbers
 
 _BEGUN = "is there before the first step, which adds to it: no relation says what it is"
 _ANEW = "zero_grad() at the end of parallelize, or of build"
+_LEFT = "the step leaves it as FSDP has gathered it, and the next step begins with all of it"
+_SHARDED = (
+    "fully_shard(module, …, reshard_after_forward=True), or module.reshard() after its forward pass: "
+    "without a backward pass a root module stays gathered"
+)
 _NAMED = (
     "other names for parameters, modules, buffers, results, entries of the batch or of an optimizer's state"
 )
@@ -166,7 +172,8 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     )
     states = first.before.states.items()
     problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
-    if problems := [*problems, *_misnamed(program), *_begun(definition, program, begun)]:
+    problems += [*_misnamed(program), *_begun(definition, program, begun), *_gathered(first, program, model)]
+    if problems:
         raise gathered(problems)
     layouts = {
         name: s.layout.cut_as(name, cuts)
@@ -185,6 +192,19 @@ def _begun(definition: Definition, program: RankProgram, names: Sequence[str]) -
     for name in names:
         if name in program.inputs:
             yield LayoutError(_BEGUN, tensor=name, frame=definition.frame, instead=_ANEW)
+
+
+def _gathered(step: Recorded, program: RankProgram, model: nn.Module) -> Iterator[CaptureError]:
+    """Parameters of which FSDP has left the ranks more than their shards: after a forward pass with no
+    backward pass, those of a module at which it begins."""
+    names = {id(parameter): name for name, parameter in parameters(model)}
+    modules = (m for m in model.modules() if isinstance(m, FSDPModule))
+    for group in (g for m in modules for g in m._get_fsdp_state()._fsdp_param_groups if g.is_unsharded):
+        of = (getattr(p._module_info.module, p._module_info.param_name, None) for p in group.fsdp_params)
+        for name in (f"params.{names[id(p)]}" for p in of if id(p) in names):
+            layout = step.before.states[name].layout
+            if name in program.inputs and layout is not None and layout.shards is None:
+                yield LayoutError(_LEFT, tensor=name, instead=_SHARDED)
 
 
 def _misnamed(program: RankProgram) -> list[CaptureError]:

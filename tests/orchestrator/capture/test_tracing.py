@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 
 from orchestrator.capture import Batch, Definition, capture
 from orchestrator.capture.errors import CaptureError, ClosureError, DefinitionError
@@ -25,7 +26,8 @@ def definition(loss: Any, **changes: Any) -> Definition:
         total.backward()
         if dist.is_initialized():
             for p in model.parameters():
-                dist.all_reduce(p.grad)
+                if p.requires_grad:
+                    dist.all_reduce(p.grad)
         optimizer.step()
         optimizer.zero_grad()
         return {"loss": total}
@@ -196,3 +198,38 @@ def test_names_that_no_plan_has_are_refused_all_at_once() -> None:
         trace(definition(lambda model, batch: model(batch["x"]).sum(), build=Keyed), None)
     named = "(tensors params.scales.a b, params.scales.up-projection)"
     assert f"a name in a plan has letters, digits, _ and . only {named}" in str(refused.value)
+
+
+@pytest.mark.parametrize("resharded", [False, True])
+def test_a_frozen_teacher_that_fsdp_leaves_gathered_is_named(resharded: bool) -> None:
+    """A root of FSDP2 that has forward passes alone keeps all of its weights: that was no layout at all."""
+
+    class Distilled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student, self.teacher = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.teacher.requires_grad_(False)
+
+    def distill(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            wanted = model.teacher(batch["x"])
+        return F.mse_loss(model.student(batch["x"]), wanted)
+
+    def parallelize(model: Any, mesh: Any) -> nn.Module:
+        fully_shard(model.teacher, mesh=mesh, reshard_after_forward=resharded or None)
+        return model  # type: ignore[no-any-return]
+
+    made = definition(
+        distill,
+        build=Distilled,
+        parallelize=parallelize,
+        optimizer=lambda params: torch.optim.SGD([p for p in params if p.requires_grad], lr=0.1),
+        layouts={"student.weight": {}},
+    )
+    if resharded:
+        assert "params.teacher.weight" in trace(made, None).program.inputs and capture(made, jobs=1)
+        return
+    with pytest.raises(CaptureError) as told:
+        capture(made, jobs=1)
+    assert "params.teacher.weight" in str(told.value) and "as FSDP has gathered it" in str(told.value)
+    assert "reshard_after_forward=True" in (told.value.instead or "")
