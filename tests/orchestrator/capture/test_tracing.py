@@ -207,7 +207,7 @@ def test_a_frozen_teacher_that_fsdp_leaves_gathered_is_named(resharded: bool) ->
     class Distilled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.student, self.teacher = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.student, self.teacher = nn.Linear(3, 4, bias=False), nn.Linear(3, 4, bias=False)
             self.teacher.requires_grad_(False)
 
     def distill(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
