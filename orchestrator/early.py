@@ -42,10 +42,14 @@ class Early:
         said = self._end() if bundle == self._expected else write_reports(folder)
         claims = any(v.verdict != "UNKNOWN" for v in bundle.verdicts)
         if claims and (why := unaccepted(said["report.txt"])):
-            raise Unaccepted(f"{why}{_line(bundle.plan, why)}")
+            raise Unaccepted(f"{why}{_line(bundle.plan, why)}{_instead(why)}")
         return said
 
 
+_ADVICE = {
+    "an infinite literal reaches": "a finite number for the mask, as torch.finfo(x.dtype).min; minus "
+    "infinity may go into a softmax, and no further",
+}
 #: How the checker names an op that it refuses.
 _OP = re.compile(r"\b(?:specification|class (?P<cls>[^\s,;]+)), op (?P<value>%\d+)")
 
@@ -60,6 +64,12 @@ def _line(plan: Plan, why: str) -> str:
     ops = program.ops if program is not None else ()
     loc = next((op.loc for op in ops if op.out == found["value"]), None)
     return f"; that is {plan.sources[loc.source]}:{loc.line} in {loc.function}" if loc else ""
+
+
+def _instead(why: str) -> str:
+    """What to write in place of what no certificate speaks of."""
+    advice = next((said for text, said in _ADVICE.items() if text in why), None)
+    return "" if advice is None else f"; write instead: {advice}"
 
 
 @contextmanager

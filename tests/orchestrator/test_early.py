@@ -75,9 +75,16 @@ def test_a_bundle_that_came_out_otherwise_has_its_own_reports(
     assert b"not shown" in found["report.txt"]
 
 
+@pytest.mark.parametrize(
+    ("what", "instead"),
+    [
+        ("outside", ""),
+        ("an infinite literal reaches reduce", "; write instead: a finite number for the mask"),
+    ],
+)
 @pytest.mark.parametrize("place", ["class {cls}", "specification", "elsewhere"])
 def test_what_the_checker_does_not_accept_is_no_proof(
-    place: str, mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, what: str, instead: str, mlp: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command said PROVED of a bundle that the checker called INVALID: its model has no such plan. The
     user's line is told of the op that is refused."""
@@ -85,13 +92,14 @@ def test_what_the_checker_does_not_accept_is_no_proof(
     program = mlp.specification if place == "specification" else mlp.classes[0].program
     op = next(op for op in program.ops if op.loc is not None)
     assert op.loc is not None
-    why = f"obligation 2 (plan) fails at {place.format(cls=mlp.classes[0].name)}, op {op.out}: outside"
+    why = f"obligation 2 (plan) fails at {place.format(cls=mlp.classes[0].name)}, op {op.out}: {what}"
     line = f"; that is {mlp.sources[op.loc.source]}:{op.loc.line} in {op.loc.function}"
     said = {name: text.encode() for name, text in unreadable(why).items()}
     monkeypatch.setattr(early, "write_reports", lambda _folder: said)
     with early.early() as ahead, pytest.raises(Unaccepted) as told:
         ahead.reports(made, tmp_path / "b")
-    assert str(told.value) == why + ("" if place == "elsewhere" else line)
+    begins = why + ("" if place == "elsewhere" else line) + instead
+    assert str(told.value).startswith(begins) and (instead or str(told.value) == begins)
 
 
 def test_a_checker_that_was_begun_for_nothing_is_ended(
