@@ -19,6 +19,7 @@ from . import (
     heads,
     hooks,
     kept,
+    looped,
     many_habits,
     masks,
     megatron,
@@ -145,6 +146,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         shifted.rolled_windows,
         counted.last_words,
         counted.counts_from_zero,
+        looped.looped_experts,
     )
 }
 #: Those that are right and not proved, and why.
