@@ -63,6 +63,8 @@ class Holders:
         """It holds a borrowed function."""
         while isinstance(holder, _MADE):
             holder = self._within.get(id(holder))
+        if isinstance(holder, FunctionType) and borrowed(holder):
+            return  # what stands for a function holds that one
         if holder is not None:
             self._found.setdefault(id(holder), holder)
 
@@ -92,7 +94,7 @@ def standing_in(holders: Iterable[tuple[str, object]]) -> Iterator[None]:
     try:
         for path, holder in having:
             for inner, item in parts(path, holder):
-                if _holds(item, made):
+                if _holds(item, made) and not any(item is base for base in _bases(holder)):
                     said = f"{inner} is held where a trace cannot follow what it gives ({item!r})"
                     raise StateError(said, instead=_BY_NAME)
         yield
@@ -101,6 +103,11 @@ def standing_in(holders: Iterable[tuple[str, object]]) -> Iterator[None]:
             for spot, was, now in reversed(changed):
                 if spot.read() is now:  # else the step has put something else there
                     spot.write(was)
+
+
+def _bases(holder: object) -> tuple[type, ...]:
+    """What a class derives from it does not call."""
+    return holder.__mro__ if isinstance(holder, type) else ()
 
 
 def _holds(value: object, made: Standing) -> bool:

@@ -170,14 +170,11 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
         again,
         set().union(*read.values()),
     )
-    states = first.before.states.items()
-    problems = [s.problem for name, s in states if s.problem is not None and name in program.inputs]
-    problems += [*_misnamed(program), *_begun(definition, program, begun), *_gathered(first, program, model)]
-    if problems:
+    if problems := [*_misread(first, program, model), *_begun(definition, program, begun)]:
         raise gathered(problems)
     layouts = {
         name: s.layout.cut_as(name, cuts)
-        for name, s in states
+        for name, s in first.before.states.items()
         if s.layout is not None and name in program.inputs
     }
     used_of = program.inputs if rank is None else program.relied
@@ -192,6 +189,13 @@ def _begun(definition: Definition, program: RankProgram, names: Sequence[str]) -
     for name in names:
         if name in program.inputs:
             yield LayoutError(_BEGUN, tensor=name, frame=definition.frame, instead=_ANEW)
+
+
+def _misread(step: Recorded, program: RankProgram, model: nn.Module) -> Iterator[CaptureError]:
+    """What stands against the states that a step reads, and the names of these."""
+    states = step.before.states.items()
+    yield from (s.problem for name, s in states if s.problem is not None and name in program.inputs)
+    yield from (*_misnamed(program), *_gathered(step, program, model))
 
 
 def _gathered(step: Recorded, program: RankProgram, model: nn.Module) -> Iterator[CaptureError]:

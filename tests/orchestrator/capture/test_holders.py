@@ -127,3 +127,19 @@ def test_a_function_that_nothing_stands_for_is_left_alone() -> None:
     kept = Kept(now=max)
     with asked(lambda error: None), standing_in(_holders(lambda: kept.now(1, 2))):
         assert kept.now is max
+
+
+def test_what_a_class_derives_from_is_not_held() -> None:
+    class Later(datetime.timedelta): ...
+
+    base = datetime.timedelta
+    with asked(lambda error: None), standing_in(_holders(lambda: Later(1))):
+        assert Later.__mro__[1] is base
+
+
+def test_what_stands_for_a_function_goes_on_holding_it() -> None:
+    """It called itself without an end."""
+    with asked(lambda error: None):
+        stands = time.monotonic
+        with standing_in(_holders(lambda: stands())):
+            assert isinstance(stands(), Answer)
