@@ -25,7 +25,10 @@ from .scopes import ours
 from .substituting import Standing, scopes_of_libraries, standing
 
 #: What is made anew to change what it holds; whoever holds it holds another one then.
-_MADE = (tuple, staticmethod, classmethod, functools.partial, MethodType, BuiltinFunctionType, property)
+_MADE = (
+    *(tuple, frozenset, staticmethod, classmethod, functools.partial, MethodType, BuiltinFunctionType),
+    property,
+)
 _BY_NAME = "a call of the function by its own name, as time.monotonic()"
 
 
@@ -116,7 +119,7 @@ def _holds(value: object, made: Standing) -> bool:
 
 
 def _inside(value: Any) -> tuple[object, ...]:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | frozenset):
         return tuple(value)
     if isinstance(value, staticmethod | classmethod):
         return (value.__wrapped__,)
@@ -138,6 +141,8 @@ def _anew(value: Any, made: Standing) -> Any:
     new = tuple(_anew(item, made) for item in _inside(value))
     if isinstance(value, tuple):
         return tuple.__new__(type(value), new)
+    if isinstance(value, frozenset):
+        return type(value)(new)
     if isinstance(value, staticmethod | classmethod):
         return type(value)(*new)
     if type(value) is functools.partial:
@@ -158,6 +163,8 @@ def _spots(holder: Any) -> Iterator[Spot]:
         yield from _entries(holder, dict.keys(holder), dict.__setitem__)
     elif isinstance(holder, list | deque):
         yield from _entries(holder, range(len(holder)), operator.setitem)
+    elif isinstance(holder, set):
+        yield from map(functools.partial(_member, holder), tuple(holder))
     elif isinstance(holder, type):
         yield from _variables_of_class(holder)
         return
@@ -178,7 +185,26 @@ def _own(item: object) -> tuple[Any, Iterable[Any], Callable[[Any, Any, Any], No
 
 def _entries(holder: Any, keys: Iterable[Any], put: Callable[[Any, Any, Any], None]) -> Iterator[Spot]:
     for key in tuple(keys):
-        yield Spot(functools.partial(holder.__getitem__, key), functools.partial(put, holder, key))
+        yield Spot(functools.partial(_item, holder, key), functools.partial(put, holder, key))
+
+
+def _item(holder: Any, key: Any) -> object:
+    """None, if the step has taken it away."""
+    try:
+        return dict.__getitem__(holder, key) if isinstance(holder, dict) else holder[key]
+    except LookupError:
+        return None
+
+
+def _member(holder: set[Any], item: Any) -> Spot:
+    held = [item]
+
+    def write(value: Any) -> None:
+        holder.discard(held[0])
+        holder.add(value)
+        held[0] = value
+
+    return Spot(lambda: held[0] if held[0] in holder else None, write)
 
 
 def _content(cell: Any) -> object:

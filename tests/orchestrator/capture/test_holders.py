@@ -62,6 +62,7 @@ class Net(nn.Module):
 KEPT, SLOTTED, NET = Kept(), Slotted(), Net()
 TABLE = {"clocks": [(time.monotonic, 1)]}
 PARTIAL = functools.partial(functools.partial(time.monotonic))
+SET, SETS = {time.monotonic}, {frozenset((time.monotonic,))}
 PAIR = namedtuple("Pair", "now other")(time.monotonic, 0)
 TODAY = datetime.datetime.now
 ENCLOSED = (lambda now: lambda: now())(time.monotonic)
@@ -77,6 +78,8 @@ HELD: dict[str, Callable[[], Any]] = {
     "a tuple in a list in a dictionary": lambda: TABLE["clocks"][0][0](),
     "a partial": lambda: PARTIAL(),
     "a named tuple": lambda: PAIR.now(),
+    "a set": lambda: next(iter(SET))(),
+    "a frozen set in a set": lambda: next(iter(next(iter(SETS))))(),
     "a method of a class": lambda: TODAY(),
     "a closure": lambda: ENCLOSED(),
     "a module of the model": lambda: NET.inner.now(),
@@ -99,10 +102,7 @@ def test_what_a_held_clock_gives_is_known_to_come_from_one(held: str) -> None:
 
 @pytest.mark.parametrize(
     ("held", "path"),
-    [
-        (lambda: iter(time.monotonic, None), "held.0"),
-        (lambda: frozenset((time.monotonic,)), "held, member 0"),
-    ],
+    [(lambda: iter(time.monotonic, None), "held.0"), (lambda: map(time.strftime, ["%H"]), "held.0")],
 )
 def test_what_cannot_be_changed_is_refused(held: Callable[[], Any], path: str) -> None:
     holders = _holders(_holding(held()))
@@ -143,3 +143,14 @@ def test_what_stands_for_a_function_goes_on_holding_it() -> None:
         stands = time.monotonic
         with standing_in(_holders(lambda: stands())):
             assert isinstance(stands(), Answer)
+
+
+def test_what_the_step_takes_away_stays_away() -> None:
+    table, queue, members = {"now": time.monotonic}, [time.monotonic], {time.monotonic}
+
+    def step() -> None:
+        table.clear(), queue.clear(), members.clear()
+
+    with asked(lambda error: None), standing_in(_holders(step)):
+        step()
+    assert not table and not queue and not members
