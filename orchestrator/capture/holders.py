@@ -97,7 +97,7 @@ def standing_in(holders: Iterable[tuple[str, object]]) -> Iterator[None]:
     try:
         for path, holder in having:
             for inner, item in parts(path, holder):
-                if _holds(item, made) and not any(item is base for base in _bases(holder)):
+                if _calls(item, made):
                     said = f"{inner} is held where a trace cannot follow what it gives ({item!r})"
                     raise StateError(said, instead=_BY_NAME)
         yield
@@ -108,9 +108,11 @@ def standing_in(holders: Iterable[tuple[str, object]]) -> Iterator[None]:
                     spot.write(was)
 
 
-def _bases(holder: object) -> tuple[type, ...]:
-    """What a class derives from it does not call."""
-    return holder.__mro__ if isinstance(holder, type) else ()
+def _calls(value: object, made: Standing) -> bool:
+    """Is such a function among it? A class may be there as the base of another, or in an annotation."""
+    if isinstance(value, type):
+        return False
+    return id(value) in made or any(_calls(item, made) for item in _inside(value))
 
 
 def _holds(value: object, made: Standing) -> bool:

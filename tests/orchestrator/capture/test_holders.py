@@ -129,12 +129,15 @@ def test_a_function_that_nothing_stands_for_is_left_alone() -> None:
         assert kept.now is max
 
 
-def test_what_a_class_derives_from_is_not_held() -> None:
+def test_a_class_that_is_a_base_or_in_an_annotation_is_not_held() -> None:
     class Later(datetime.timedelta): ...
 
-    base = datetime.timedelta
-    with asked(lambda error: None), standing_in(_holders(lambda: Later(1))):
-        assert Later.__mro__[1] is base
+    def wait(until: datetime.timedelta | int | None = None) -> None: ...
+
+    wait.__annotations__["until"] = datetime.timedelta | int
+    base, said = datetime.timedelta, wait.__annotations__["until"]
+    with asked(lambda error: None), standing_in(_holders(lambda: wait(Later(1)))):
+        assert Later.__mro__[1] is base and wait.__annotations__["until"] is said
 
 
 def test_what_stands_for_a_function_goes_on_holding_it() -> None:
