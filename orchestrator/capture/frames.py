@@ -55,9 +55,9 @@ def is_users(name: str) -> bool:
 
 def users(module: object) -> bool:
     """Is this the name of a module outside Python's library, PyTorch and this package?"""
-    if not isinstance(module, str):
-        return False  # a class that Cython made has something else there
-    found = sys.modules.get(module)
+    found = sys.modules.get(module) if isinstance(module, str) else None  # Cython has something else there
+    if not isinstance(module, str) or found is None:
+        return False
     file = getattr(found, "__file__", None)
     if file is None and getattr(found, "__spec__", None) is not None:
         return False  # it is a part of Python
@@ -92,8 +92,10 @@ def _home(code: CodeType, scope: Mapping[str, Any]) -> str:
     name = code.co_filename
     if not name.startswith("<") or name.startswith("<frozen "):
         return name
-    module = sys.modules.get(scope.get("__name__", ""))
-    return str(scope.get("__file__") or getattr(module, "__file__", None) or name[1:])
+    of = scope.get("__name__")
+    file = scope.get("__file__") or getattr(sys.modules.get(of or ""), "__file__", None)
+    # Packages make modules for what they generate, and keep none of them.
+    return str(file or (name[1:] if of is None or of in sys.modules else name))
 
 
 def frames(engine: bool) -> tuple[Frame | None, Frame | None]:
