@@ -111,7 +111,7 @@ class Opening:
         self, knowledge: Knowledge, cell: Cell, opens: Collection[str], ends: Collection[str]
     ) -> None:
         self.k, self.model, self.opens, self.ends = knowledge, knowledge.model, opens, ends
-        self.ranges: dict[str, Range] = dict(cell.ranges)
+        self.box, self.ranges = cell.ranges, dict[str, Range](cell.ranges)
         self.expand: set[str] = set()
         self.instances: list[Instance] = []
         self.uses: list[Use] = []
@@ -153,7 +153,12 @@ class Opening:
                     raise Unfollowable(f"{source}: no hop covers {there}")
                 source, there = str(found.target), found.at
             elif (op := self.model.op(source)) is not None and op.name in LOCAL:
-                _, moved, index = step(self.model, source, there, self.ranges)
+                try:
+                    _, moved, index = step(self.model, source, there, self.ranges)
+                except (Cut, Digits) as split:
+                    if split.symbol in self.box:
+                        raise
+                    break  # a sum that would be cut reads what is moved as a letter of its own
                 passed.add(source)
                 source, there = str(moved), tuple(fold(f, self.ranges) for f in index)
             else:

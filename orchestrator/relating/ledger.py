@@ -86,6 +86,8 @@ class Ledger:
     #: Concatenations of the specification, which facts may speak of as a whole.
     landmarks: dict[str, None] = field(default_factory=dict)
     _known: dict[Fact, int] = field(default_factory=dict)
+    #: First and last position of the left side of a fact, along each coordinate.
+    _boxes: dict[int, tuple[Range, ...]] = field(default_factory=dict)
     _parts: dict[tuple[int, int, int], tuple[int, list[Span]] | None] = field(default_factory=dict)
 
     def declare_inputs(self) -> None:
@@ -167,13 +169,25 @@ class Ledger:
         """What the first of some facts that covers an index says there; may raise a split of the box."""
         for number in self.near(numbers, index, ranges):
             fact = self.facts[number]
-            if any(f.is_const and g.is_const and f != g for f, g in zip(fact.lhs_index, index, strict=True)):
+            if self._apart(number, index, ranges):
                 continue
             values = solve(fact.lhs_index, fact.ranges, index, ranges)
             if values is not None:
                 at = tuple(f.substitute(values) for f in fact.rhs_index)
                 return Reading(fact.coef, fact.rhs, at, number, tuple(values[s] for s, _, _ in fact.symbols))
         return None
+
+    def _apart(self, number: int, index: Sequence[Affine], ranges: Mapping[str, Range]) -> bool:
+        """Whether a fact says nothing of an index, whatever its symbols are: no box is split to see that."""
+        if number not in self._boxes:
+            fact = self.facts[number]
+            self._boxes[number] = tuple(f.interval(fact.ranges) for f in fact.lhs_index)
+        for (lo, hi), form in zip(self._boxes[number], index, strict=True):
+            if all(s in ranges for s, _ in form.terms):
+                first, last = form.interval(ranges)
+                if last < lo or hi < first:
+                    return True
+        return False
 
     def near(
         self, numbers: Sequence[int], index: Sequence[Affine], ranges: Mapping[str, Range]

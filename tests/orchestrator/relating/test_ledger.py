@@ -9,6 +9,7 @@ import pytest
 from certificates.plan.affine import Affine
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
+from orchestrator.cells import Digits
 from orchestrator.relating.knowledge import Knowledge
 from orchestrator.relating.ledger import LayoutRecipe
 from smtlib_emit.model import Model
@@ -75,6 +76,25 @@ def test_an_element_is_read_from_the_part_that_covers_it(ledger: Knowledge, part
         if parts > 8:
             assert ledger.near(numbers, at, {}) == [numbers[position // 2]]
     assert ledger.through(numbers, (Affine(2 * parts), Affine()), {}) is None
+
+
+def test_parts_with_digits_of_their_own_are_told_apart_before_any_box_is_split(ledger: Knowledge) -> None:
+    """Joined gradients of experts, ``[2, 3, 4]`` before ``[2, 4, 3]``: the second is cut as it is, not as the
+    first."""
+    z, y, x, high, low = map(Affine.symbol, ("z", "y", "x", "high", "low"))
+    numbers = [
+        ledger.add(
+            Fact("s:batch.x", name, (("z", 0, 2), ("y", 0, 12 // width), ("x", 0, width)),
+                 (z.scale(12) + y.scale(width) + x + start, Affine()), (z, y + x)),
+            LayoutRecipe(),
+        )
+        for name, start, width in (("s:batch.x", 0, 4), ("s:batch.t", 24, 3))
+    ]  # fmt: skip
+    for start, width in ((0, 4), (24, 3)):
+        with pytest.raises(Digits) as split:
+            at = (high.scale(12) + low + start, Affine())
+            ledger.through(numbers, at, {"high": (0, 2), "low": (0, 12)})
+        assert (split.value.symbol, split.value.base) == ("low", width)
 
 
 def test_parts_that_overlap_are_all_asked(ledger: Knowledge) -> None:
