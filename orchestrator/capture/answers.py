@@ -12,7 +12,7 @@ import dis
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import ClassMethodDescriptorType, FrameType
+from types import ClassMethodDescriptorType, CodeType, FrameType
 from typing import Any, Self
 
 from .errors import StateError
@@ -201,6 +201,21 @@ def users_own(frame: FrameType | None) -> bool:
     return is_users(name) and not is_installed(name)
 
 
+def asks(frame: FrameType | None) -> bool:
+    """Is it the user's own code that is answered? A library's function that does nothing but hand on what it
+    is told, such as the ``time()`` of an event loop, asks for its caller."""
+    while frame is not None and not users_own(frame) and _hands_on(frame.f_code, frame.f_lasti):
+        frame = frame.f_back
+    return users_own(frame)
+
+
+@functools.cache
+def _hands_on(code: CodeType, place: int) -> bool:
+    """Does a function return what it has just called for?"""
+    after = (i.opname for i in dis.get_instructions(code) if i.offset > place)
+    return next(after, "") == "RETURN_VALUE"
+
+
 def _refuse(kind: type[Answer]) -> None:
     for refuse in tuple(listening):
         refuse(StateError(kind.says, frame=user_frame(), instead=kind.instead))
@@ -325,10 +340,10 @@ def _of(plain: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> A
 def standing(plain: Any) -> Any:
     """The class that stands for one of ``datetime`` in the user's code: it asks the clock for an answer."""
 
-    def method(name: str, asks: bool) -> classmethod[Any, Any, Any]:
+    def method(name: str, of_clock: bool) -> classmethod[Any, Any, Any]:
         def call(_: Any, *arguments: Any, **options: Any) -> Any:
             value = _of(getattr(plain, name), arguments, options)
-            return answer(value, True) if asks and users_own(sys._getframe(1)) else value
+            return answer(value, True) if of_clock and asks(sys._getframe(1)) else value
 
         return classmethod(call)
 

@@ -49,6 +49,7 @@ from .answers import (
     Answer,
     Refuse,
     answer,
+    asks,
     computed_with,
     given,
     hashed,
@@ -198,7 +199,7 @@ def asked(refuse: Refuse) -> Iterator[None]:
 def _clock(original: Any) -> Any:
     def read() -> Any:
         value = original()
-        return answer(value, True) if users_own(sys._getframe(1)) else value
+        return answer(value, True) if asks(sys._getframe(1)) else value
 
     return read
 
@@ -207,7 +208,7 @@ def _answering(original: Any) -> Any:
     @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
         value = original(*args, **kwargs)
-        if not users_own(sys._getframe(1)):
+        if not asks(sys._getframe(1)):
             return value
         if value is None and original.__name__ in _FINDS:
             refuse_now()

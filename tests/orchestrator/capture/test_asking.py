@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import math
@@ -28,6 +29,8 @@ from orchestrator.capture.counters import counted, numbers
 from orchestrator.capture.errors import StateError
 
 START = time.time()
+LOOP = asyncio.new_event_loop()
+LOOP.close()  # its clock goes on
 
 
 def refused(does: Callable[[], object]) -> list[str]:
@@ -51,6 +54,7 @@ def refused(does: Callable[[], object]) -> list[str]:
         lambda: math.floor(time.time()) == 3,
         lambda: min(time.thread_time(), 5.0),
         lambda: "late" if round(time.time()) % 2 else "soon",
+        lambda: LOOP.time() > 1,
     ],
 )
 def test_who_decides_by_the_time_is_refused(decides: Callable[[], object]) -> None:
@@ -114,6 +118,17 @@ def test_a_library_is_given_plain_numbers() -> None:
     wait, given = scope["wait"], scope["given"]
     assert callable(wait) and isinstance(given, list)
     assert refused(wait) == [] and list(map(type, given)) == [float]
+
+
+def test_a_library_that_hands_on_to_another_one_gives_it_plain_numbers() -> None:
+    """An event loop asks its own clock when it waits."""
+    loop = asyncio.new_event_loop()
+
+    def step() -> None:
+        loop.run_until_complete(asyncio.wait_for(asyncio.sleep(0), 5))
+
+    assert refused(step) == []
+    loop.close()
 
 
 def is_there(path: Path) -> None:
