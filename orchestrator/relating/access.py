@@ -79,7 +79,8 @@ def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
                 return None
             return given[0] / given[1]
         case "maximum" | "minimum":
-            return equal if equal is not None and equal > 0 and len(given) == len(factors) else None
+            multiple = equal != 1 and len(given) < len(factors)  # a fixed number is no multiple of itself
+            return equal if equal is not None and equal > 0 and not multiple else None
         case "reduce":
             return equal
         case "select":
