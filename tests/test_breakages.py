@@ -20,7 +20,6 @@ from tests.breakages.corpus import PARTS
 from tests.breakages.experts import EXPERTS, installed
 from tests.breakages.experts import told as refused_experts
 from tests.breakages.lines import LINES, recorded
-from tests.breakages.mixtral import UNPROVED
 from tests.breakages.outcome import judged, refuted, witnessed, wrong_outputs
 from tests.breakages.staged import PART, STYLES, told
 from tests.schedule_plans import judged as scheduled
@@ -177,11 +176,8 @@ def library(number: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "plan"), OF_EXPERTS)
 def test_a_right_layer_of_experts_is_proved(number: str, plan: str) -> None:
-    """Or, if it is known not to be, ``UNKNOWN``, and what it computes is right."""
     library(number)
-    surprises = judged(EXPERTS[number][0], plan).surprises
-    assert all(plan in UNPROVED and s.startswith("a right plan is UNKNOWN") for s in surprises), surprises
-    assert bool(surprises) == (plan in UNPROVED)
+    assert judged(EXPERTS[number][0], plan).surprises == []
 
 
 @pytest.mark.slow

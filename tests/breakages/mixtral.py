@@ -1,7 +1,7 @@
 """Part 17: Mixtral of transformers, its rows sent to the ranks of their experts, and mistakes in that.
 
 Right plans: the example on two replicas; with gradients clipped by a norm in which each expert counts once;
-with the loss that balances experts over the tokens of all ranks, which is not proved yet.
+with the loss that balances experts over the tokens of all ranks.
 """
 
 from __future__ import annotations
@@ -230,21 +230,13 @@ STEPS: dict[str, dict[str, str]] = {
 }
 
 
-#: Right plans that are not proved, and why.
-UNPROVED = {
-    "loss that balances experts": "router and loss both make the choice: an op of the experts has no relation"
-}
-
-
 def _define(mistake: str, *, plan: str) -> Definition:
     example = _example()
     options = {"balanced": plan == "loss that balances experts", "clipped": plan == "clipping with experts"}
     methods = (EXPERTS | REFUSED)[mistake][0] if mistake in EXPERTS | REFUSED else {}
     kind = type("Spread", (example.SentExperts,), dict(methods))
     return replace(
-        example.definition(
-            dp=2 if mistake in REPLICATED or not (mistake or plan in UNPROVED) else 1, spread=kind
-        ),
+        example.definition(dp=2 if mistake in REPLICATED or not mistake else 1, spread=kind),
         step=functools.partial(_step, **options),
         parallel_step=functools.partial(_step, **options, mistake=mistake),
     )
