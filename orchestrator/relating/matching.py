@@ -9,6 +9,7 @@ guess: a fact counts when its stage is proved.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
@@ -267,9 +268,11 @@ class Matcher:
         if not self.rings.polynomials.adds(ref) or ref.startswith("s:"):
             return False
 
-        def partner(cell: Cell, deep: bool) -> tuple[Trail, str, Forms, Fraction, Trail] | None:
-            trail = Trail()
-            poly = self.rings.polynomials.of_plan(ref, list(cell.at.values()), cell.ranges, trail, deep=deep)
+        def partner(
+            cell: Cell, deep: bool, unrelated: bool = False
+        ) -> tuple[Trail, str, Forms, Fraction, Trail] | None:
+            trail, at = Trail(), list(cell.at.values())
+            poly = self.rings.polynomials.of_plan(ref, at, cell.ranges, trail, deep=deep, unrelated=unrelated)
             poly = self.rings.polynomials.over_ranks(poly, trail.partial)
             found = next(self.rings.partners(poly, cell.ranges), None)
             if found is None or (trail.partial and found[0] not in found[3].opened):
@@ -277,10 +280,12 @@ class Matcher:
             return trail, *found
 
         def compute(cell: Cell) -> tuple[Candidate, tuple[Operand, ...], Mapping[str, Range]] | None:
+            found = None
             try:
                 found = partner(cell, deep=False) or partner(cell, deep=True)
             except Unrelated:
-                found = None
+                with suppress(Unrelated):
+                    found = partner(cell, deep=False, unrelated=True)
             if found is None:
                 if parts:
                     return None

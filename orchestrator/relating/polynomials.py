@@ -70,6 +70,8 @@ class Opening:
     ranges: Mapping[str, Range]
     trail: Trail
     leaf: Callable[[Ref], bool]
+    #: Whether an element without a relation is a leaf too, which has to cancel.
+    unrelated: bool = False
 
 
 class Alien(Exception):
@@ -110,16 +112,27 @@ class Polynomials:
         return math.prod(shape[d] for d in op.ints("dims")) <= MAX_SUMMANDS and self.k.moves(operand)
 
     def of_plan(
-        self, ref: str, at: Sequence[Affine], ranges: Mapping[str, Range], trail: Trail, *, deep: bool
+        self,
+        ref: str,
+        at: Sequence[Affine],
+        ranges: Mapping[str, Range],
+        trail: Trail,
+        *,
+        deep: bool,
+        unrelated: bool = False,
     ) -> Polynomial:
         """The polynomial of a plan op over specification tensors; ``deep`` opens sums and products among
-        these too.
-        """
+        these too. What is ``unrelated`` to them may be added where it is taken away again.
+        """  # fmt: skip
         trail.uses.append((ref, tuple(at)))
         trail.opened.add(ref)
-        return self._operands(
-            ref, at, Opening(ranges, trail, (lambda r: not self.opens(r)) if deep else (lambda _: True))
-        )
+        leaf = (lambda r: not self.opens(r)) if deep else (lambda _: True)
+        poly = self._operands(ref, at, Opening(ranges, trail, leaf, unrelated))
+        left = {x.ref if isinstance(x, Inverse) else x for m in poly for x, _ in m} if unrelated else ()
+        for own in left:
+            if isinstance(own, str) and not own.startswith("s:"):
+                raise Unrelated(own)
+        return poly
 
     def over_ranks(self, poly: Polynomial, partial: Collection[Reduced]) -> Polynomial:
         """The sum of a polynomial over the ranks that hold its summands."""
@@ -224,6 +237,8 @@ class Polynomials:
                 way.trail.uses += [(reduced, rest), (reading.target, reading.at)]
                 way.trail.instances.append((reading.fact, reading.values, "rhs"))
                 return {((Summand(reading.target, reduced.axes), reading.at),): reading.coef}
+        if way.unrelated:
+            return {((ref, at),): Fraction(1)}
         raise Unrelated(ref)
 
     def _over_group(self, ref: str, at: tuple[Affine, ...], way: Opening) -> Polynomial:

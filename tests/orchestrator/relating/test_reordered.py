@@ -49,6 +49,27 @@ def test_another_order_is_proved(specification: Formula, plan: Formula) -> None:
     assert unproved(two(specification, plan)) == []
 
 
+def test_what_is_taken_away_again_needs_no_relation() -> None:
+    """A library's loss has a term over the rank's tokens; the user puts one over all tokens in its place."""
+
+    def specification(b: ProgramBuilder) -> None:
+        x, y = b.input("x", "f32[8,3]"), b.input("y", "f32[8,3]")
+        b.output("out", x.sum(0, 1) + b.tanh(y.sum(0, 1)))
+
+    def plan(taken: float) -> Callable[[ProgramBuilder], None]:
+        def write(b: ProgramBuilder) -> None:
+            x, y = b.input("x", "f32[4,3]"), b.input("y", "f32[4,3]")
+            mine = y.sum(0, 1)
+            local, whole = b.tanh(mine), b.tanh(b.all_reduce(mine, "dp"))
+            b.output("out", b.all_reduce((x.sum(0, 1) + local) - local * taken + whole / 2, "dp"))
+
+        return write
+
+    rows = {"x": {"dp": Shard(0)}, "y": {"dp": Shard(0)}}
+    assert unproved(pair({"dp": 2}, specification, plan(1), rows, {"out": {}})) == []
+    assert unproved(pair({"dp": 2}, specification, plan(0.5), rows, {"out": {}}))
+
+
 @pytest.mark.parametrize(
     ("specification", "plan"),
     [
