@@ -50,10 +50,10 @@ OPS: tuple[MissingOp, ...] = (
     MissingOp(
         "images of another size, by weights between pixels (`interpolate`, `grid_sample`)",
         (
-            *("upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d"),
-            *("upsample_nearest3d", "grid_sampler_2d", "grid_sampler_3d"),
+            *("upsample_bicubic2d", "upsample_trilinear3d", "upsample_nearest3d"),
+            *("grid_sampler_2d", "grid_sampler_3d"),
         ),
-        'mode="nearest" with a whole factor, or a product with the weights as a buffer',
+        'mode="bilinear", or a product with the weights as a buffer',
     ),
     MissingOp(
         "pooling where windows are drawn or adapt (`adaptive_max_pool`, `fractional_max_pool`)",

@@ -30,6 +30,7 @@ from . import (
     preferences,
     rings,
     rows,
+    segmented,
     sequences,
     shards,
     shifted,
@@ -147,6 +148,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         counted.last_words,
         counted.counts_from_zero,
         looped.looped_experts,
+        segmented.segmented,
     )
 }
 #: Those that are right and not proved, and why.

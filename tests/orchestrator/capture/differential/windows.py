@@ -146,6 +146,23 @@ def _upsample(d: Draw, name: str) -> Case:
     return _made(d, lambda x: F.interpolate(x, mode=mode, **options), x, backward=name.endswith("backward"))
 
 
+@cases(
+    *("aten.upsample_linear1d", "aten.upsample_bilinear2d"),
+    *("aten.upsample_linear1d_backward", "aten.upsample_bilinear2d_backward"),
+)
+def _interpolated(d: Draw, name: str) -> Case:
+    """To any size, with and without aligned corners."""
+    mode, n = ("bilinear", 2) if "2d" in name else ("linear", 1)
+    sizes, corners = [d.random.randint(1, 5) for _ in range(n)], d.chance(0.4)
+    options: dict[str, Any] = (
+        {"scale_factor": [d.one(1, 2, 3, 4) for _ in sizes]}
+        if d.chance(0.5)
+        else {"size": [d.random.randint(1, 9) for _ in sizes]}
+    )
+    run = lambda x: F.interpolate(x, mode=mode, align_corners=corners, **options)  # noqa: E731
+    return _made(d, run, d.tensor((1, 2, *sizes)), backward=name.endswith("backward"))
+
+
 @cases("aten._native_batch_norm_legit.default")
 def _legit(d: Draw) -> Case:
     channels, eps, momentum = d.size(), d.one(1e-5, 0.1), d.one(0.1, 0.5)
