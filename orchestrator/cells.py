@@ -122,8 +122,13 @@ def quotient(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine,
 
 
 def _split_digit(rest: Affine, n: int, ranges: Mapping[str, Range]) -> None:
-    """Raise the split that lets the largest term of ``rest`` carry the multiples of ``n``, if it nests."""
-    symbol, coef = max(rest.terms, key=lambda t: t[1])
+    """Raise the split that lets the largest term of ``rest`` carry the multiples of ``n``, if it nests.
+
+    A symbol with one value, such as the coordinate of one rank, is a number.
+    """
+    one = {s: Affine(ranges[s][0]) for s in rest.symbols if ranges[s][1] - ranges[s][0] == 1}
+    rest = rest.substitute(one) if one else rest
+    symbol, coef = max(rest.terms, key=lambda t: t[1], default=("", 0))
     if coef <= 0 or n % coef:
         return
     small = rest - Affine.of(0, {symbol: coef})

@@ -195,3 +195,11 @@ def test_a_split_of_the_box_around_is_the_one_arounds() -> None:
         for outer, parts in found
     ]
     assert len(found) > 1 and counted[0][1] == [False] and counted[-1][1] == [True]
+
+
+def test_a_coordinate_of_one_rank_is_a_number_where_digits_are_told() -> None:
+    """Row by row, the last shard of a vocabulary fell into as many pieces as it has rows."""
+    form = Affine.of(-63 * 4100, {"rank": 4100, "o": 1})
+    with pytest.raises(Digits) as split:
+        quotient(form, 16, {"rank": (63, 64), "o": (0, 64)})
+    assert (split.value.symbol, split.value.base, split.value.shift) == ("o", 16, 0)
