@@ -236,7 +236,7 @@ def _define(mistake: str, *, plan: str) -> Definition:
     methods = (EXPERTS | REFUSED)[mistake][0] if mistake in EXPERTS | REFUSED else {}
     kind = type("Spread", (example.SentExperts,), dict(methods))
     return replace(
-        example.definition(dp=2 if mistake in REPLICATED or not mistake else 1, spread=kind),
+        example.definition(dp=2 if not mistake or mistake in REPLICATED else 1, spread=kind),
         step=functools.partial(_step, **options),
         parallel_step=functools.partial(_step, **options, mistake=mistake),
     )

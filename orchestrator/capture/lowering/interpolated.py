@@ -7,13 +7,15 @@ ends an operand goes on as its last element. (PyTorch: ``area_pixel_compute_sour
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from ..builder import Value
 from .table import Context, lowers
+from .windows import fitted
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Resized:
         if not self.corners:
             return Fraction(self.size, self.wanted)
         return Fraction(self.size - 1, self.wanted - 1) if self.wanted > 1 else Fraction(0)
+
+    @property
+    def step(self) -> int:
+        """From one period to the next, in elements of the operand; of one period there is none."""
+        return self.ratio.numerator or 1
 
     @property
     def periods(self) -> int:
@@ -69,16 +76,14 @@ def _forward(c: Context, x: Value, dim: int, by: Resized) -> Value:
     n = by.size
     ends = [c.b.narrow(x, dim, 0, 1)] * by.before, [c.b.narrow(x, dim, n - 1, 1)] * by.behind
     x = c.b.concatenate([*ends[0], x, *ends[1]], dim)
-    stride = [by.ratio.numerator or 1 if d == dim else 1 for d in range(len(x.shape))]
+    stride = [by.step if d == dim else 1 for d in range(len(x.shape))]
     sizes = [by.periods if d == dim else n for d, n in enumerate(x.shape)]
-    places = []
-    for mean in by.means:
-        terms = []
-        for start, weight in mean:
-            part = c.b.slice(x, [start if d == dim else 0 for d in range(len(sizes))], sizes, stride)
-            terms.append(c.b.scale(part, weight) if weight != 1 else part)
-        whole = terms[0] if len(terms) == 1 else c.b.binary("add", *terms)
-        places.append(c.b.reshape(whole, (*sizes[: dim + 1], 1, *sizes[dim + 1 :])))
+
+    def read(start: int) -> Value:
+        return c.b.slice(x, [start if d == dim else 0 for d in range(len(sizes))], sizes, stride)
+
+    means = [_sum(c, [_share(c, read(start), weight) for start, weight in mean]) for mean in by.means]
+    places = [c.b.reshape(m, (*sizes[: dim + 1], 1, *sizes[dim + 1 :])) for m in means]
     wide = c.b.concatenate(places, dim + 1)
     flat = c.b.reshape(wide, (*sizes[:dim], by.periods * len(places), *sizes[dim + 1 :]))
     return c.b.narrow(flat, dim, 0, by.wanted)
@@ -86,70 +91,57 @@ def _forward(c: Context, x: Value, dim: int, by: Resized) -> Value:
 
 def _backward(c: Context, grad: Value, dim: int, by: Resized) -> Value:
     """Each neighbour's share is put back where it was read; beyond the ends it is the last element's."""
-    count, period, step = by.periods, by.ratio.denominator, by.ratio.numerator or 1
+    count, period = by.periods, by.ratio.denominator
     whole = by.before + by.size + by.behind
-    grad = _padded(c, grad, dim, 0, count * period)
+    grad = fitted(c, grad, dim, 0, count * period, 0)
     rows = c.b.reshape(grad, (*grad.shape[:dim], count, period, *grad.shape[dim + 1 :]))
     parts = []
     for place, mean in enumerate(by.means):
-        one = c.b.narrow(rows, dim + 1, place, 1)
-        apart = _padded(c, one, dim + 1, 0, step)
-        spread = c.b.reshape(apart, (*grad.shape[:dim], count * step, *grad.shape[dim + 1 :]))
-        spread = c.b.narrow(spread, dim, 0, (count - 1) * step + 1)
-        for start, weight in mean:
-            put = _padded(c, spread, dim, start, whole)
-            parts.append(c.b.scale(put, weight) if weight != 1 else put)
-    total = parts[0]
-    for part in parts[1:]:
-        total = c.b.binary("add", total, part)
+        apart = fitted(c, c.b.narrow(rows, dim + 1, place, 1), dim + 1, 0, by.step, 0)
+        spread = c.b.reshape(apart, (*grad.shape[:dim], count * by.step, *grad.shape[dim + 1 :]))
+        spread = c.b.narrow(spread, dim, 0, (count - 1) * by.step + 1)
+        parts += [_share(c, fitted(c, spread, dim, start, whole, 0), weight) for start, weight in mean]
+    total = _sum(c, parts)
     inner = c.b.narrow(total, dim, by.before, by.size)
     for first, size, at in ((0, by.before, 0), (by.before + by.size, by.behind, by.size - 1)):
         if size:
             beyond = c.b.reduce(c.b.narrow(total, dim, first, size), (dim,), "add", keepdim=True)
-            inner = c.b.binary("add", inner, _padded(c, beyond, dim, at, by.size))
+            inner = c.b.binary("add", inner, fitted(c, beyond, dim, at, by.size, 0))
     return inner
 
 
-def _padded(c: Context, x: Value, dim: int, low: int, size: int) -> Value:
-    """Zeros before and behind, up to a size; what is beyond it is left out."""
-    x = c.b.narrow(x, dim, 0, min(x.shape[dim], size - low))
-    high = size - low - x.shape[dim]
-    return c.b.pad(x, 0, *([n if d == dim else 0 for d in range(len(x.shape))] for n in (low, high)))
+def _share(c: Context, x: Value, weight: Fraction) -> Value:
+    return c.b.scale(x, weight) if weight != 1 else x
 
 
-def _resized(
-    c: Context, sizes: Sequence[int], wanted: Sequence[int], corners: bool, scales: Sequence[float | None]
-) -> list[Resized]:
+def _sum(c: Context, parts: Sequence[Value]) -> Value:
+    return functools.reduce(lambda one, other: c.b.binary("add", one, other), parts)
+
+
+def _along(
+    c: Context,
+    x: Value,
+    sizes: Sequence[int],
+    wanted: Sequence[int],
+    corners: bool,
+    scales: Sequence[float | None],
+    way: Callable[[Context, Value, int, Resized], Value],
+) -> Value:
+    """One of both ways, along one of the last dimensions after the other."""
+    first = len(x.shape) - len(scales)
+    sizes, wanted = sizes[-len(scales) :], wanted[-len(scales) :]
     for n, m, scale in zip(sizes, wanted, scales, strict=True):
         if scale is not None and scale != m / n and not corners:
             raise c.refuse(f"an image of {list(sizes)} by {scale}, which is not {m} / {n}")
-    # One element goes on as itself, whatever is aligned.
-    return [Resized(n, m, corners and n > 1) for n, m in zip(sizes, wanted, strict=True)]
-
-
-def _interpolated(
-    c: Context, x: Value, wanted: Sequence[int], corners: bool, scales: Sequence[float | None]
-) -> Value:
-    first = len(x.shape) - len(wanted)
-    for dim, by in enumerate(_resized(c, x.shape[first:], wanted, corners, scales), first):
-        if by.size != by.wanted:
-            x = _forward(c, x, dim, by)
+    for dim, (n, m) in enumerate(zip(sizes, wanted, strict=True), first):
+        if n != m:  # one element goes on as itself, whatever is aligned
+            x = way(c, x, dim, Resized(n, m, corners and n > 1))
     return x
-
-
-def _gradient(
-    c: Context, grad: Value, sizes: Sequence[int], corners: bool, scales: Sequence[float | None]
-) -> Value:
-    first = len(grad.shape) - len(scales)
-    for dim, by in enumerate(_resized(c, sizes[first:], grad.shape[first:], corners, scales), first):
-        if by.size != by.wanted:
-            grad = _backward(c, grad, dim, by)
-    return grad
 
 
 @lowers("aten.upsample_linear1d")
 def _linear(c: Context, x: Value, size: Sequence[int], corners: bool, scale: float | None = None) -> Value:
-    return _interpolated(c, x, size, corners, [scale])
+    return _along(c, x, x.shape, size, corners, [scale], _forward)
 
 
 @lowers("aten.upsample_bilinear2d")
@@ -161,14 +153,14 @@ def _bilinear(
     high: float | None = None,
     wide: float | None = None,
 ) -> Value:
-    return _interpolated(c, x, size, corners, [high, wide])
+    return _along(c, x, x.shape, size, corners, [high, wide], _forward)
 
 
 @lowers("aten.upsample_linear1d_backward", ignores=("output_size",))
 def _linear_backward(
     c: Context, grad: Value, sizes: Sequence[int], corners: bool, scale: float | None = None
 ) -> Value:
-    return _gradient(c, grad, sizes, corners, [scale])
+    return _along(c, grad, sizes, grad.shape, corners, [scale], _backward)
 
 
 @lowers("aten.upsample_bilinear2d_backward", ignores=("output_size",))
@@ -180,4 +172,4 @@ def _bilinear_backward(
     high: float | None = None,
     wide: float | None = None,
 ) -> Value:
-    return _gradient(c, grad, sizes, corners, [high, wide])
+    return _along(c, grad, sizes, grad.shape, corners, [high, wide], _backward)

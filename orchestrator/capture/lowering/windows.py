@@ -55,7 +55,7 @@ def unfolded(c: Context, x: Value, first: int, windows: Sequence[Window], fill: 
     """Each dimension from ``first`` on becomes two: which window, and where in it."""
     for dim in reversed(range(first, first + len(windows))):
         w = windows[dim - first]
-        x = _fitted(c, x, dim, w.low, w.span, fill)
+        x = fitted(c, x, dim, w.low, w.span, fill)
         if w.apart:
             x = c.b.reshape(x, (*x.shape[:dim], w.count, w.kernel, *x.shape[dim + 1 :]))
         else:
@@ -76,7 +76,7 @@ def folded(c: Context, x: Value, first: int, windows: Sequence[Window]) -> Value
             x = c.b.dot(x, c.b.convert(here, x.dtype), contract=((dim, dim + 1), (0, 1)))
             rank = len(x.shape)
             x = c.b.transpose(x, [*range(dim), rank - 1, *range(dim, rank - 1)])
-        x = _fitted(c, x, dim, -w.low, w.size, 0)
+        x = fitted(c, x, dim, -w.low, w.size, 0)
     return x
 
 
@@ -84,11 +84,11 @@ def _laid(c: Context, x: Value, dim: int, w: Window) -> Value:
     """The sum of what windows give by one place in them each: one shift of the other."""
     shape = (*x.shape[: dim + 1], *x.shape[dim + 2 :])
     parts = (c.b.reshape(c.b.narrow(x, dim + 1, k, 1), shape) for k in range(w.kernel))
-    shifted = [_fitted(c, part, dim, k * w.dilation, w.span, 0) for k, part in enumerate(parts)]
+    shifted = [fitted(c, part, dim, k * w.dilation, w.span, 0) for k, part in enumerate(parts)]
     return functools.reduce(lambda one, other: c.b.binary("add", one, other), shifted)
 
 
-def _fitted(c: Context, x: Value, dim: int, low: int, size: int, fill: Literal) -> Value:
+def fitted(c: Context, x: Value, dim: int, low: int, size: int, fill: Literal) -> Value:
     """``size`` elements along ``dim`` from ``low`` before its first on (after it, if negative)."""
     start, have = max(-low, 0), x.shape[dim]
     taken = min(have - start, size - max(low, 0))
@@ -373,7 +373,7 @@ def _adaptive_backward(c: Context, grad: Value, x: Value) -> Value:
             share = c.b.narrow(grad, dim, i, 1)
             share = c.b.binary("divide", share, c.b.like(length, share))
             wide = c.b.expand(share, [length if d == dim else m for d, m in enumerate(share.shape)])
-            part = _fitted(c, wide, dim, start, size, 0)
+            part = fitted(c, wide, dim, start, size, 0)
             total = part if total is None else c.b.binary("add", total, part)
         assert total is not None
         grad = total
