@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 
 T = TypeVar("T")
 #: Pieces of one tensor; the norms of a deep model are stacked in one, a piece each.
@@ -126,8 +126,7 @@ def _split_digit(rest: Affine, n: int, ranges: Mapping[str, Range]) -> None:
 
     A symbol with one value, such as the coordinate of one rank, is a number.
     """
-    one = {s: Affine(ranges[s][0]) for s in rest.symbols if ranges[s][1] - ranges[s][0] == 1}
-    rest = rest.substitute(one) if one else rest
+    rest = fold(rest, ranges)
     symbol, coef = max(rest.terms, key=lambda t: t[1], default=("", 0))
     if coef <= 0 or n % coef:
         return

@@ -155,3 +155,11 @@ ZERO = Affine()
 def digits(sizes: tuple[int, ...]) -> dict[str, Range]:
     """Ranges of the digit symbols ``z0, z1, …`` of a relation's piece."""
     return {f"z{i}": (0, n) for i, n in enumerate(sizes)}
+
+
+def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
+    """Replace symbols that have one value only."""
+    single = {
+        s: Affine(ranges[s][0]) for s in form.symbols if s in ranges and ranges[s][1] - ranges[s][0] == 1
+    }
+    return form.substitute(single) if single else form

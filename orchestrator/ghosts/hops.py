@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection
 from fractions import Fraction
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 from smtlib_emit.errors import NoDefinition
 
 from ..cells import Cell, Cut, Digits, Unfollowable, explore
@@ -19,7 +19,7 @@ from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Unrelated
 from ..relating.movement import step
 from ..relating.recipes import AlgebraRecipe, Instance, Use, tied
-from ..relating.solving_facts import fold, make_fact, solve
+from ..relating.solving_facts import make_fact, solve
 from ..staging.algebra import AlgebraBuilder
 from .following import Followed
 

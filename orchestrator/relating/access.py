@@ -79,8 +79,9 @@ def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
                 return None
             return given[0] / given[1]
         case "maximum" | "minimum":
-            multiple = equal != 1 and len(given) < len(factors)  # a fixed number is no multiple of itself
-            return equal if equal is not None and equal > 0 and not multiple else None
+            if equal is None or equal <= 0:
+                return None  # the largest of the negatives is the smallest
+            return equal if equal == 1 or len(given) == len(factors) else None  # a number stays as it is
         case "reduce":
             return equal
         case "select":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
@@ -18,7 +18,7 @@ from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from ..cells import Cell, Cut, Digits, Unfollowable, within
 from .knowledge import Knowledge
 from .ledger import Unrelated
-from .solving_facts import fold, solve
+from .solving_facts import solve
 
 #: An index with ``None`` where a coordinate is an integer element, so not affine.
 Loose = tuple[Affine | None, ...]

@@ -123,7 +123,7 @@ class Polynomials:
     ) -> Polynomial:
         """The polynomial of a plan op over specification tensors; ``deep`` opens sums and products among
         these too. What is ``unrelated`` to them may be added where it is taken away again.
-        """  # fmt: skip
+        """
         trail.uses.append((ref, tuple(at)))
         trail.opened.add(ref)
         leaf = (lambda r: not self.opens(r)) if deep else (lambda _: True)

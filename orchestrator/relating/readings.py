@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 from certificates.proof.facts import Reduced, Ref
 
 from ..cells import Cell, Cut, Unfollowable
 from .ledger import LayoutRecipe, Ledger, Reading, Unrelated
 from .movement import step
-from .solving_facts import fold, make_fact, solve
+from .solving_facts import make_fact, solve
 
 Forms = tuple[Affine, ...]
 

@@ -156,14 +156,6 @@ def _ambiguous(form: Affine, ranges: Mapping[str, Range]) -> bool:
     return False
 
 
-def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
-    """Replace symbols that have one value only."""
-    single = {
-        s: Affine(ranges[s][0]) for s in form.symbols if s in ranges and ranges[s][1] - ranges[s][0] == 1
-    }
-    return form.substitute(single) if single else form
-
-
 def literal_ref(sort: str, value: Literal) -> str:
     """The REF of a literal of a sort."""
     if isinstance(value, bool):

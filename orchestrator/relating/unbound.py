@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from certificates.plan.affine import Affine
+from certificates.plan.affine import Affine, fold
 from certificates.proof.facts import split_ref
 from smtlib_emit.errors import NoDefinition
 
@@ -23,7 +23,6 @@ from .access import Access, commutes
 from .candidates import Candidate, Candidates, Operand
 from .knowledge import Knowledge
 from .ledger import Unrelated
-from .solving_facts import fold
 
 Read = Callable[[Cell], tuple[Operand, ...]]
 Found = tuple[Cell, tuple[tuple[Operand, ...], tuple[Candidate, ...]]]

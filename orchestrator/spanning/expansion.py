@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
 from certificates.proof.facts import Reduced, Ref, split_ref
@@ -19,7 +19,7 @@ from ..relating.access import access
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import Unrelated
 from ..relating.recipes import Instance, Use, tied
-from ..relating.solving_facts import fold, make_fact
+from ..relating.solving_facts import make_fact
 from .terms import Forms, Leaf, Sum, Term, Trace, added, applied, multiplied, split
 
 #: Ops that polynomials are made of; every other one is a free function here.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from networkx.utils import UnionFind
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 from certificates.proof.facts import Ref
 from smtlib_emit.model import Model
 
 from ..cells import Cut, Digits, Unfollowable
-from ..relating.solving_facts import fold, solve
+from ..relating.solving_facts import solve
 from ..staging.algebra import Coordinate, aligned_by
 from .terms import Sum, Term, grounded, split
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
 
-from certificates.plan.affine import Range
+from certificates.plan.affine import Range, fold
 from certificates.proof.facts import Ref
 from smtlib_emit.errors import NoDefinition
 
@@ -21,7 +21,7 @@ from ..relating.ledger import LayoutRecipe, Unrelated
 from ..relating.movement import step
 from ..relating.positions import Positions
 from ..relating.recipes import AlgebraRecipe, Instance, Use, tied
-from ..relating.solving_facts import fold, literal_ref, make_fact, solve
+from ..relating.solving_facts import literal_ref, make_fact, solve
 from .terms import Forms, Leaf, Sum, Term, Trace
 
 #: Ops gone through from an element to the mask that makes it zero.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from certificates.plan.affine import ZERO, Affine, Range
+from certificates.plan.affine import ZERO, Affine, Range, fold
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from certificates.proof.stages import (
     BoundIndex,
@@ -25,7 +25,6 @@ from smtlib_emit.sexp import Sexp
 
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Lift
-from ..relating.solving_facts import fold
 from .digits import Quotients
 
 Index = tuple[Affine, ...]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from certificates.plan.affine import Affine, Range
+from certificates.plan.affine import Affine, Range, fold
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact
 from orchestrator.cells import Cell, Unfollowable, explore
 from orchestrator.relating.knowledge import Knowledge
-from orchestrator.relating.solving_facts import as_there, fold, make_fact, merge, solve
+from orchestrator.relating.solving_facts import as_there, make_fact, merge, solve
 from smtlib_emit.model import Model
 
 from ..random_plans import random_plan
