@@ -102,9 +102,9 @@ def _delete(markers: Sequence[z3.BoolRef], solver: z3.Solver, core: Sequence[int
 
 
 def confirm_z3(text: str) -> Answer:
-    """z3's answer for a finished file."""
+    """z3's answer for a finished file, whatever other files it was asked of before."""
     for_solver()
-    solver = _limited(z3.Solver())
+    solver = _limited(z3.Solver(ctx=z3.Context()))
     solver.from_string(text)
     answer = solver.check()
     return "unsat" if answer == z3.unsat else "sat" if answer == z3.sat else "unknown"

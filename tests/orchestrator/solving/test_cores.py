@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import z3
 
 from orchestrator.solving import cores
 from orchestrator.solving.cores import Cores, confirm_cvc5, confirm_z3, minimal_core
@@ -120,6 +121,12 @@ def test_both_solvers_confirm() -> None:
     wrong = TEXT.replace("(= e0 1.0) :named def.2", "(= e0 e1) :named def.2")
     assert (confirm_z3(TEXT), confirm_cvc5(TEXT)) == ("unsat", "unsat")
     assert (confirm_z3(wrong), confirm_cvc5(wrong)) == ("sat", "sat")
+
+
+def test_no_answer_depends_on_what_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """z3 orders terms by what its context holds: a file has a context of its own, as in the checker."""
+    monkeypatch.setattr(z3.z3, "main_ctx", lambda: pytest.fail("asked in the context of all the other files"))
+    assert confirm_z3(TEXT) == "unsat" and minimal_core(TEXT) == (1,)
 
 
 def test_cores_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
