@@ -115,8 +115,8 @@ class Builder:
 
     def __init__(self) -> None:
         self.inputs: dict[str, TensorType] = {}
-        #: Least element of an integer input, where its range is declared.
-        self.lowest: dict[str, int] = {}
+        #: The half-open range of an integer input, where it is declared.
+        self.bounds: dict[str, tuple[int, int]] = {}
         #: Those of which something was lowered on the strength of it.
         self.relied: set[str] = set()
         self.drafts: dict[str, Draft] = {}

@@ -83,7 +83,7 @@ def combine(name: str, factors: Sequence[Fraction | None]) -> Fraction | None:
                 return None  # the largest of the negatives is the smallest
             return equal if equal == 1 or len(given) == len(factors) else None  # a number stays as it is
         case "reduce":
-            return equal
+            return equal if given else Fraction(1)
         case "select":
             branches = [f for f in factors[1:] if f is not None]
             if factors[0] not in (None, Fraction(1)) or any(f != branches[0] for f in branches):

@@ -95,8 +95,8 @@ class DeepMatcher:
         atoms = {t for t, _ in cone.reads}
         sort = self.model.tensors.type(ref).sort
         near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
-        # A mask as numbers is one op further away.
-        near += [c for s in near for c in self._reading(s) if _are_numbers(self.model, c)]
+        # A mask as numbers is one op further away, and so is a sum with what was looked up.
+        near += [c for s in near for c in self._reading(s) if _are_numbers(self.model, c) or self._adds(c)]
         near = [s for s in dict.fromkeys(near) if self.model.ops[s].type.sort == sort]
         guesses: list[Guess] = []
         splits: list[Cut] = []
@@ -119,6 +119,10 @@ class DeepMatcher:
         if not guesses and splits:
             raise splits[0]
         return frozenset(cone.opened), cone.scale, guesses
+
+    def _adds(self, spec: str) -> bool:
+        op = self.model.ops[spec]
+        return op.name in ("add", *SIGNED) and op.type.sort == "Real"
 
     def _cone(self, ref: Ref, at: Loose, ranges: Mapping[str, Range], ends: Container[Ref]) -> Cone:
         cone = Cone()

@@ -118,7 +118,7 @@ class Lowering:
             raise AliasingError("its elements overlap, or are shared with another input", tensor=name)
         value = self.builder.input(name, TensorType(ref.dtype, place.size))
         if bounds is not None:
-            self.builder.lowest[name] = bounds[0]
+            self.builder.bounds[name] = bounds
         self.memory.put(ref.storage, place, value, beside=not self._specification)
 
     def read(self, ref: TensorRef) -> Value:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from ..builder import Literal, Value
 from ..recorder import Node
+from .infinities import with_numbers
 from .places import Places, counted_axis, counted_from, distinct_axis, places
 from .ranges import in_table
 from .sameness import same
@@ -101,6 +103,7 @@ def looked_up(c: Context, x: Value, index: Value) -> Value:
     its gradient is: so shares of a sum may be looked up before they are added.
     """
     axis = len(x.shape) - 1
+    x = with_numbers(c.b, x, index)
     chosen = distinct_axis(c, index) == axis and counted_axis(c, index) is None
     if x.type.sort != "Real" or not chosen or _infinite(c, x):
         return c.b.gather(x, index, axis=axis, batch_dims=axis)
@@ -196,7 +199,10 @@ def _index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
     at = places(c, x.shape, indices)
     if not at.counted and at.looked_up == 1:
         return c.b.gather(x, at.index, axis=at.order[0], batch_dims=0)
-    found = c.b.gather(at.flattened(c, x), at.index, axis=at.counted, batch_dims=at.counted)
+    flat, lead = at.flattened(c, x), at.index.shape[: at.counted]
+    if not at.rest:
+        flat = with_numbers(c.b, flat, c.b.reshape(at.index, (*lead, prod(at.index.shape[at.counted :]))))
+    found = c.b.gather(flat, at.index, axis=at.counted, batch_dims=at.counted)
     return at.gathered(c, found)
 
 

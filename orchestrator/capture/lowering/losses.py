@@ -7,6 +7,7 @@ Python, come out alike: amax, subtract, exp, sum, log, subtract, gather, negate,
 from __future__ import annotations
 
 from ..builder import Value
+from .infinities import with_numbers
 from .ranges import non_negative
 from .reductions import shifted_exponentials
 from .table import Context, axis_of, lowers
@@ -100,6 +101,7 @@ def nll_loss(
     """The same of the rows that are ``present``, where not all are."""
     x, counted, safe = _labels(c, x, target, ignore_index)
     counted = counted if present is None else c.b.binary("and", present, counted)
+    x = with_numbers(c.b, x, c.b.reshape(safe, (*safe.shape, 1)))
     if non_negative(c.b, safe):
         picked = c.b.gather(x, c.b.reshape(safe, (*safe.shape, 1)), axis=1, batch_dims=1)
     else:  # declared in [-100, n): at the numbers between, which no label is, a look-up has no value

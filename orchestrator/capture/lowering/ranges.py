@@ -57,7 +57,7 @@ def non_negative(b: Builder, x: Value) -> bool:
 def _at_least_zero(b: Builder, name: str, facts: tuple[Fact, ...]) -> bool:
     draft = b.drafts.get(name)
     if draft is None:
-        if b.lowest.get(name, -1) < 0:
+        if b.bounds.get(name, (-1, 0))[0] < 0:
             return False
         b.relied.add(name)
         return True

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from orchestrator.capture.errors import CaptureError
 
-from .conftest import agree
+from .conftest import agree, lower, to_program
 
 INF = float("inf")
 
@@ -111,3 +111,47 @@ def test_what_is_spread_is_joined_before_it_is_spread() -> None:
     ]
     agree(lambda x, m: m[:, :1].expand(3, 4).all(1, keepdim=True), *scores())
     agree(lambda x, m: m[None].expand(2, 3, 4).any(0), *scores())
+
+
+def reached_by_infinities(program: object) -> set[str]:
+    """Ops that read an infinite literal, but for those that the checker lets it pass."""
+    infinite, found = set[str](), set[str]()
+    for op in program.ops:  # type: ignore[attr-defined]
+        if op.attrs.get("value") == "-inf":
+            infinite.add(op.out)
+        elif infinite.intersection(op.ins):
+            if op.name in ("gather", "dot_general") or (op.name == "reduce" and op.attrs["kind"] == "add"):
+                found.add(op.name)
+            elif op.name not in ("exponential", "reduce"):
+                infinite.add(op.out)
+    return found
+
+
+def themselves(x: Tensor) -> Tensor:
+    """Similarities of three rows with four, of which the first three are they."""
+    return x.masked_fill(torch.eye(3, 4).bool(), -INF)
+
+
+PICKS = [
+    lambda x, at: F.cross_entropy(themselves(x), at),
+    lambda x, at: F.cross_entropy(torch.cat([x, themselves(x)], 1), at + 4),
+    lambda x, at: F.cross_entropy(torch.cat([x, themselves(x)], 1), at, reduction="none"),
+    lambda x, at: F.log_softmax(themselves(x), -1)[torch.arange(3), at],
+    lambda x, at: torch.logsumexp(themselves(x), -1) - themselves(x).gather(1, at[:, None])[:, 0],
+    lambda x, at: (x.exp() - themselves(x)).gather(1, at[:, None]),
+]
+
+
+@pytest.mark.parametrize("pick", PICKS)
+def test_a_label_is_picked_of_numbers(pick: object) -> None:
+    """A row is masked with itself, and the label is another place: no infinity is looked up."""
+    program = agree(lambda x: pick(x, torch.arange(3) + 1), scores()[0])  # type: ignore[operator]
+    assert reached_by_infinities(program) == set()
+
+
+@pytest.mark.parametrize("pick", [PICKS[0], PICKS[3], PICKS[4]])
+def test_a_label_that_may_be_masked_is_picked_of_what_there_is(pick: object) -> None:
+    """The third row's label is masked: the loss is infinite, and the checker is to say so."""
+    labels = torch.tensor([1, 2, 2])
+    program = to_program(lower(lambda x: pick(x, torch.arange(3) * 0 + labels), scores()[0]))  # type: ignore[operator]
+    assert "gather" in reached_by_infinities(program)

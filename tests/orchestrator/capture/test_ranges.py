@@ -18,7 +18,7 @@ def b() -> Builder:
 
 def number(b: Builder, name: str, low: int | None = None) -> Value:
     if low is not None:
-        b.lowest[name] = low
+        b.bounds[name] = (low, 1 << 20)
     return b.input(name, TensorType("i64", (4,)))
 
 

@@ -136,6 +136,44 @@ def test_a_sign_that_is_not_turned_is_not_kept() -> None:
     assert last_related(turned=False)[1] == []
 
 
+def negative_log(b: ProgramBuilder, *, ranks: bool, wrong: bool = False) -> None:
+    """The logarithm of a partition less a logit: by ranks both are less the largest logit."""
+    columns = VOCABULARY // 2 if ranks else VOCABULARY
+    logits, top, rest = (
+        b.input(name, f"f32[{TOKENS},{columns}]" if name == "logits" else f"f32[{TOKENS}]")
+        for name in ("logits", "top", "rest")
+    )
+    label = b.input("label", f"i64[{TOKENS}]")
+    if not ranks:
+        found = b.gather(logits, label.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+        b.output("there", (rest + top) - found)
+        return
+    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
+    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
+    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+    found = b.gather(logits, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    found = found if wrong else found - top
+    b.output("here", rest - b.all_reduce(b.select(mine, found, b.constant(0, f"f32[{TOKENS}]")), "tp"))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_sum_with_what_was_looked_up_is_found_beyond_the_look_up(wrong: bool) -> None:
+    """``logsumexp(x) - x[label]`` against ``log(sum) - (x[label] - max)`` of a vocabulary on ranks."""
+    made = pair(
+        {"tp": 2},
+        lambda b: negative_log(b, ranks=False),
+        lambda b: negative_log(b, ranks=True, wrong=wrong),
+        {"logits": {"tp": Shard(1)}, "top": {}, "rest": {}, "label": {}},
+        {},
+        {"label": (0, VOCABULARY)},
+    )
+    knowledge, numbers = Knowledge(Model(made)), Numbers(made)
+    knowledge.declare_inputs()
+    proves = DeepMatcher(knowledge, lambda n: numbers.failure(knowledge.facts[n]) is None)
+    found = [knowledge.facts[n] for n in proves.relate(f"c0:{made.classes[0].program.ops[-1].out}")]
+    assert [f.rhs for f in found] == ([] if wrong else [f"s:{made.specification.ops[-1].out}"])
+
+
 def gradient(b: ProgramBuilder, start: int, rows: int, share: Fraction) -> None:
     """Of a look-up of one logit per token among ``rows`` from ``start``: the masked share, at its place."""
     shape = (TOKENS, rows)

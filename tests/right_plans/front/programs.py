@@ -25,6 +25,7 @@ from . import (
     megatron,
     more_models,
     own_models,
+    padded,
     pictures,
     pieces,
     preferences,
@@ -149,10 +150,11 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         counted.counts_from_zero,
         looped.looped_experts,
         segmented.segmented,
+        padded.padded_infinitely,
+        padded.padded_over_ranks,
     )
 }
 #: Those that are right and not proved, and why.
 UNPROVED: dict[str, str] = {
     "smoothed_tokens": "its loss: a look-up of a difference, of which the plan looks up one operand",
-    "two_views": "a row masked by -inf beside the label's: infinities are followed by tensors, not by places",
 }
