@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -51,7 +52,12 @@ def test_elements_lie_between_their_ends(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 8))):
         x, y = data.draw(st.sampled_from(numbers)), data.draw(st.sampled_from(numbers))
         p, q = data.draw(st.sampled_from(masks)), data.draw(st.sampled_from(masks))
-        match data.draw(st.integers(0, 7)):
+        match data.draw(st.integers(0, 9)):
+            case 8:
+                masks.append(b.convert(x, "i1"))
+            case 9:
+                half = b.constant(Fraction(5, 2), TensorType("f64", SHAPE))
+                masks.append(b.compare("LT", b.binary("multiply", b.convert(x, "f64"), half), half))
             case 0:
                 op = data.draw(st.sampled_from(["add", "subtract", "multiply", "maximum", "minimum"]))
                 numbers.append(b.binary(op, x, y))
