@@ -23,7 +23,7 @@ from ..errors import (
     UnsupportedOpError,
     gathered,
 )
-from ..geometry import Geometry, meet
+from ..geometry import Geometry
 from ..memory import Memory
 from ..missing import instead_of
 from ..recorder import GroupRef, Node, TensorRef
@@ -36,6 +36,7 @@ from .decompositions import Expansion, expand
 from .empties import without_empties
 from .foreach import single_ops
 from .kept_numbers import Numbers
+from .overlaps import check_overlaps
 from .picked import PLACES, PickedOp, refused
 from .routing import read_by
 from .sizes import Sizes, has_amount
@@ -235,11 +236,7 @@ class Lowering:
         for target, out in zip(node.writes, outs, strict=False):
             if target.storage == out.storage and target.geometry != out.geometry:
                 raise AliasingError("an out= tensor of another shape, which the op resizes")
-        if any(_torn(source, target) for target in node.writes for source in _tensors(read)):
-            raise AliasingError(
-                "the op writes memory that it also reads elsewhere: the result depends on PyTorch's order",
-                instead="clone() what is read: x.add_(x[0].clone())",
-            )
+        check_overlaps(node)
         targets = list(node.writes) or results
         self.context.out = tuple(TensorType(t.dtype, t.geometry.size) for t in _tensors(targets))
         rows = PickedOp.of(self.context, node, self.sizes, read, targets)
@@ -435,15 +432,6 @@ def _computed_with_garbage(drafts: Sequence[Draft]) -> Iterator[CaptureError]:
         elif draft.name in _COMPUTES and any(found):
             message = f"{draft.name} of memory that nothing has written, which may hold no number"
             yield ClosureError(message, instead=_WRITTEN).at(draft.frame)
-
-
-def _torn(source: TensorRef, target: TensorRef) -> bool:
-    """Does an op that writes ``target`` element by element change what it has yet to read of ``source``?"""
-    return (
-        source.storage == target.storage
-        and source.geometry != target.geometry
-        and meet(source.geometry, target.geometry)
-    )
 
 
 def _tensors(tree: object) -> list[TensorRef]:
