@@ -116,6 +116,24 @@ def frames(engine: bool) -> tuple[Frame | None, Frame | None]:
     return found, None
 
 
+def waits_at_use() -> bool:
+    """Is this a wait that PyTorch adds because it is traced? A job waits where the result is used first.
+
+    So it is with what functional collectives give to the user's code, and ``redistribute(async_op=True)``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    wrapped = False
+    while frame is not None and not wrapped:
+        wrapped, frame = frame.f_code.co_name == "_maybe_wrap_tensor", frame.f_back
+    while frame is not None and runs_in(frame).endswith("_functional_collectives.py"):
+        frame = frame.f_back
+    if frame is not None and not is_users(frame.f_code.co_filename):
+        while frame is not None and frame.f_code.co_name != "redistribute_local_tensor":
+            frame = frame.f_back
+        return wrapped and frame is not None and bool(frame.f_locals["async_op"])
+    return wrapped
+
+
 def user_frame(frame: FrameType | None = None) -> Frame | None:
     """The innermost Python frame of the user's code, from ``frame`` or the caller on."""
     frame = frame or sys._getframe(1)

@@ -24,7 +24,7 @@ from .amounts import Counted, amount, any_in, unwraps_itself
 from .bookkeeping import BOOK
 from .builder import Frame
 from .errors import LoweringError
-from .frames import begins_backward, frames, inside_engine, user_frame
+from .frames import begins_backward, frames, inside_engine, user_frame, waits_at_use
 from .geometry import Geometry
 from .roots import shortest
 from .signatures import REBINDS, signature
@@ -55,6 +55,8 @@ _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layou
 #: What stands for a real tensor.
 Literal = bool | int | float | tuple[bool | int | float, ...]
 
+#: The op that waits for a functional collective.
+WAIT = "_c10d_functional.wait_tensor.default"
 #: Numbers of works and of batches; a step may wait for one that an earlier step began.
 _WORKS = itertools.count()
 
@@ -205,6 +207,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         met: list[TensorRef] = []
         described = self._mapped(tuple(args), met)
         named = self._mapped(dict(kwargs), met)
+        if said.name == WAIT and waits_at_use():
+            named["at_use"] = True
         if said.group is not None:
             described, named = _with_group(said.group, described, named)
         result = self.counted.run(func, args, kwargs)

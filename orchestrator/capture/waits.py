@@ -1,13 +1,14 @@
 """Results of asynchronous collectives that are used before the program waited for them.
 
 A trace runs in order, a network does not: between the call and the wait nobody may read what the collective
-writes, and nobody may write what it reads.
+writes, and nobody may write what it reads. For some PyTorch waits itself, where the result is first used by
+more than a view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch.utils._pytree import tree_leaves
 
@@ -32,6 +33,14 @@ class _Pending:
     frame: Frame | None
     writes: tuple[TensorRef, ...]
     reads: tuple[TensorRef, ...]
+
+    @property
+    def instead(self) -> str:
+        if self.op.startswith("_c10d_functional."):
+            return (
+                "use the result first, or call wait_tensor on it (torch.distributed._functional_collectives)"
+            )
+        return "call wait() on the handle first"
 
     @property
     def line(self) -> str:
@@ -74,7 +83,10 @@ class Waits:
                 self._close(node.frame)
                 return
             case "_c10d_functional.wait_tensor.default":
-                self._pending.pop((node.args[0].storage, "functional"), None)
+                self._pending.pop((node.args[0].storage, "at use"), None)
+                started = self._pending.pop((node.args[0].storage, "functional"), None)
+                if started is not None and "at_use" in node.kwargs:
+                    self._pending[node.outs.storage, "at use"] = replace(started, writes=())
                 return
             case "storage.resize":
                 written = [r for p in self._pending.values() for r in p.writes if r.storage == node.args[0]]
@@ -83,6 +95,8 @@ class Waits:
         if self._open:
             self._open[-1].writes.extend((*node.writes, *_refs(node.outs)))
         if self._pending and not node.view:
+            for ref in _refs((node.args, dict(node.kwargs), node.writes)):
+                self._pending.pop((ref.storage, "at use"), None)  # PyTorch waits here
             yield from self._early(
                 node, _refs((node.args, dict(node.kwargs))), (*node.writes, *_refs(node.outs))
             )
@@ -133,7 +147,7 @@ class Waits:
                     f"before anybody waited for it{pending.line}",
                     op=pending.op,
                     frame=node.frame,
-                    instead="call wait() on the handle first",
+                    instead=pending.instead,
                 )
 
     def before(self, numbers: Sequence[int]) -> Iterator[int]:

@@ -36,7 +36,7 @@ def test_what_is_summed_or_moved_is_not_written_on_the_way(agrees: Any, write: A
         write(a)
         return a
 
-    with pytest.raises(AliasingError, match="while it reads it|that it also reads elsewhere"):
+    with pytest.raises(AliasingError, match=r"while it reads it|that it also reads elsewhere"):
         agrees(step, x)
 
 

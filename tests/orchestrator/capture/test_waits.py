@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from orchestrator.capture.errors import WaitError
 from orchestrator.capture.waits import Waits
@@ -189,9 +194,42 @@ def uses_nothing_of_it(x: torch.Tensor) -> None:
     torch.ops.aten._unsafe_view(x, (2, 2))  # as matrix products name their result anew
 
 
+def uses_what_was_gathered_first(x: torch.Tensor) -> None:
+    """The first use waits, as a view does not."""
+    every = funcol.all_gather_tensor(x, 0, dist.group.WORLD)
+    every.view(2, 4).sum(0)
+    x.zero_()
+
+
+def calls_wait_itself(x: torch.Tensor) -> None:
+    every = funcol.all_gather_tensor(x, 0, dist.group.WORLD)
+    funcol.wait_tensor(every)
+    x.zero_()
+
+
+def parts(x: torch.Tensor) -> DTensor:
+    with unset_fake_temporarily():
+        mesh = DeviceMesh("cpu", [0, 1])
+    return DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+
+
+def redistributes_at_once(x: torch.Tensor) -> None:
+    parts(x).redistribute(placements=[Replicate()])
+    x.zero_()
+
+
+def reduces_a_copy(x: torch.Tensor) -> None:
+    funcol.all_reduce(x, "sum", dist.group.WORLD)
+    x.zero_()
+
+
 @pytest.mark.parametrize(
     "act",
     [
+        uses_what_was_gathered_first,
+        calls_wait_itself,
+        redistributes_at_once,
+        reduces_a_copy,
         waits_for_a_functional_one,
         waits_for_a_callback,
         waits_for_a_batch,
@@ -214,6 +252,18 @@ def overwrites_an_operand(x: torch.Tensor) -> None:
     x.zero_()
 
 
+def overwrites_what_is_gathered(x: torch.Tensor) -> None:
+    """In a trace PyTorch waits at once; in a job it has begun to send ``x``."""
+    every = funcol.all_gather_tensor(x, 0, dist.group.WORLD).view(2, 4)
+    x.zero_()
+    every.sum(0)
+
+
+def overwrites_what_is_redistributed(x: torch.Tensor) -> None:
+    parts(x).redistribute(placements=[Replicate()], async_op=True).to_local()
+    x.zero_()
+
+
 def uses_a_result_of_a_batch(x: torch.Tensor) -> None:
     with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True):
         dist.broadcast(x, 0)
@@ -226,11 +276,18 @@ def waits_for_nothing_by_giving_a_callback(x: torch.Tensor) -> None:
     x * 3
 
 
+_GATHERED = (
+    "an operand of _c10d_functional.all_gather_into_tensor.default is overwritten by aten.zero_.default"
+)
+
+
 @pytest.mark.parametrize(
     ("act", "message"),
     [
         (uses_a_result, "a result of dist.all_reduce is used by aten.mul.Tensor"),
         (overwrites_an_operand, "an operand of dist.all_gather_single is overwritten by aten.zero_.default"),
+        (overwrites_what_is_gathered, _GATHERED),
+        (overwrites_what_is_redistributed, _GATHERED),
         (uses_a_result_of_a_batch, "a result of dist.broadcast is used by aten.mul.Tensor"),
         (waits_for_nothing_by_giving_a_callback, "a result of dist.all_reduce is used by aten.mul.Tensor"),
     ],
@@ -239,6 +296,17 @@ def test_a_use_that_comes_too_early_is_told_by_both_ops(act: Any, message: str) 
     """A callback is run when the work is done; that it was given does not say that it has run."""
     (said,) = early(act)
     assert said.startswith(f"{message} before anybody waited for it, started at ")
+
+
+@pytest.mark.parametrize(
+    ("act", "instead"),
+    [(uses_a_result, r"call wait\(\)"), (overwrites_what_is_gathered, "use the result first")],
+)
+def test_what_to_write_instead_is_what_there_is_to_wait_with(act: Any, instead: str) -> None:
+    """A functional collective gives a tensor, and no handle."""
+    waits = Waits()
+    (error,) = [error for node in recorded(act) for error in waits.see(node)]
+    assert re.search(instead, str(error))
 
 
 def test_what_a_callback_inside_a_callback_writes_is_under_way_like_the_rest() -> None:
