@@ -161,7 +161,7 @@ class Relations:
             for way in self._ways(ref):
                 if way():
                     waiting = self._settle(waiting)
-                    if ref in self.knowledge.by_lhs or self.knowledge.moves(ref):
+                    if self.knowledge.covers(ref) or self.knowledge.moves(ref):
                         break
         return waiting
 

@@ -20,7 +20,7 @@ from ..relating.solving_facts import solve
 from .expansion import RING, Alien, Expansion
 from .fields import FIELD, ratio
 from .refining import Refinement
-from .terms import Call, Factor, Forms, Key, Leaf, Sum, Term, collected, members
+from .terms import Call, Factor, Forms, Key, Leaf, Sum, Term, amounts, collected, members
 from .vanishing import Vanishing
 
 #: Whether to end at a specification tensor.
@@ -44,6 +44,8 @@ class Attempt:
     split: Cut | Digits | None = None
     #: SMT-LIB sort of its elements: what a truth value is opened to is a number, but the two are not equal.
     sort: str = "Real"
+    #: The only element of the specification that is looked for, if that is given.
+    only: tuple[str, Forms] | None = None
     #: Specification ops over symbols of their own, by the elements to end at and the ops that are opened.
     own: dict[tuple[str, frozenset[Ref], frozenset[str]], list[tuple[Cell, Sum]] | None] = field(
         default_factory=dict
@@ -112,7 +114,11 @@ class Partners:
                     continue
                 try:
                     for out in self._places(live, theirs, place, cell, whole=field):
+                        if attempt.only is not None and attempt.only != (spec, out):
+                            continue
                         other = attempt.expansion.opened(spec, out, cell.ranges, stops)
+                        if not field and not self._may_be(plan, other, attempt):
+                            continue
                         refine = Refinement(self.model, cell.ranges, attempt.expansion.fresh)
                         mine, other = refine.of([plan, other])
                         coef = ratio(mine, other, self.k) if field else attempt.ratio(mine, other)
@@ -124,6 +130,13 @@ class Partners:
                     attempt.split = attempt.split or error
                 except (Alien, Unrelated, Unfollowable, NoDefinition):
                     continue
+
+    def _may_be(self, plan: Sum, other: Sum, attempt: Attempt) -> bool:
+        """Whether one sum may be a multiple of another, before their boxes are cut, which takes long."""
+        if attempt.expansion.kind != "add" or self.vanishing.may_be(other):
+            return True
+        mine, theirs = amounts(plan), amounts(other)
+        return mine.keys() == theirs.keys() and len({mine[k] / theirs[k] for k in mine}) < 2
 
     def _without(
         self, mine: Sum, other: Sum, cell: Cell, attempt: Attempt
@@ -250,11 +263,12 @@ class Partners:
             candidates = [(list(dict.fromkeys(x for t in theirs for x in t.leaves())), {})]
         refs = sorted(str(x.ref) for x in mine)
         seen: set[Forms] = set()
+        fixed = {s: Affine(lo) for s, (lo, hi) in place.ranges.items() if hi - lo == 1}
         for other, box in candidates:
             if sorted(str(x.ref) for x in other) != refs:
                 continue
             for pairs in _pairings(other, mine):
-                known: dict[str, Affine] | None = {}
+                known: dict[str, Affine] | None = dict(fixed)
                 for theirs_at, mine_at in pairs:
                     if known is not None:
                         known = _solved(theirs_at, mine_at, place.ranges, box, cell, bound, known)

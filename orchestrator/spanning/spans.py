@@ -8,9 +8,11 @@ one algebra stage of several opened tensors says so. All of it is a guess: its s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 
+from certificates.plan.affine import fold
 from certificates.proof.facts import Fact, Reduced, Ref
 from smtlib_emit.errors import NoDefinition
 
@@ -92,6 +94,7 @@ class Spans:
         attempt = Attempt(Expansion(self.k, self._kind(ref), limit))
         try:
             found = explore(whole, lambda cell: self._unknown(ref, cell, attempt))
+            found = self._together(ref, found, attempt)
             pieces = [self.stated(ref, whole, cell, span) for cell, span in found if span is not None]
         except (Unrelated, Unfollowable, NoDefinition):
             self._in_vain += attempt.expansion.steps
@@ -100,6 +103,64 @@ class Spans:
             return False
         self.k.forget_movement()  # of what was known in part
         return True
+
+    def _together(
+        self, ref: Ref, found: Sequence[tuple[Cell, Span | None]], attempt: Attempt
+    ) -> list[tuple[Cell, Span | None]]:
+        """All parts as parts of one tensor of the specification, if there is one that each of them is.
+
+        Alone a part may be a number, or what that tensor is made of at its place: a gradient of single
+        elements is a sum of what has zeros elsewhere.
+        """
+        spans = [(cell, span) for cell, span in found if span is not None]
+        named = {str(s.rhs): (c, s) for c, s in spans if self.model.literal(s.rhs) is None}
+        if len({s.rhs for _, s in spans}) > 1:
+            for beside, of in sorted(named.values(), key=lambda part: -self._order[str(part[1].rhs)]):
+                same = [(c, s if s is None else self._as(ref, c, s, beside, of, attempt)) for c, s in found]
+                if sum(s is not None for _, s in same) == len(spans):
+                    return same
+        return list(found)
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        """Where the specification makes its tensors; its inputs come before."""
+        program = self.model.plan.specification
+        made = {f"s:{op.out}": i for i, op in enumerate(program.ops)}
+        return {f"s:{name}": -1 for name in program.inputs} | made
+
+    def _as(self, ref: Ref, cell: Cell, span: Span, beside: Cell, of: Span, attempt: Attempt) -> Span | None:
+        """A part as an element of what another part is."""
+        if span.rhs == of.rhs:
+            return span
+        ranges = self.model.tensors.ranges(of.rhs)
+        for out in _apart(cell, beside, of.at):
+            ends = [f.interval(cell.ranges) for f in out if cell.ranges.keys() >= set(f.symbols)]
+            inside = (lo <= a and b < hi for (a, b), (lo, hi) in zip(ends, ranges, strict=False))
+            found = None
+            if len(ends) == len(ranges) and all(inside):
+                found = self._at(ref, cell, span, replace(of, at=out), attempt)
+            if found is not None:
+                return found
+        return None
+
+    def _at(self, ref: Ref, cell: Cell, span: Span, wanted: Span, attempt: Attempt) -> Span | None:
+        """A part as one multiple of one element of the specification, if it is that."""
+        number = self.model.literal(span.rhs)
+        attempt.only = str(wanted.rhs), wanted.at
+        try:
+            if number is None:
+                found = self._span(ref, cell, attempt)
+                same = (found.rhs, found.at, found.coef) == (wanted.rhs, wanted.at, wanted.coef)
+                return found if same else None
+            terms = attempt.expansion.opened(wanted.rhs, wanted.at, cell.ranges, lambda _: True)
+        except (Cut, Digits, Unrelated, Unfollowable, NoDefinition):
+            return None
+        finally:
+            attempt.only = None
+        if any(t.coef and (t.factors or t.box) for t in terms):
+            return None
+        total = sum((t.coef for t in terms), Fraction(0))
+        return replace(wanted, terms=(*span.terms, *terms)) if number == wanted.coef * total else None
 
     def retry(self, refs: Iterable[Ref]) -> None:
         """Tensors may be tried once more: something that they are made of is related now."""
@@ -264,6 +325,18 @@ class Spans:
         if attempt.sort == "Bool":
             return None
         return Span(literal_ref(attempt.sort, value), (), Fraction(1), tuple(plan))
+
+
+def _apart(cell: Cell, beside: Cell, at: Forms) -> Iterator[Forms]:
+    """Where a tensor may be read on a part, if it is read ``at`` a place on another one: as far from there as
+    the parts are apart, by their coordinates or by one of the symbols that these are made of."""
+    here, there = ([fold(f, c.ranges) for f in c.at.values()][-len(at) :] for c in (cell, beside))
+    if len(here) == len(at):
+        yield tuple(f + (h - t) for f, h, t in zip(at, here, there, strict=True))
+    first = {s.partition("~")[0]: lo for s, (lo, _) in beside.ranges.items()}
+    steps = (lo - first.get(s.partition("~")[0], lo) for s, (lo, _) in cell.ranges.items())
+    for step in filter(None, steps):
+        yield from ((*at[:d], at[d] + step, *at[d + 1 :]) for d in range(len(at)))
 
 
 def _outside(inside: frozenset[Ref], ref: str) -> bool:

@@ -257,6 +257,18 @@ def collected(terms: Sum) -> dict[Key, Fraction]:
     return combined((key, term.coef * count) for (key, count), term in found)
 
 
+def amounts(terms: Sum) -> dict[tuple[str, ...], Fraction]:
+    """How much there is of products of the same tensors, wherever these are read: the same, however the boxes
+    of a sum are cut."""
+    return combined(
+        (
+            tuple(sorted(f"{f.ref}" if isinstance(f, Leaf) else f"{f.function}()" for f in t.factors)),
+            t.coef * math.prod(hi - lo for lo, hi in t.box.values()),
+        )
+        for t in terms
+    )
+
+
 def members(terms: Sum) -> dict[Key, Fraction]:
     """Coefficients of the products that a maximum or minimum is of: how often one occurs does not matter."""
     found: dict[Key, Fraction] = {}

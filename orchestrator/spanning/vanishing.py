@@ -37,12 +37,16 @@ class Vanishing:
 
     def without(self, terms: Sum, ranges: Mapping[str, Range]) -> Sum | None:
         """A sum without those of its terms that are zero everywhere; ``None`` if there are none."""
-        if not any(self._may_vanish(leaf.ref) for t in terms for leaf in t.leaves()):
+        if not self.may_be(terms):
             return None
         zeros = [self._zero(t, ranges) for t in terms]
         if not any(zeros):
             return None
         return [t if zero is None else zero for t, zero in zip(terms, zeros, strict=True)]
+
+    def may_be(self, terms: Sum) -> bool:
+        """Is any of the elements one of those that masks make zero?"""
+        return any(self._may_vanish(leaf.ref) for t in terms for leaf in t.leaves())
 
     def _zero(self, term: Term, ranges: Mapping[str, Range]) -> Term | None:
         """The term, times zero, if an element of it is zero everywhere on its box."""

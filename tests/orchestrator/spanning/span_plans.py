@@ -595,6 +595,56 @@ def pairs_of_ranks(right: bool) -> Plan:
     )  # fmt: skip
 
 
+def _weights(b: ProgramBuilder, rows: int, *, ranks: int, alone: bool, right: bool = True) -> None:
+    """What gradients of single elements of ``s`` change in it: a weight of a mean, and its logarithm."""
+    s, x, y = b.input("s", "f32[2]"), b.input("x", f"f32[{rows}]"), b.input("y", f"f32[{rows}]")
+    one, two = (
+        b.pad((v.sum() / rows).reshape(1), *ends) for v, ends in ((x, ((0,), (1,))), (y, ((1,), (0,))))
+    )
+    first = b.pad(b.constant(1, "f32[1]"), (0,), (1,)) if alone else b.constant(1, "f32[2]") + two
+    grad = first + one
+    if ranks > 1:
+        grad = b.all_reduce(grad, "tp")
+        grad = grad * Fraction(1, ranks) if right else grad
+    b.output("s", s + grad * Fraction(-1, 100))
+
+
+def _elements(alone: bool, right: bool) -> Plan:
+    return pair(
+        TP, lambda b: _weights(b, 8, ranks=1, alone=alone),
+        lambda b: _weights(b, 4, ranks=2, alone=alone, right=right),
+        {"s": WHOLE, "x": ROWS, "y": ROWS}, {"s": WHOLE},
+    )  # fmt: skip
+
+
+def one_element_alone(right: bool) -> Plan:
+    """The gradient of one element is a number and a mean, that of the other is zero."""
+    return _elements(True, right)
+
+
+def elements_after_each_other(right: bool) -> Plan:
+    """A gradient that is added up element by element: the first sum is the whole of it in one element."""
+    return _elements(False, right)
+
+
+def weights_in_a_buffer(right: bool) -> Plan:
+    """The same, each rank with its element of a flat buffer, beside what belongs to another tensor."""
+
+    def ranks(b: ProgramBuilder) -> None:
+        s, x, y = b.input("s", "f32[1]"), b.input("x", "f32[4]"), b.input("y", "f32[4]")
+        one, two = (b.pad((v.sum() / 4).reshape(1), *e) for v, e in ((x, ((0,), (1,))), (y, ((1,), (0,)))))
+        grad = b.constant(1, "f32[2]") + two + one
+        wide = b.concatenate([b.broadcast(grad.reshape(2, 1), (2, 2), (0, 1)), grad.reshape(2, 1)], 1)
+        mine = b.reduce_scatter(wide.reshape(6), "tp")
+        mine = b.slice(mine, (2,), (1,)) if right else b.slice(mine * 2, (1,), (1,))
+        b.output("s", s + mine * Fraction(1, 2) * Fraction(-1, 100))
+
+    return pair(
+        TP, lambda b: _weights(b, 8, ranks=1, alone=False), ranks,
+        {"s": ROWS, "x": ROWS, "y": ROWS}, {"s": ROWS},
+    )  # fmt: skip
+
+
 ALL: dict[str, Twins] = {
     twins.__name__: twins
     for twins in (
@@ -604,5 +654,6 @@ ALL: dict[str, Twins] = {
         partial_output, weighted_means, specification_in_parts, rotary,
         microbatches_of_other_rows, stacked_losses, chosen_number, maximum_in_parts, own_place_marked,
         place_cut_from_zeros, least_of_two, softmax_over_ranks, centred_product, pairs_of_ranks,
+        one_element_alone, elements_after_each_other, weights_in_a_buffer,
     )
 }  # fmt: skip
