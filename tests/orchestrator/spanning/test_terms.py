@@ -8,7 +8,7 @@ import pytest
 
 from certificates.plan.affine import Affine
 from orchestrator.cells import Unfollowable
-from orchestrator.spanning.terms import Call, Leaf, Term, applied, collected, multiplied
+from orchestrator.spanning.terms import Call, Leaf, Term, amounts, applied, collected, multiplied
 from tests.orchestrator.spanning.test_refining import ALL, ROW, read
 
 
@@ -51,3 +51,13 @@ def test_nested_calls_are_equal_hash_and_read_as_what_they_are_made_of() -> None
     assert first == again and hash(first) == hash(again) and repr(first) == repr(again)
     assert first != other and repr(first) != repr(other) and len({first, again, other}) == 2
     assert repr(Call("f", ((),))) == "Call(function='f', arguments=((),))"
+
+
+def test_amounts_are_the_same_however_a_sum_is_cut() -> None:
+    """What differs in amount is no multiple, whatever the boxes: no need to cut them."""
+    whole = read(Affine.symbol("i"), {"i": (0, 12)})
+    parts = [read(Affine.symbol("i"), {"i": (0, 5)}), read(Affine.symbol("k") + 5, {"k": (0, 7)})]
+    assert amounts([whole]) == amounts(parts) != amounts(parts[:1])
+    assert list(amounts([whole]).values()) == [12] and amounts([whole, whole.scaled(Fraction(-1))]) == {}
+    (called,) = applied("max2", [[read(Affine(1), {})], [read(Affine(2), {})]])
+    assert amounts([called]).keys() != amounts([whole]).keys()

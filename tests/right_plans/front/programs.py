@@ -39,6 +39,7 @@ from . import (
     strides,
     tokens,
     vocabularies,
+    weighed,
     whole_batches,
     zigzag,
 )
@@ -152,6 +153,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         segmented.segmented,
         padded.padded_infinitely,
         padded.padded_over_ranks,
+        weighed.learned_uncertainty,
     )
 }
 #: Those that are right and not proved, and why.
