@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from .errors import StateError
 from .frames import is_installed, is_users, runs_in, user_frame
+from .pace import PACE
 
 Refuse = Callable[[StateError], None]
 BY_TIME = (
@@ -343,7 +344,7 @@ def standing(plain: Any) -> Any:
     def method(name: str, of_clock: bool) -> classmethod[Any, Any, Any]:
         def call(_: Any, *arguments: Any, **options: Any) -> Any:
             value = _of(getattr(plain, name), arguments, options)
-            return answer(value, True) if of_clock and asks(sys._getframe(1)) else value
+            return answer(PACE.late(value), True) if of_clock and asks(sys._getframe(1)) else value
 
         return classmethod(call)
 

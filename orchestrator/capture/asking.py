@@ -62,6 +62,7 @@ from .answers import (
 )
 from .errors import StateError
 from .frames import user_frame
+from .pace import PACE
 from .substituting import Place, replaced, shadowed, substituted
 
 _MEASURES = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
@@ -178,6 +179,7 @@ def asked(refuse: Refuse) -> Iterator[None]:
         **dict.fromkeys(_FILES, question("for the file {}", _THERE)),
         **{(m, name): question(f"the system ({m.__name__}.{name})") for m, name in _SYSTEM},
     }
+    PACE.turn()
     own = {"id": identity, "hash": hashed, "exec": running(exec), "eval": running(eval)}
     listening.append(refuse)
     try:
@@ -197,9 +199,11 @@ def asked(refuse: Refuse) -> Iterator[None]:
 
 
 def _clock(original: Any) -> Any:
+    unit = 1_000_000_000 if original.__name__.endswith("_ns") else 1
+
     def read() -> Any:
         value = original()
-        return answer(value, True) if asks(sys._getframe(1)) else value
+        return answer(PACE.late(value, unit), True) if asks(sys._getframe(1)) else value
 
     return read
 
