@@ -12,14 +12,18 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from .disguise import as_number
 from .errors import DefinitionError, Frame
 from .frames import is_users, runs_in
+from .recorder import forget_constant
+from .signatures import signature
 from .spoilt import spoil
+from .substituting import replaced
 
 #: What capture changes in the libraries while a step runs; recorded in the plan.
 SHIMS = (
@@ -29,6 +33,7 @@ SHIMS = (
 )
 #: Options of an optimizer that a trace sets.
 _CHANGED = ("foreach", "fused", "capturable")
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 #: Recorded where it had anything to change.
 NUMBERS = (
     "a step count or learning rate that is a tensor stays one where an optimizer would read its value: "
@@ -265,6 +270,37 @@ def copied_by_ops() -> Iterator[None]:
         yield
     finally:
         del FakeTensor.__deepcopy__
+
+
+@contextmanager
+def writes_forget() -> Iterator[None]:
+    """What an op writes with a value that no trace knows is remembered no more, in a list of tensors as well.
+
+    A fake tensor made by ``torch.tensor(3.0)`` remembers 3, and PyTorch looks for what is written among the
+    arguments only: after ``torch._foreach_add_([t], [loss])`` it would still say 3. Nor does it know of
+    tensors that are made of its storage (``set_``), and may be written: then it remembers nothing.
+    """
+
+    def patch(original: Callable[..., None]) -> Callable[..., None]:
+        def method(mode: FakeTensorMode, func: Any, fakes: Any, args: Any, kwargs: Any) -> None:
+            original(mode, func, fakes, args, kwargs)
+            for tensor in tree_leaves(signature(func).written(args, kwargs)):
+                forget_constant(tensor)
+            shared = {x._cdata for x in tree_leaves(args) if isinstance(x, _STORAGES)}
+            for tensor in _remembering(mode) if shared else ():
+                if tensor.untyped_storage()._cdata in shared:
+                    forget_constant(tensor)
+
+        return method
+
+    with replaced(FakeTensorMode, "invalidate_written_to_constants", patch):
+        yield
+
+
+def _remembering(mode: FakeTensorMode) -> list[FakeTensor]:
+    """The fake tensors whose values PyTorch knows."""
+    known = mode.fake_tensor_converter.constant_storage_mapping.values()
+    return [tensor for held in known for place in held if (tensor := place()) is not None]
 
 
 @contextmanager

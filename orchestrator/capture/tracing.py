@@ -50,6 +50,7 @@ from .shims import (
     exact_norm_shares,
     one_path,
     symbolic_hyperparameters,
+    writes_forget,
     written_elsewhere,
 )
 from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
@@ -100,7 +101,10 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    with place, copied_by_ops(), one_path(), disguised(*users), modes_stay(), draws_counted(), kernels_stay():
+    around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users)
+    with contextlib.ExitStack() as stack:
+        for each in (*around, modes_stay(), draws_counted(), kernels_stay()):
+            stack.enter_context(each)
         return _trace(definition, rank, needed)
 
 

@@ -26,10 +26,13 @@ from orchestrator.capture.shims import (
     capturable_on_cpu,
     copied_by_ops,
     symbolic_hyperparameters,
+    writes_forget,
 )
 from orchestrator.capture.tracing import trace
 from orchestrator.evaluating import interpreter
 from trainverify import Kind, verify
+
+from .world import one_layer
 
 Step = Any
 
@@ -105,6 +108,44 @@ def test_the_value_of_a_copied_constant_is_forgotten() -> None:
         with pytest.raises(DataDependentOutputException):
             copied.item()
     assert copied is again
+
+
+def _shared(t: Tensor, loss: Tensor) -> None:
+    torch.empty(0).set_(t.untyped_storage(), 0, (), ()).copy_(loss)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda t, loss: torch._foreach_add_([t], [loss]),
+        lambda t, loss: torch._foreach_copy_([torch.zeros(()), t.view(())], [torch.ones(()), loss]),
+        lambda t, loss: torch.split_copy(loss.reshape(1), 1, out=[t.view(1)]),
+        _shared,
+    ],
+)
+def test_what_is_written_in_a_list_is_remembered_no_more(write: Any) -> None:
+    """``t.item()`` said 0 still, and ranks that the loss should have sent another way were proved right."""
+    with FakeTensorMode(), writes_forget():
+        t, known = torch.tensor(0.0), torch.tensor(0.0)
+        torch._foreach_add_([known], [torch.tensor(2.0)])
+        assert known.item() == 2
+        write(t, torch.ones(()))
+        with pytest.raises(DataDependentOutputException):
+            t.item()
+        assert known.item() == 2
+
+
+def test_a_step_that_decides_by_what_it_has_written_in_a_list_is_refused() -> None:
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        loss = model(batch["x"]).square().mean()
+        total = torch.tensor(0.0)
+        torch._foreach_add_([total], [loss.detach()])
+        if total.item() < 5:
+            loss.backward()
+        return {"loss": loss.detach()}
+
+    with pytest.raises(CaptureError, match="becomes a Python number, or decides"):
+        capture(one_layer("listed", step))
 
 
 def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor() -> None:
