@@ -1,8 +1,8 @@
 """What code asks of a tensor itself, and a trace would answer otherwise than a job: its class and its text.
 
 Under a trace every tensor is a ``FakeTensor``. Code that asks for a class (``type(p) is nn.Parameter``, a
-table of handlers by ``type(t)``, ``t.__class__``) is told the class that the tensor has in a job. A learning
-rate that is a tensor in the trace alone, and a number of rows, are the numbers that they are in a job
+table of handlers by ``type(t)``, ``t.__class__``) is told the class that the tensor has in a job. What stands
+for something else (a learning rate, a number of rows, the options of a group) is of its class
 (``isinstance(group["lr"], float)``). The text of a tensor holds values, of which a trace has none: it can be
 printed, and what decides by it is refused.
 """
@@ -30,6 +30,9 @@ from .substituting import by_user, put
 _SHOWS = {*dir(object), "__add__", "__getnewargs__", "__rmod__", "encode"} - {
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"),
 }
+
+#: Classes of a trace's own, and what their objects are in a job.
+STANDS: dict[builtins.type, builtins.type] = {}
 
 
 @contextmanager
@@ -65,7 +68,7 @@ def _told_class() -> Iterator[None]:
 
 
 def _class_told(self: Tensor) -> builtins.type:
-    return (_number_of(self) or class_of(self)) if by_user(sys._getframe(1)) else builtins.type(self)
+    return class_of(self) if by_user(sys._getframe(1)) else builtins.type(self)
 
 
 def _modified(kind: builtins.type) -> None:
@@ -73,23 +76,18 @@ def _modified(kind: builtins.type) -> None:
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
-def as_number(tensor: Any, kind: builtins.type) -> Any:
-    """The tensor, which is a Python number of this kind in a job."""
-    tensor._number = kind
-    return tensor
-
-
 def _is_instance(value: object, kinds: Any) -> bool:
     """``isinstance``, of the class that a value has in a job."""
-    number = _number_of(value)
-    return isinstance(value if number is None else number(), kinds)
+    stands = _stands_for(value)
+    return isinstance(value if stands is None else stands(), kinds)
 
 
-def _number_of(value: object) -> builtins.type | None:
-    """The class of what is a number in a job, and no number in a trace."""
-    if builtins.type(value) is SymInt or isinstance(value, Whole):
+def _stands_for(value: object) -> builtins.type | None:
+    """The class of what is a number or a dictionary in a job, and of a class of its own in a trace."""
+    found = builtins.type(value)
+    if found is SymInt or isinstance(value, Whole):
         return int
-    return getattr(value, "_number", None) if builtins.type(value) is FakeTensor else None
+    return STANDS.get(found)
 
 
 def class_of(tensor: Tensor) -> builtins.type:
@@ -110,8 +108,8 @@ class _Asked(type):
                 made.__module__ = sys._getframe(1).f_globals.get("__name__", made.__module__)
             return made
         found = builtins.type(args[0])
-        if (number := _number_of(args[0])) is not None:
-            return number
+        if (stands := _stands_for(args[0])) is not None:
+            return stands
         if found is FakeTensor:
             return class_of(args[0])
         return _Type if found in (builtins.type, _Asked) else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -17,13 +18,13 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from .disguise import as_number
+from .disguise import STANDS, Text
 from .errors import DefinitionError, Frame
-from .frames import is_users, runs_in
+from .rates import Rate, hides, multiplied, tensor_of
 from .recorder import forget_constant
 from .signatures import signature
 from .spoilt import spoil
-from .substituting import replaced
+from .substituting import by_user, replaced
 
 #: What capture changes in the libraries while a step runs; recorded in the plan.
 SHIMS = (
@@ -32,7 +33,7 @@ SHIMS = (
     "DTensor divides a replicated 2-norm by the exact root of the axis size, not by the double nearest to it",
 )
 #: Options of an optimizer that a trace sets.
-_CHANGED = ("foreach", "fused", "capturable")
+_CHANGED = {"foreach": False, "fused": False, "capturable": True}
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 #: Recorded where it had anything to change.
 NUMBERS = (
@@ -60,24 +61,22 @@ def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, floa
     constant = formulas and not any("lr" in inspect.signature(f).parameters for _, f in formulas)
     for i, group in enumerate(optimizer.param_groups):
         if own:
-            group = optimizer.param_groups[i] = Options(group)
-            group.update(dict.fromkeys({"foreach", "fused"} & group.keys(), False))
-            group.update(dict.fromkeys({"capturable"} & group.keys(), True))
+            traced = {key: value for key, value in _CHANGED.items() if key in group}
+            group = optimizer.param_groups[i] = Options(group, traced)
         if group.get("capturable") and not constant:
             numbers[learning_rate(i)] = _number(group["lr"])
             given = isinstance(group["lr"], torch.Tensor)
-            group["lr"] = torch.zeros(()) if given else as_number(torch.zeros(()), float)
+            group["lr"] = torch.zeros(()) if given else Rate(torch.zeros(()))
     return numbers
 
 
 class Options(dict[str, Any]):
-    """The options of a group of parameters: the user's code reads what the optimizer was made with, and
-    PyTorch what the trace has made of it."""
+    """The options of a group of parameters: what the optimizer was made with, in whatever way they are read;
+    PyTorch's own code is given what the trace has made of one that it asks for."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Any], traced: dict[str, Any]) -> None:
         super().__init__(given)
-        self._base, self._before = given, dict(given)
-        self._given = {key: given[key] for key in _CHANGED if key in given}
+        self._base, self._before, self._traced = given, dict(given), traced
 
     def missed(self) -> list[str]:
         """What was written to the options that the optimizer was made with, where PyTorch would read it."""
@@ -87,19 +86,44 @@ class Options(dict[str, Any]):
 
     def asked(self, key: str) -> Any:
         """What the optimizer was made with, where the trace has changed it."""
-        return self._given.get(key)
+        return super().get(key) if key in self._traced else None
+
+    def __getattribute__(self, name: str) -> Any:
+        asks = sys._getframe(1)
+        if name == "__class__" and by_user(asks):
+            return dict
+        if hides(dict, name, asks):
+            raise AttributeError(f"'dict' object has no attribute '{name}'")
+        return super().__getattribute__(name)
 
     def __getitem__(self, key: str) -> Any:
         found = super().__getitem__(key)
-        return self._given[key] if key in self._given and _users_reads() else found
+        return found if by_user(sys._getframe(1)) else self._traced.get(key, tensor_of(found))
 
     def get(self, key: str, default: Any = None) -> Any:
         found = super().get(key, default)
-        return self._given[key] if key in self._given and _users_reads() else found
+        return found if by_user(sys._getframe(1)) else self._traced.get(key, tensor_of(found))
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._given.pop(key, None)
-        super().__setitem__(key, value)
+        self._traced.pop(key, None)
+        was = super().get(key)
+        kept = type(was) is Rate and isinstance(value, FakeTensor) and not by_user(sys._getframe(1))
+        super().__setitem__(key, Rate(value) if kept else value)
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return copy.deepcopy(dict(self), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    def __repr__(self) -> str:
+        return Text(super().__repr__())
+
+
+STANDS[Options] = dict
 
 
 def written_elsewhere(optimizer: torch.optim.Optimizer, frame: Frame | None) -> None:
@@ -120,10 +144,6 @@ def one_at_a_time(optimizer: torch.optim.Optimizer) -> frozenset[int]:
     groups = optimizer.param_groups
     wanted = [g for g in groups if isinstance(g, Options) and g.asked("foreach") is False]
     return frozenset(id(p) for group in wanted for p in group["params"])
-
-
-def _users_reads() -> bool:
-    return is_users(runs_in(sys._getframe(2)))
 
 
 def learning_rate(group: int) -> str:
@@ -156,18 +176,12 @@ class TensorNumbers(TorchFunctionMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
         if func is torch.Tensor.item and type(args[0]) is FakeTensor and args[0].numel() == 1:
             self._used.add(READ)
             return args[0].reshape(())
-        for option, names in (("value", ("addcdiv", "addcmul")), ("alpha", ("add", "sub"))):
-            factor = kwargs.get(option)
-            if name.rstrip("_") in names and isinstance(factor, torch.Tensor) and "out" not in kwargs:
-                self._used.add(NUMBERS)
-                x, y, *rest = args
-                term = y * factor if not rest else factor * (y / rest[0] if "div" in name else y * rest[0])
-                operation = ("sub" if "sub" in name else "add") + ("_" if name.endswith("_") else "")
-                return getattr(x, operation)(term)
+        if (made := multiplied(func, args, kwargs)) is not None:
+            self._used.add(NUMBERS)
+            return made
         return func(*args, **kwargs)
 
 

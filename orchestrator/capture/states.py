@@ -20,6 +20,7 @@ from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, StateError, gathered
 from .layouts import Layout, layout_of, local_tensor, padded_shape, whole_storage
 from .names import buffers, parameters
+from .rates import tensor_of
 from .recorder import TensorRef, forget_constant, reference
 from .shims import learning_rate
 
@@ -158,6 +159,7 @@ def _with_held(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 def _tensors(prefix: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors in nested mappings, lists and data classes, with the keys that lead to them."""
+    value = tensor_of(value)
     if isinstance(value, torch.Tensor):
         yield prefix, value
     elif isinstance(value, Mapping):
@@ -173,8 +175,8 @@ def _tensors(prefix: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _learning_rates(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:
     for i, group in enumerate(optimizer.param_groups):
-        if isinstance(group.get("lr"), FakeTensor):
-            yield learning_rate(i), "", group["lr"]
+        if isinstance(rate := tensor_of(group.get("lr")), FakeTensor):
+            yield learning_rate(i), "", rate
 
 
 def unsettled(before: Snapshot, after: Snapshot) -> StateError | None:

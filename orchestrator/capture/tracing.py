@@ -43,6 +43,7 @@ from .making import optimizer_of
 from .modes import alone_on_the_stack, modes_stay
 from .names import parameters
 from .pipelining import static_stages
+from .rates import taken_for_numbers
 from .recorder import GroupRef, Node
 from .shims import (
     capturable_on_cpu,
@@ -101,7 +102,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users)
+    around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users), taken_for_numbers()
     with contextlib.ExitStack() as stack:
         for each in (*around, modes_stay(), draws_counted(), kernels_stay()):
             stack.enter_context(each)

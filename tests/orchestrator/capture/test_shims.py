@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture import Batch, Definition
 from orchestrator.capture.assemble import capture, rank_program
+from orchestrator.capture.disguise import disguised
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.running import run
 from orchestrator.capture.shims import (
@@ -155,9 +158,10 @@ def test_an_optimizer_runs_one_tensor_at_a_time_with_a_learning_rate_in_a_tensor
         optimizer = torch.optim.AdamW([weight], lr=0.1, **options)
         symbolic_hyperparameters(optimizer)
         (group,) = optimizer.param_groups
-        runs = dict(group)
-        assert (runs["foreach"], runs["fused"], runs["capturable"]) == (False, False, True)
-        assert isinstance(group["lr"], torch.Tensor)
+        pytorchs = eval("lambda g, key: (g[key], g.get(key))", vars(sys.modules["torch.optim.adam"]))
+        for key, value in (("foreach", False), ("fused", False), ("capturable", True)):
+            assert pytorchs(group, key) == (value, value)
+        assert isinstance(pytorchs(group, "lr")[0], torch.Tensor)
 
 
 def test_the_users_code_reads_the_options_that_the_optimizer_was_made_with() -> None:
@@ -169,6 +173,75 @@ def test_the_users_code_reads_the_options_that_the_optimizer_was_made_with() -> 
     assert group["betas"] == (0.9, 0.999) and group.get("none", 1) == 1
     group["foreach"] = False
     assert group["foreach"] is False and dict(group)["foreach"] is False
+
+
+READS: list[Any] = [
+    lambda g: {k: v for k, v in g.items()},
+    lambda g: dict(zip(g.keys(), g.values(), strict=True)),
+    lambda g: {k: g[k] for k in g},
+    lambda g: g.copy(),
+    lambda g: dict(g),
+    lambda g: {**g},
+    lambda g: g | {},
+    lambda g: {} | g,
+    lambda g: (lambda **given: given)(**g),
+    lambda g: copy.copy(g),
+    lambda g: copy.deepcopy(g),
+    lambda g: {k: g.setdefault(k, 7) for k in g},
+    lambda g: {k: g.copy().pop(k) for k in g},
+    lambda g: {k: operator.itemgetter(k)(g) for k in g},
+    lambda g: {k: g.pop(k) for k in list(g)},
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_however_options_are_read_they_are_those_of_a_job(read: Any) -> None:
+    """A copy of the items said `capturable`, as the trace has it; ranks that asked it were proved right."""
+    optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1, foreach=True)
+    symbolic_hyperparameters(optimizer)
+    with disguised(read):
+        found = read(optimizer.param_groups[0])
+        assert (found["foreach"], found["capturable"], found["fused"]) == (True, False, None)
+        assert isinstance(found["lr"], float) and not hasattr(found["lr"], "detach") and type(found) is dict
+
+
+def test_options_are_a_dictionary_and_so_is_what_an_optimizer_saves() -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1)
+    symbolic_hyperparameters(optimizer)
+    (group,) = optimizer.param_groups
+    with disguised(test_options_are_a_dictionary_and_so_is_what_an_optimizer_saves):
+        assert type(group) is dict and group.__class__ is dict and isinstance(group, dict)
+        assert not hasattr(group, "missed") and hasattr(group, "fromkeys")
+        with pytest.raises(DataDependentOutputException):
+            assert "capturable" in str(group)
+    (saved,) = optimizer.state_dict()["param_groups"]
+    assert saved["capturable"] is False and not isinstance(saved["lr"], Tensor)
+
+
+def test_a_rate_that_pytorch_computes_is_a_number_still() -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1)
+    with FakeTensorMode():
+        symbolic_hyperparameters(optimizer)
+        (group,) = optimizer.param_groups
+        exec("g['lr'] = g['lr'] * 2", {"g": group, "__name__": "torch.optim.lr_scheduler"})
+        assert not isinstance(group["lr"], Tensor)
+        group["lr"] = torch.ones(())
+        assert isinstance(group["lr"], Tensor), "one that the step puts there is one in a job"
+
+
+def test_a_step_that_asks_a_copy_of_the_options_does_what_it_does_in_a_job() -> None:
+    def step(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        options = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+        loss = model(batch["x"]).square().mean() * (31 if options["capturable"] else 1)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    made = replace(rated(lambda params: torch.optim.AdamW(params, lr=0.1)), step=step)
+    assert not any(
+        str(d.attr("value")) == "31" for d in trace(made, None).program.drafts if d.name == "constant"
+    )
 
 
 def test_a_tensor_in_place_of_a_number_means_that_number() -> None:
