@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import sys
 import warnings
 from collections import deque
@@ -35,6 +36,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from . import bytecode, grafted, opaque
 from .answers import Answer
 from .asks_of_traces import refuse_asking
+from .disguise import STANDS
 from .entropy import drawn
 from .errors import Frame, StateError
 from .frames import is_installed, is_users, of_user, user_frame, users, written_in
@@ -55,11 +57,14 @@ from .holding import (
 )
 from .names import parameters
 from .positions import position_of, written
+from .rates import Rate
 from .settings import SETTINGS
 
 #: Objects inside one another are followed so far; what is in one of Python's library or PyTorch, so far.
 _DEPTH, _FOREIGN = 40, 1
 _OWN = __name__.split(".")[0]
+#: Where the learning rate is that the loop outside sets; in the next step it may be another one.
+_OF_A_GROUP = re.compile(r"optimizer\.param_groups\[\d+\]\['lr'\]")
 Numbers = Mapping[str, object]
 Held = tuple[object, Callable[[], object]]
 _RANDOM: Mapping[str, Callable[[], object]] = {
@@ -271,7 +276,9 @@ class _Walk:
         elif isinstance(value, Traced):
             for key, item in value.others().items():
                 self.into(f"{path}.{key}", item, depth, (value, functools.partial(getattr, value, key, None)))
-        elif str(type(value).__module__).split(".")[0] != _OWN:
+        elif type(value) is Rate and not _OF_A_GROUP.fullmatch(path):
+            self.note(path, opaque.Unknown(), *(held or (None, lambda: value)))  # outside, it may be any
+        elif type(value) in STANDS or str(type(value).__module__).split(".")[0] != _OWN:
             self.objects.setdefault(path, held or (None, lambda: value))
             self._follow(path, value, depth, held)
 

@@ -16,6 +16,7 @@ import logging
 import sys
 import threading
 import types
+import weakref
 from argparse import Namespace
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -45,8 +46,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from . import opaque
 from .bytecode import imports, sets
+from .disguise import STANDS
 from .frames import is_installed, is_users, of_user, written_in
 from .per_class import per_class
+from .rates import Rate
 
 #: Of larger containers the plain values are compared as a whole.
 LARGE = 1000
@@ -58,6 +61,8 @@ PLAINEST = frozenset((bool, int, float, str, bytes, type(None)))
 PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
 #: Classes of Python's own that hold what the user's code puts into them.
 _BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
+#: They lead to what somebody else holds.
+_WEAK = (weakref.ref, weakref.WeakSet, weakref.finalize)
 _FOLLOWED = (
     nn.Module,
     torch.Tensor,
@@ -67,6 +72,7 @@ _FOLLOWED = (
     Iterator,
     sharedctypes.SynchronizedBase,
     *_BAGS,
+    *_WEAK,
 )
 #: What classes of these modules hold is the user's.
 _CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
@@ -167,7 +173,7 @@ def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     contents = _contents(type(value))
     if contents is not None:
         yield from contents(path, value)
-    if not isinstance(value, _WHOLE):
+    if not isinstance(value, _WHOLE) and type(value) not in STANDS:
         yield from _attributes(path, value)
 
 
@@ -185,16 +191,29 @@ def _parts_of_dictionary(path: str, value: dict[Any, object]) -> Iterator[tuple[
     """What it holds: a lazy dictionary would import or compute all that it can give."""
     entries = _looked_at(dict.items(value), dict.__len__(value))
     yield from ((f"{path}[{key!r}]", item) for key, item in entries)
+    yield from _keys(path, dict.keys(value), dict.__len__(value))
 
 
 def _parts_of_mapping(path: str, value: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
     if len(value) <= LARGE:
         yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+        yield from _keys(path, value, len(value))
+
+
+def _keys(path: str, keys: Iterable[object], length: int) -> Iterator[tuple[str, object]]:
+    """Keys that are objects of the user's: what they hold may change where they lie."""
+    if length <= _MANY:
+        yield from ((f"{path}, key {i}", key) for i, key in enumerate(keys) if of_user(type(key)))
 
 
 def _parts_of_set(path: str, value: Set[object]) -> Iterator[tuple[str, object]]:
     held = ((i, x) for i, x in enumerate(value) if not isinstance(x, PLAIN))
     yield from ((f"{path}, member {i}", item) for i, item in _looked_at(held, len(value)))
+
+
+def _parts_of_reference(path: str, value: weakref.ref[Any]) -> Iterator[tuple[str, object]]:
+    yield f"{path}()", value()
+    yield f"the callback of {path}", value.__callback__
 
 
 def _parts_of_list(path: str, value: Any) -> Iterator[tuple[str, object]]:
@@ -378,6 +397,9 @@ _CONTENTS: tuple[tuple[Any, _Parts], ...] = (
     (CellType, _parts_of_cell),
     (BaseException, _parts_of_exception),
     (functools.partial, _parts_of_partial),
+    (weakref.ref, _parts_of_reference),
+    (weakref.finalize, lambda path, value: ((f"{path}.peek()", value.peek()),)),
+    (Rate, lambda path, value: ((path, value.tensor),)),
     (MethodType, _parts_of_method),
     ((staticmethod, classmethod), lambda path, value: ((path, value.__wrapped__),)),
     (CACHES, _parts_of_cache),

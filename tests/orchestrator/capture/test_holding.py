@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import enum
@@ -15,8 +16,10 @@ import numbers as numbers_of_python
 import queue
 import sqlite3
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +31,11 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.modules.module import register_module_forward_hook
 
 from orchestrator.capture.counters import counted, numbers
+from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.holding import followed, handed_out, kind, parts
+from orchestrator.capture.tracing import trace
+
+from .world import one_layer
 
 Tick = Callable[[], object]
 Made = tuple[nn.Module, torch.optim.Optimizer]
@@ -346,7 +353,39 @@ def of_a_thread() -> Tick:
     return tick
 
 
+class Trainer:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def close(self) -> None: ...
+
+
+def known(weakly: Callable[[Trainer], Any], get: Callable[[Any], Trainer]) -> Tick:
+    """A trainer that an exit handler holds, and that the step knows weakly."""
+    trainer = Trainer()
+    atexit.register(trainer.close)
+    kept = weakly(trainer)
+
+    def tick() -> None:
+        get(kept).calls += 1
+
+    return tick
+
+
+WEAKLY: tuple[tuple[Callable[[Trainer], Any], Callable[[Any], Trainer]], ...] = (
+    (weakref.ref, lambda kept: kept()),
+    (weakref.proxy, lambda kept: kept),
+    (lambda trainer: weakref.WeakMethod(trainer.close), lambda kept: kept().__self__),
+    (lambda trainer: weakref.finalize(trainer, print), lambda kept: kept.peek()[0]),
+    (lambda trainer: weakref.WeakSet([trainer]), lambda kept: next(iter(kept))),
+    (lambda trainer: weakref.WeakKeyDictionary({trainer: 1}), lambda kept: next(iter(kept))),
+    (lambda trainer: weakref.WeakValueDictionary({1: trainer}), lambda kept: kept[1]),
+    (lambda trainer: {trainer: 1}, lambda kept: next(iter(kept))),
+)
+
+
 TICKS = (
+    *(functools.partial(known, *each) for each in WEAKLY),
     functools.partial(of_a_cache, None), functools.partial(of_a_cache, 8), of_a_member_of_a_set,
     behind_a_pointer, of_annotations, of_a_name, of_a_logger, of_a_thread,
     shared, of_c, queued, of_a_set, of_a_frozen_set, of_a_range, averager, turning, of_modules,
@@ -358,6 +397,32 @@ TICKS = (
 @pytest.mark.parametrize("make", TICKS)
 def test_whatever_holds_a_count_is_looked_into(make: Callable[[], Tick]) -> None:
     assert "which is no tensor, from" in seen(plain(), called(make()))
+
+
+def stepping(change: Callable[[Any], object]) -> Callable[..., Any]:
+    def step(model: Any, optimizer: Any, batch: Any) -> Any:
+        model(batch["x"]).square().mean().backward()
+        change(optimizer.param_groups[0])
+        optimizer.step()
+        optimizer.zero_grad()
+        return {}
+
+    return step
+
+
+def test_an_option_of_a_group_counts_and_a_rate_that_is_kept_may_be_another_one() -> None:
+    """A scheduler outside changes the rate: what a step has kept of it is the one of the step before."""
+    kept: dict[str, Any] = {}
+    adam = functools.partial(torch.optim.AdamW, lr=0.1)
+    changes: list[tuple[Callable[[Any], object], str]] = [
+        (lambda group: group.__setitem__("k", group.get("k", 0) + 1), "optimizer.param_groups[0]['k']"),
+        (lambda group: kept.__setitem__("lr", group["lr"]), "kept['lr']"),
+    ]
+    for change, name in changes:
+        with pytest.raises(CaptureError, match="which is no tensor, from") as told:
+            trace(replace(one_layer("kept", stepping(change)), optimizer=adam), None)
+        assert f"the step changes {name}" in str(told.value)
+    trace(replace(one_layer("read", stepping(lambda group: group["lr"] * 2)), optimizer=adam), None)
 
 
 def test_what_is_asked_again_or_made_anew_counts_nothing() -> None:
