@@ -15,6 +15,7 @@ import torch.distributed as dist
 from .errors import DefinitionError
 from .frames import is_installed, is_users, runs_in, user_frame
 from .group import IN_A_JOB, process_group
+from .substituting import replaced
 
 #: The backend that the user's code sees; that of jobs on GPUs.
 BACKEND = IN_A_JOB
@@ -23,7 +24,16 @@ _DIFFERENTIABLE = "torch.distributed.nn.functional"
 #: What launchers tell a process about its place in the job: torchrun, Slurm, MPI.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+    r"|TORCH_NCCL_ASYNC_ERROR_HANDLING"
     r"|SLURM_(PROCID|LOCALID|NODEID|NTASKS.*|NPROCS|NNODES|STEP_.*)|OMPI_COMM_WORLD_.*|(PMI|PMIX)_(RANK|SIZE)"
+)
+#: What hands a question on: Python's own code, and the functions of ``torch.distributed``.
+_PASS_ON = ("<frozen", os.__file__, dist.distributed_c10d.__file__, dist.c10d_logger.__file__)
+#: PyTorch's property of the default process group, which ``is_initialized`` and all others read.
+_WORLD: Any = vars(type(dist.group))["WORLD"]
+_INSIDE = "read it inside parallelize or parallel_step, or use the sizes of the mesh"
+_BY_NAME = (
+    "os.environ.get(NAME) for each variable that is needed, or the copy inside parallelize or parallel_step"
 )
 
 
@@ -40,53 +50,91 @@ def as_rank(rank: int, size: int) -> Iterator[None]:
 
     In a process that a launcher started as this very rank, the launcher's environment stays.
     """
-    of_rank = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "GROUP_RANK": 0,
-        "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": 29500,
-    }
     launched = os.environ.get("RANK") == str(rank) and os.environ.get("WORLD_SIZE") == str(size)
     given = dict(os.environ) if launched else {}
     with (
-        _environment({key: str(value) for key, value in of_rank.items()} | given),
+        _environment(of_rank(rank, size) | given),
         process_group(rank, size),
         _named_backend(),
     ):
         yield
 
 
+def of_rank(rank: int, size: int) -> dict[str, str]:
+    """All the variables that ``torchrun`` sets for a rank: whether there is one is a question, too."""
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank) | {"GROUP_RANK": 0}
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size) | {
+        "GROUP_WORLD_SIZE": 1
+    }
+    others = {
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+        "TORCHELASTIC_ERROR_FILE": os.devnull,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+    }
+    return {key: str(value) for key, value in (ranks | sizes | others).items()}
+
+
 @contextmanager
 def while_loading() -> Iterator[None]:
-    """The user's file is run once, for all ranks and the single device: it may not learn of a job."""
+    """The user's file is run once, for all ranks and the single device: it may not learn of a job.
+
+    Nor may it look through all variables, or ask for a process group: launchers make one before they import.
+    """
     problems: list[DefinitionError] = []
-    original = os._Environ.__getitem__
 
-    def read(variables: Any, key: Any) -> Any:
-        if variables is os.environ and speaks_of_a_job(key) and _in_users_file():
-            problems.append(
-                DefinitionError(
-                    f"the file reads {key} while it is loaded, once for the single device and all ranks",
-                    frame=user_frame(),
-                    instead="read it inside parallelize or parallel_step, or use the sizes of the mesh",
-                )
-            )
-            raise problems[0]
-        return original(variables, key)
+    def refuse(asks: str, instead: str = _INSIDE) -> None:
+        once = "while it is loaded, once for the single device and all ranks"
+        problems.append(DefinitionError(f"the file {asks} {once}", frame=user_frame(), instead=instead))
+        raise problems[0]
 
-    with alone(), patch.object(os._Environ, "__getitem__", read):
+    def by_key(original: Any) -> Any:
+        def read(variables: Any, key: Any) -> Any:
+            name = os.fsdecode(key) if isinstance(key, str | bytes) else ""
+            if _is_environment(variables) and speaks_of_a_job(name) and _in_users_file():
+                refuse(f"reads {name}")
+            return original(variables, key)
+
+        return read
+
+    def all_of_them(original: Any) -> Any:
+        def read(variables: Any) -> Any:
+            if _is_environment(variables) and _in_users_file():
+                refuse("reads all variables of the environment", _BY_NAME)
+            return original(variables)
+
+        return read
+
+    def world(kind: Any) -> Any:
+        if _in_users_file():
+            refuse("asks for the process group")
+        return _WORLD.__get__(kind)
+
+    with ExitStack() as patches:
+        patches.enter_context(alone())
+        for name in ("__getitem__", "__delitem__"):
+            patches.enter_context(replaced(os._Environ, name, by_key))
+        for name in ("__iter__", "__len__", "__repr__"):
+            patches.enter_context(replaced(os._Environ, name, all_of_them))
+        patches.enter_context(patch.object(type(dist.group), "WORLD", property(world, _WORLD.__set__)))
         yield
     if problems:  # the file may have caught the exception
         raise problems[0]
 
 
+def _is_environment(variables: object) -> bool:
+    return variables is os.environ or variables is getattr(os, "environb", None)
+
+
 def _in_users_file() -> bool:
-    """Does the user's own file ask, and no package that it imports?"""
+    """Does the user's own file ask, and no package that it imports? PyTorch's questions may be the file's."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(("<frozen", os.__file__)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASS_ON):
         frame = frame.f_back
     name = runs_in(frame)
     return is_users(name) and not is_installed(name)

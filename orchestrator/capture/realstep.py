@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from ..evaluating.arrays import Array
 from .definition import Definition
-from .environment import speaks_of_a_job
+from .environment import of_rank, speaks_of_a_job
 from .names import buffers, parameters
 
 #: What a real run changes in the libraries; recorded in the plan.
@@ -173,9 +173,7 @@ def enter_job(rank: int | None, size: int) -> None:
     for name in [n for n in os.environ if speaks_of_a_job(n)]:
         del os.environ[name]
     if rank is not None:
-        of_rank = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-        os.environ.update({name: str(value) for name, value in of_rank.items()})
-        os.environ.update({"GROUP_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
+        os.environ.update(of_rank(rank, size))
 
 
 @contextmanager

@@ -39,6 +39,10 @@ def test_the_environment_of_a_job_is_that_of_the_rank_and_comes_back(monkeypatch
     with as_rank(3, 8):
         assert [os.environ.get(v) for v in VARIABLES] == ["3", "8", "3", "8", "0", "localhost", None]
         assert dist.get_backend() == "nccl"
+        assert dist.is_torchelastic_launched() and "TORCHELASTIC_RUN_ID" in os.environ
+        assert (os.environ["ROLE_RANK"], os.environ["ROLE_WORLD_SIZE"]) == ("3", "8")
+        assert os.environ["GROUP_WORLD_SIZE"] == os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert not dist.is_torchelastic_launched()
     assert dict(os.environ) == before and not dist.is_initialized()
 
 
@@ -104,10 +108,65 @@ def test_a_file_that_reads_its_rank_while_it_is_loaded_is_refused(
     assert re.search(rf"mine\.py:{at}\b", str(caught.value))
 
 
-def test_a_file_that_reads_another_variable_is_loaded(tmp_path: Path) -> None:
+LOOKS = (
+    "ENV = dict(os.environ)",
+    "ENV = os.environ.copy()",
+    "ENV = {**os.environ}",
+    "ENV = os.environ | {}",
+    "ENV = any(k.endswith('WORLD_SIZE') for k in os.environ)",
+    "ENV = len(os.environ)",
+    "ENV = [*os.environ.items(), *os.environ.values()]",
+    "ENV = str(os.environ)",
+    "ENV = dict(os.environb)",
+)
+
+
+@pytest.mark.parametrize("line", LOOKS)
+def test_a_file_that_looks_through_all_variables_while_it_is_loaded_is_refused(
+    tmp_path: Path, line: str
+) -> None:
+    """A copy that is asked for WORLD_SIZE later has none in a trace; a job's has."""
     path = tmp_path / "mine.py"
-    path.write_text(FILE.format(line="HOME = os.environ.get('HOME')", inside="dict(os.environ)"))
+    path.write_text(FILE.format(line=line, inside="pass"))
+    with pytest.raises(DefinitionError, match="reads all variables of the environment while it is") as caught:
+        load_definition(path)
+    assert re.search(r"mine\.py:3\b", str(caught.value)) and "os.environ.get(NAME)" in str(caught.value)
+    assert len(os.environ) == len(dict(os.environ)), "afterwards all may be read"
+
+
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ("RANKS = dist.get_world_size() if dist.is_initialized() else 1", "asks for the process group"),
+        ("from torch.distributed import is_initialized as asks; JOB = asks()", "asks for the process group"),
+        ("try:\n    RANK = dist.get_rank()\nexcept Exception: RANK = 0", "asks for the process group"),
+        ("ALONE = dist.group.WORLD is None", "asks for the process group"),
+        ("JOB = dist.is_torchelastic_launched()", "reads TORCHELASTIC_RUN_ID"),
+        ("RANK = dist.get_node_local_rank(0)", "reads LOCAL_RANK"),
+        ("RANK = os.environb.get(b'RANK')", "reads RANK"),
+        ("try:\n    del os.environ['RANK']\nexcept KeyError: pass", "reads RANK"),
+    ],
+)
+def test_a_file_that_asks_for_a_job_while_it_is_loaded_is_refused(
+    tmp_path: Path, line: str, reads: str
+) -> None:
+    """A launcher makes the process group before it imports the file: there the answer is another one."""
+    path = tmp_path / "mine.py"
+    path.write_text(FILE.format(line=f"import torch.distributed as dist\n{line}", inside="pass"))
+    with pytest.raises(DefinitionError, match=f"the file {reads} while it is loaded, once for the single"):
+        load_definition(path)
+
+
+def test_a_file_that_reads_another_variable_is_loaded(tmp_path: Path) -> None:
+    """What PyTorch and Python's library ask for themselves is theirs."""
+    path = tmp_path / "mine.py"
+    lines = "import subprocess, torch.distributed as dist; HOME = os.environ.get('HOME')\n"
+    lines += "assert dist.is_available() and subprocess.run(['true']).returncode == 0\n"
+    lines += "os.environ['OF_MINE'] = '1'; del os.environ['OF_MINE']"
+    path.write_text(FILE.format(line=lines, inside="os.environ.get('HOME')"))
     assert load_definition(path).name == "x"
+    with as_rank(0, 2):
+        assert dist.is_initialized() and dist.group.WORLD is not None
 
 
 def test_a_file_reads_its_environment_as_bytes_as_well(tmp_path: Path) -> None:
