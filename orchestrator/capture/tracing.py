@@ -33,6 +33,7 @@ from .errors import (
     StateError,
     gathered,
 )
+from .generators import Drawing
 from .group import Agreed, Made, agreements, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
@@ -112,15 +113,15 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
 def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> RankTrace:
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    known, constants = Known(), Constants()
-    with fake, told(), known, constants.following():
+    known, constants, drawing = Known(), Constants(), Drawing()
+    with fake, told(), known, constants.following(), drawing:
         model = definition.build()
     constants.foreign(held(model))
     step = definition.step
     cuts: Mapping[str, Cut] = {}
     watching = known if known.built(model) else contextlib.nullcontext()
     if rank is not None:
-        with constants.following():
+        with constants.following(), drawing:
             model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
     constants.foreign(held(model))
