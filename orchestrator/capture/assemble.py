@@ -61,7 +61,7 @@ def capture(
     root: Path | None = None,
     report: Callable[[str], None] | None = None,
     accept: Callable[[Plan], bool] | None = None,
-    elsewhere: Callable[[RankProgram], CaptureError | None] = lambda _program: None,
+    elsewhere: Callable[[Mapping[int, Sample]], CaptureError | None] = lambda _samples: None,
 ) -> Plan:
     """Trace the specification and a sample of ranks, and write down the plan.
 
@@ -69,7 +69,7 @@ def capture(
     ``root`` is the directory that source names are relative to; ``report`` is told of each traced rank. What
     repeats becomes functions; with ``accept``, what stands between is in functions too if it accepts the plan
     so (``tv-capture`` asks whether that plan has a proof: ``orchestrator.emit.provable``). ``elsewhere`` says
-    what stands against the first program of rank 0, such as that another process runs another one. Any step
+    what stands against the first traces of the ranks, such as that another process has others. Any step
     that cannot be captured exactly is a :class:`CaptureError`.
     """
     check(definition)
@@ -85,13 +85,13 @@ def capture(
             if report is not None:
                 what = "single device" if traced.rank is None else f"rank {traced.rank} of {mesh.ranks}"
                 report(f"traced {what}: {traced.ops} ops")
-            if traced.rank == 0 and traced.program is not None:
-                first.append(traced.program)
+            if traced.rank is not None:
+                first.setdefault(traced.rank, traced)
             yield traced
 
     grid = Grid(mesh, tracer, most)
     found: list[Sample] = []
-    first: list[RankProgram] = []
+    first: dict[int, Sample] = {}
     try:
         found += tracer([None])
         grid.fill()
@@ -101,7 +101,7 @@ def capture(
     problems = _misnamed(definition, [*found, *grid.traces.values()])
     problems += _otherwise_built(found[0], grid.traces.values())
     problems += _otherwise_rated(found[0], grid.traces.values())
-    another = elsewhere(first[0])
+    another = elsewhere(first)
     problems += [] if another is None else [another]
     problems += other_names(grid.traces.values())
     problems += other_agreements(grid.traces.values())

@@ -73,3 +73,8 @@ class Definition:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame", user_frame())
+
+    def declared(self) -> str:
+        """All that it says without being called, in one text."""
+        names = ("name", "mesh", "batch", "layouts", "mean_over", "buckets", "provenance")
+        return repr([getattr(self, name) for name in names])

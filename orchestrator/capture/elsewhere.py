@@ -1,95 +1,221 @@
-"""The first rank, traced once more in a process of its own: what one process decides is no program.
+"""Ranks traced once more in processes of their own: what one process decides is no program.
 
 Ranks are traced in forks of the process that loaded the user's file. In a job each rank loads it, and the
-order of a set of texts, a text's hash, and what is random while a file is loaded are others in each.
+order of a set, a text's hash, and what is random without a seed are others in each. So the first rank is
+traced in a process that loads the file itself. Where something was drawn without a seed, or a set was gone
+through, further processes are asked: they draw anew, and go through sets in another order. These are forks of
+one that has not loaded the file, so objects lie where they do in the first of them: another order is another
+one for certain.
 """
 
 from __future__ import annotations
 
-import itertools
+import gc
 import json
+import multiprocessing
 import os
 import pickle
+import random
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from ..children import command
-from .errors import CaptureError, StateError
-from .fitting import summarise
-from .lowering import RankProgram
-from .processes import quiet
-from .refusals import guarded
-from .steps import by_use, content, described
-from .tracing import trace
+from .definition import Definition
+from .entropy import begin_anew, draws_counted, standing
+from .errors import CaptureError
+from .fitting import Sample
+from .processes import quiet, seen
+from .refusals import guarded, refused
+from .same_traces import other_trace
+from .set_orders import gone_through, shuffled, turned, watch_sets
 from .userfile import load_definition
 
 RANK = 0
-_ALIKE = (
-    "sorted(names) for the order of a set; random numbers with a seed, or as an entry of the batch; nothing "
-    "that hash() of a text decides"
-)
+#: Ranks that are traced in further processes, at most, and so many processes where numbers are drawn: one of
+#: two choices all of them draw alike once in 256 times.
+_RANKS, _DRAWS = 4, 7
+_FORK = multiprocessing.get_context("fork")
+#: What was drawn while a file was loaded, and how often a set was gone through.
+Loaded = tuple[str, int]
 
 
 class Elsewhere:
-    """A trace that runs beside this process."""
+    """Traces that run beside this process."""
 
     def __init__(self, child: subprocess.Popen[bytes], out: Path) -> None:
         self._child, self._out = child, out
 
-    def differs(self, here: RankProgram) -> CaptureError | None:
-        """What another process does otherwise, or that nothing is known of it."""
-        _, said = self._child.communicate()
+    def differs(self, here: Mapping[int, Sample]) -> CaptureError | None:
+        """What other processes do otherwise than the traces of ranks here, or that nothing is known of it."""
+        asked = {rank: (sample.drawn, sample.sets) for rank, sample in here.items()}
+        _, said = self._child.communicate(json.dumps(asked).encode())
         if self._child.returncode:
             last = said.decode("utf-8", "replace").strip().splitlines()[-1:]
             return CaptureError(
                 f"it cannot be traced in a process of its own: {last[0] if last else 'it says nothing'}"
             ).at_rank(RANK)
-        there: RankProgram = pickle.loads(self._out.read_bytes())
-        if by_use(here) == by_use(there):
-            return None
-        pairs = itertools.zip_longest(here.drafts, there.drafts)
-        one, other = next(
-            ((a, b) for a, b in pairs if not a or not b or content(a) != content(b)), (None, None)
-        )
-        words = [described(draft) if draft else "nothing more" for draft in (one, other)]
-        problem = StateError(
-            f"one process runs {words[0]} where another one runs {words[1]}: in a job every rank is one",
-            frame=one.frame if one else None,
-            instead=_ALIKE,
-        )
-        return problem.at_rank(RANK)
+        found, there = pickle.loads(self._out.read_bytes())
+        problems = (other_trace(here[rank], sample) for rank, sample in there.items() if rank in here)
+        another: CaptureError | None = next((p for p in problems if p is not None), found)
+        return another
 
 
 @contextmanager
 def elsewhere(file: Path, settings: Mapping[str, object]) -> Iterator[Elsewhere]:
-    """Begin the trace; at the end it is ended, if nobody waited for it."""
+    """Begin the traces; at the end they are ended, if nobody waited for them."""
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     with tempfile.TemporaryDirectory(prefix="tv-capture-") as folder:
-        out = Path(folder) / "program"
+        out = Path(folder) / "traces"
         words = command(__name__, "main", str(file), json.dumps(dict(settings)), str(out))
         child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             env=os.environ | {"PYTHONHASHSEED": seed}, start_new_session=True,
         )  # fmt: skip
         try:
             yield Elsewhere(child, out)
         finally:
-            child.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # with all that it has forked
             child.wait()
-            assert child.stderr is not None
-            child.stderr.close()
+            for end in (child.stdin, child.stderr):
+                assert end is not None
+                with suppress(BrokenPipeError):
+                    end.close()
 
 
 def main() -> None:
-    """Trace the rank, and write its program to a file."""
+    """Trace the rank, be told what other ranks have decided by themselves, and write down what differs."""
     file, settings, out = sys.argv[1:]
+    given = Path(file), json.loads(settings)
     try:
-        with quiet(repeated=True), guarded():
-            traced = summarise(trace(load_definition(Path(file), json.loads(settings)), RANK))
+        with _Process(*given, 0) as first:
+            traces = {RANK: first.trace(RANK)}
+            asked = {int(rank): tuple(said) for rank, said in json.loads(sys.stdin.read()).items()}
+            ranks = _doubtful(asked, traces[RANK], first.loaded)
+            traces |= {rank: first.trace(rank) for rank in ranks if rank not in traces}
+        unseeded = any(s.drawn and s.drawn != asked.get(rank, ("",))[0] for rank, s in traces.items())
+        unseeded |= bool(first.loaded[0]) and traces[RANK].drawn != asked.get(RANK, ("",))[0]
+        count = (_DRAWS if unseeded else 1) if ranks else 0
+        problem = next(filter(None, (_otherwise(given, n, ranks, traces) for n in range(1, count + 1))), None)
     except CaptureError as error:
         sys.exit(str(error).splitlines()[0])
-    Path(out).write_bytes(pickle.dumps(traced.program))
+    Path(out).write_bytes(pickle.dumps((problem, traces)))
+
+
+def _doubtful(asked: Mapping[int, tuple[str, int]], own: Sample, loaded: Loaded) -> Sequence[int]:
+    """Ranks, a few, that may have decided something by themselves; ``own`` is the trace here of the first.
+
+    Where generators stand as here a seed was given.
+    """
+    seeded = {"", own.drawn}
+    everywhere = loaded[1] > 0 or (loaded[0] != "" and asked.get(RANK, ("", 0))[0] not in seeded)
+    ranks = sorted(r for r, (drawn, sets) in asked.items() if everywhere or sets or drawn not in seeded)
+    return ranks if len(ranks) <= _RANKS else [*ranks[:2], ranks[len(ranks) // 2], ranks[-1]]
+
+
+def _otherwise(
+    given: tuple[Path, Mapping[str, bool | int | float | str]],
+    number: int,
+    ranks: Sequence[int],
+    traces: Mapping[int, Sample],
+) -> CaptureError | None:
+    """What one more process has otherwise than these traces."""
+    with _Process(*given, number) as process:
+        for rank in ranks:
+            try:
+                problem = other_trace(traces[rank], process.trace(rank))
+            except CaptureError as error:
+                error.message = f"so it is in another process, and not in each: {error.message}"
+                problem = error.at_rank(rank)
+            if problem is not None:
+                return problem
+    return None
+
+
+class _Process:
+    """A fork of this process that loads the file, and a fork of that one for each trace."""
+
+    def __init__(self, file: Path, settings: Mapping[str, bool | int | float | str], number: int) -> None:
+        self._ours, theirs = _FORK.Pipe()
+        self._child = _FORK.Process(target=_load, args=(file, settings, number, theirs))
+        self._child.start()
+        theirs.close()
+        self._loaded: Loaded | None = None
+
+    @property
+    def loaded(self) -> Loaded:
+        self._loaded = self._loaded or self._told()
+        return self._loaded
+
+    def trace(self, rank: int) -> Sample:
+        assert self.loaded is not None
+        self._ours.send(rank)
+        sample: Sample = self._told()
+        return sample
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.join()
+        self._ours.close()
+
+    def _told(self) -> Any:
+        try:
+            said = self._ours.recv()
+        except EOFError:
+            raise CaptureError("the process ended") from None
+        if isinstance(said, CaptureError):
+            raise said
+        return said
+
+
+def _load(
+    file: Path, settings: Mapping[str, bool | int | float | str], number: int, ends: Connection
+) -> None:
+    gc.disable()  # as where ranks are traced
+    torch.set_num_threads(1)
+    begin_anew()
+    watch_sets({0: None, 1: turned}.get(number, shuffled(number)))
+    try:
+        with quiet(repeated=True), guarded(), draws_counted():
+            definition = load_definition(file, settings)
+    except CaptureError as error:
+        ends.send(error)
+        return
+    ends.send((standing(), gone_through()))
+    while True:
+        try:
+            rank = ends.recv()
+        except EOFError:
+            return
+        ours, theirs = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=_trace, args=(definition, rank, random.getstate(), theirs))
+        process.start()
+        theirs.close()
+        try:
+            ends.send(ours.recv())
+        except EOFError:
+            ends.send(CaptureError(f"the process that traced it ended with exit code {process.exitcode}"))
+        process.join()
+        ours.close()
+
+
+def _trace(definition: Definition, rank: int, generator: tuple[Any, ...], ends: Connection) -> None:
+    random.setstate(generator)
+    try:
+        with quiet(repeated=True), guarded():
+            said: Sample | CaptureError = seen(definition, rank)
+    except (Exception, SystemExit) as error:
+        said = refused(error).at(definition.frame)
+    ends.send(said)

@@ -66,6 +66,11 @@ class Sample:
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
     agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
     zeros: frozenset[str] = frozenset()
+    #: Where generators stand afterwards if something was drawn, and how often a set was gone through.
+    drawn: str = ""
+    sets: int = 0
+    #: What the definition declares, as text.
+    declared: str = ""
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:

@@ -27,11 +27,11 @@ def installed() -> tuple[str, ...]:
 
 
 #: This project is installed, wherever its folders lie.
-_PROJECT = tuple(
+PROJECT = tuple(
     f"{Path(__file__).resolve().parents[2]}/{name}"
     for name in ("certificates/", "checker/", "orchestrator/", "smtlib_emit/", "trainverify.py")
 )
-_PACKAGES = (*installed(), *_PROJECT)
+_PACKAGES = (*installed(), *PROJECT)
 #: Frames of these are not the user's; those of models that are installed as packages are.
 _LIBRARIES = (
     "<",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import multiprocessing
+import random
 import signal
 import warnings
 from collections.abc import Collection, Container, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from typing import Any
 
 import torch
 import torch._dynamo  # the first op that is traced asks for it: loaded here, not once in every child
@@ -20,9 +23,11 @@ from .builder import Met
 from .bytecode import read_ahead
 from .checks import checked
 from .definition import Definition
+from .entropy import standing
 from .errors import CaptureError, gathered
 from .fitting import Sample, summarise
 from .refusals import guarded, refused
+from .set_orders import gone_through, watch_sets
 from .tracing import trace
 
 
@@ -75,7 +80,7 @@ def _results(
             while waiting and len(running) < jobs:
                 ours, theirs = context.Pipe(duplex=False)
                 rank = waiting.pop(0)
-                arguments = (definition, rank, known, frozenset(needed), theirs)
+                arguments = (definition, rank, known, frozenset(needed), random.getstate(), theirs)
                 process = context.Process(target=_child, args=arguments, daemon=True)
                 process.start()
                 theirs.close()
@@ -116,6 +121,7 @@ def _child(
     rank: int | None,
     known: Container[str],
     needed: frozenset[Met],
+    generator: tuple[Any, ...],
     connection: Connection,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children, in silence
@@ -124,11 +130,25 @@ def _child(
     torch.set_num_threads(1)
     try:
         with quiet(repeated=rank not in (None, 0)), guarded():
-            result: Sample | CaptureError = summarise(trace(checked(definition), rank, needed), known)
+            random.setstate(generator)  # Python gives each fork another seed, and a job has no forks
+            watch_sets()
+            result: Sample | CaptureError = seen(definition, rank, known, needed)
     except (Exception, SystemExit) as error:
         result = _of_rank(refused(error).at(definition.frame), rank)
     connection.send(result)
     connection.close()
+
+
+def seen(
+    definition: Definition,
+    rank: int | None,
+    known: Container[str] = (),
+    needed: frozenset[Met] = frozenset(),
+) -> Sample:
+    """A trace, and what in it another process may have decided otherwise."""
+    traced = summarise(trace(checked(definition), rank, needed), known)
+    declared = definition.declared()
+    return replace(traced, drawn=standing(), sets=gone_through(), declared=declared)
 
 
 @contextmanager

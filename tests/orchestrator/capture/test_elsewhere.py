@@ -84,3 +84,93 @@ def test_a_file_that_only_one_process_can_load_is_refused(tmp_path: Path) -> Non
     once = tmp_path / "once"
     code, said = captured(tmp_path, f'(open({str(once)!r}, "x"), "abcdefgh")[1]')
     assert code == 3 and "it cannot be traced in a process of its own" in said and "FileExistsError" in said
+
+
+PIECES = """
+import random
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from orchestrator.capture import Batch, Definition
+
+{top}
+
+def build():
+    return nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False))
+
+def parallelize(model, mesh):
+    rank = mesh.get_rank()
+    piece = {piece}
+    model[0].weight = nn.Parameter(model[0].weight.detach().chunk(2, 0)[piece].clone())
+    model[1].weight = nn.Parameter(model[1].weight.detach().chunk(2, 1)[piece].clone())
+    return model
+
+def step(model, optimizer, batch):
+    loss = model(batch["x"]).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {{"loss": loss.detach()}}
+
+def on_ranks(model, optimizer, batch):
+    h = model(batch["x"])
+    out = h.detach().clone()
+    dist.all_reduce(out)
+    loss = (out + (h - h.detach())).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {{"loss": loss.detach()}}
+
+definition = Definition(
+    name="m", mesh={{"tp": 2}}, build=build, parallelize=parallelize,
+    optimizer=lambda params: torch.optim.AdamW(params, lr={rate}), step=step, parallel_step=on_ranks,
+    batch={{"x": Batch((4, 4))}},
+)
+"""
+
+
+def pieces(folder: Path, top: str = "", piece: str = "rank", rate: str = "0.1") -> tuple[int, str]:
+    file = folder / "model.py"
+    file.write_text(PIECES.format(top=top, piece=piece, rate=rate))
+    result = CliRunner().invoke(
+        main, [str(file), "--out", str(folder / "plan.json"), "--jobs", "1", "--quiet"]
+    )
+    return result.exit_code, result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"top": "ORDER = random.sample(range(2), 2)", "piece": "ORDER[rank]"},
+        {"top": "ORDER = list({'lower', 'upper'})", "piece": "ORDER.index('upper') ^ rank"},
+        {"piece": "list({'lower', 'upper'}).index('upper') ^ rank"},
+        {"piece": "[*map(id, set(model.parameters()))].index(id(model[0].weight)) ^ rank"},
+        {"piece": "rank if rank == 0 else list({'a', 'b'}).index('a')"},
+        {"top": "random.seed(1)", "piece": "random.Random().randrange(2) ^ rank"},
+    ],
+)
+def test_which_piece_a_rank_holds_no_process_decides_for_itself(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    """A program is the same whichever piece it is, so programs were not enough to compare."""
+    code, said = pieces(tmp_path, **given)
+    assert code == 3 and "in a job every rank is one" in said and "params.0.weight" in said
+    assert "in parallelize" in said and "sorted(names)" in said
+
+
+@pytest.mark.slow
+def test_nor_does_it_decide_the_learning_rate(tmp_path: Path) -> None:
+    code, said = pieces(tmp_path, top="LR = 10 ** random.uniform(-4, -2)", rate="LR")
+    assert code == 3 and "one process begins with" in said and "hyper.lr" in said
+
+
+@pytest.mark.slow
+def test_what_is_seeded_or_has_no_order_is_captured(tmp_path: Path) -> None:
+    """Names of runs may be drawn, too, and sets be gone through where any order will do."""
+    top = "import uuid; RUN = uuid.uuid4(); random.seed(1); ORDER = random.sample(range(2), 2)"
+    piece = "ORDER[rank] + 0 * sum(len(name) for name in {'lower', 'upper'})"
+    code, said = pieces(tmp_path, top=top, piece=piece)
+    assert code == 0, said
