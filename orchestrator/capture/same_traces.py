@@ -33,7 +33,8 @@ def _refused(said: str, tensor: str | None = None, frame: Frame | None = None) -
 
 
 def _layouts(here: Sample, there: Sample) -> Iterator[StateError]:
-    for name in sorted({*here.layouts, *there.layouts}):
+    names = {*here.layouts, *there.layouts}
+    for name in sorted(names, key=lambda n: (not n.startswith("params."), n)):  # others follow from these
         one, other = here.layouts.get(name), there.layouts.get(name)
         if _nowhere(one) != _nowhere(other):
             cut = next((x.cut for x in (one, other) if x is not None and x.cut is not None), None)
