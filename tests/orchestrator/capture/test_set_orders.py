@@ -34,6 +34,7 @@ def in_a_fork(look: Callable[[], object], change: Any = turned) -> tuple[Any, An
     ours, theirs = context.Pipe()
     process = context.Process(target=_inside, args=(look, change, theirs))
     process.start()
+    theirs.close()  # a fork that fails is an end, and nothing to wait for
     found: tuple[Any, Any, int] = ours.recv()
     process.join()
     return found
