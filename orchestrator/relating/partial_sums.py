@@ -58,6 +58,7 @@ class PartialSums:
         self.k, self.model, self.candidates = knowledge, knowledge.model, candidates
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
         self._summands: set[Ref] = set()
+        self._places: dict[str, dict[str, int]] = {}
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
         self._sums: set[Reduced] = set()
 
@@ -138,11 +139,11 @@ class PartialSums:
 
         if any(a in f.symbols for f in share.candidates[0].out for a in axes):
             return False
-        chosen: dict[str, Contribution] = {}
-        for other in pool:
+        alike: dict[str, dict[str, Contribution]] = {}
+        for other in (*pool, share):
             if rest(other.left) == rest(share.left) and other.candidates[0].out == share.candidates[0].out:
-                chosen[split_ref(other.ref)[0]] = other
-        chosen[split_ref(share.ref)[0]] = share
+                alike.setdefault(split_ref(other.ref)[0], {})[other.ref] = other
+        chosen = self._beside(share, alike)
         family = {c: s.ref for c, s in chosen.items()}
         try:
             reduced = self.model.reduced_of(split_ref(share.ref)[0], family, axes, kind)
@@ -162,6 +163,24 @@ class PartialSums:
         self.k.add(fact, recipe)
         self._sums.add(reduced)
         return True
+
+    def _beside(
+        self, share: Contribution, alike: Mapping[str, Mapping[str, Contribution]]
+    ) -> dict[str, Contribution]:
+        """One share of each class. What ranks compute twice they do in one order: the first goes with the
+        first, and what is made of it on each rank is made of one sum."""
+        order = {c: sorted(found, key=self._place) for c, found in alike.items()}
+        number = order[split_ref(share.ref)[0]].index(share.ref)
+        chosen = {c: alike[c][refs[min(number, len(refs) - 1)]] for c, refs in order.items()}
+        return {**chosen, split_ref(share.ref)[0]: share}
+
+    def _place(self, ref: str) -> int:
+        """Where a program makes a tensor."""
+        owner, _ = split_ref(ref)
+        if owner not in self._places:
+            program = self.model.plan.by_class[owner].program
+            self._places[owner] = {f"{owner}:{op.out}": i for i, op in enumerate(program.ops)}
+        return self._places[owner].get(ref, -1)
 
     def _covers(self, shares: Sequence[Contribution], axes: Sequence[str]) -> bool:
         """Whether the shares, over all coordinates of ``axes``, make up the specification's whole sum."""

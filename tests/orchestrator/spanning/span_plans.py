@@ -645,6 +645,25 @@ def weights_in_a_buffer(right: bool) -> Plan:
     )  # fmt: skip
 
 
+def computed_twice(right: bool) -> Plan:
+    """Two programs compute a mean's part forward and again backward; what each makes of it is one sum."""
+
+    def write(b: ProgramBuilder, rows: int, ranks: bool) -> None:
+        x, y, w = b.input("x", f"f32[{rows}]"), b.input("y", f"f32[{rows}]"), b.input("w", "f32[2]")
+        u, v = (b.slice(w, (i,), (1,)).reshape() for i in (0, 1))
+        one, a, c = b.constant(1, "f32[]"), x.sum() / rows, y.sum() / rows
+        loss = u * a + v * c + w.sum()
+        grad = b.pad(((one * a) * u + (one * c) * v).reshape(1), (0,), (1,)) + w
+        for name, value in (("loss", loss), ("grad", grad)):
+            mean = b.all_reduce(value, "tp") * Fraction(1, 2 if right else 1) if ranks else value
+            b.output(name, mean)
+
+    return _by_rank(
+        lambda b: write(b, 8, False), lambda b, _: write(b, 4, True),
+        {"x": ROWS, "y": ROWS, "w": WHOLE}, {"loss": WHOLE, "grad": WHOLE},
+    )  # fmt: skip
+
+
 ALL: dict[str, Twins] = {
     twins.__name__: twins
     for twins in (
@@ -654,6 +673,6 @@ ALL: dict[str, Twins] = {
         partial_output, weighted_means, specification_in_parts, rotary,
         microbatches_of_other_rows, stacked_losses, chosen_number, maximum_in_parts, own_place_marked,
         place_cut_from_zeros, least_of_two, softmax_over_ranks, centred_product, pairs_of_ranks,
-        one_element_alone, elements_after_each_other, weights_in_a_buffer,
+        one_element_alone, elements_after_each_other, weights_in_a_buffer, computed_twice,
     )
 }  # fmt: skip
