@@ -115,7 +115,7 @@ class Spans:
         spans = [(cell, span) for cell, span in found if span is not None]
         named = {str(s.rhs): (c, s) for c, s in spans if self.model.literal(s.rhs) is None}
         if len({s.rhs for _, s in spans}) > 1:
-            for beside, of in sorted(named.values(), key=lambda part: -self._order[str(part[1].rhs)]):
+            for beside, of in sorted(named.values(), key=lambda part: -self._order.get(str(part[1].rhs), -1)):
                 same = [(c, s if s is None else self._as(ref, c, s, beside, of, attempt)) for c, s in found]
                 if sum(s is not None for _, s in same) == len(spans):
                     return same
@@ -123,10 +123,8 @@ class Spans:
 
     @cached_property
     def _order(self) -> dict[str, int]:
-        """Where the specification makes its tensors; its inputs come before."""
-        program = self.model.plan.specification
-        made = {f"s:{op.out}": i for i, op in enumerate(program.ops)}
-        return {f"s:{name}": -1 for name in program.inputs} | made
+        """Where the specification makes its tensors."""
+        return {f"s:{op.out}": i for i, op in enumerate(self.model.plan.specification.ops)}
 
     def _as(self, ref: Ref, cell: Cell, span: Span, beside: Cell, of: Span, attempt: Attempt) -> Span | None:
         """A part as an element of what another part is."""
