@@ -37,6 +37,11 @@ class Model:
         self._factorised = {name: self._is_factorised(g) for name, g in plan.groups.items()}
 
     @cached_property
+    def order(self) -> dict[Ref, int]:
+        """Where each op stands in its program: the specification's first, then class by class."""
+        return {ref: i for i, ref in enumerate(self.ops)}
+
+    @cached_property
     def bounds(self) -> Bounds:
         """The ranges that ops show of integers; few plans look anything up by such a number."""
         return Bounds(self.plan)

@@ -12,7 +12,7 @@ import dis
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import ClassMethodDescriptorType, CodeType, FrameType
+from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType
 from typing import Any, Self
 
 from .errors import StateError
@@ -310,13 +310,14 @@ def identity(value: object) -> int:
 def hashed(value: object) -> int:
     """Stands for ``hash``: a hash of numbers is one number everywhere."""
     found = hash(value)
-    return found if _numeric(value) else Identity(found)
+    return found if hashed_alike(value) else Identity(found)
 
 
-def _numeric(value: object) -> bool:
+def hashed_alike(value: object) -> bool:
+    """Is the hash of this one the same in all processes? Of a number it is, unless code hashes it."""
     if isinstance(value, tuple | frozenset):
-        return all(map(_numeric, value))
-    return isinstance(value, int | float | complex)
+        return all(map(hashed_alike, value))
+    return isinstance(value, int | float | complex) and not isinstance(type(value).__hash__, FunctionType)
 
 
 class _Standing(type):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .answers import users_own
+from .answers import hashed_alike, users_own
 from .frames import PROJECT, runs_in
 
 #: How the order is changed; as it is where ``None``.
@@ -30,7 +30,6 @@ Change = Callable[[list[Any]], list[Any]]
 _ITERATES = 62
 #: Files of functions that go through a set for their caller.
 _BETWEEN = (__file__, _weakrefset.__file__)
-_NUMBERS = (int.__hash__, float.__hash__, complex.__hash__)
 
 _begin = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
 _gone_through = [0]
@@ -133,14 +132,7 @@ def _concerns(plain: Any, items: Any, frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     if users_own(frame):
-        return not all(map(_numeric, plain(items)))
+        return not all(map(hashed_alike, plain(items)))
     if frame is None or runs_in(frame).startswith(PROJECT):
         return False
     return any(isinstance(item, torch.Tensor | nn.Module) for item in plain(items))
-
-
-def _numeric(item: object) -> bool:
-    """Is the hash of this one the same in all processes?"""
-    if isinstance(item, tuple | frozenset):
-        return all(map(_numeric, item))
-    return type(item).__hash__ in _NUMBERS

@@ -58,7 +58,6 @@ class PartialSums:
         self.k, self.model, self.candidates = knowledge, knowledge.model, candidates
         self._shares: dict[tuple[str, Fraction, str], list[Contribution]] = {}
         self._summands: set[Ref] = set()
-        self._places: dict[str, dict[str, int]] = {}
         self._pending: list[tuple[Fact, AlgebraRecipe]] = []
         self._sums: set[Reduced] = set()
 
@@ -169,18 +168,10 @@ class PartialSums:
     ) -> dict[str, Contribution]:
         """One share of each class. What ranks compute twice they do in one order: the first goes with the
         first, and what is made of it on each rank is made of one sum."""
-        order = {c: sorted(found, key=self._place) for c, found in alike.items()}
+        order = {c: sorted(found, key=lambda r: self.model.order.get(r, -1)) for c, found in alike.items()}
         number = order[split_ref(share.ref)[0]].index(share.ref)
         chosen = {c: alike[c][refs[min(number, len(refs) - 1)]] for c, refs in order.items()}
         return {**chosen, split_ref(share.ref)[0]: share}
-
-    def _place(self, ref: str) -> int:
-        """Where a program makes a tensor."""
-        owner, _ = split_ref(ref)
-        if owner not in self._places:
-            program = self.model.plan.by_class[owner].program
-            self._places[owner] = {f"{owner}:{op.out}": i for i, op in enumerate(program.ops)}
-        return self._places[owner].get(ref, -1)
 
     def _covers(self, shares: Sequence[Contribution], axes: Sequence[str]) -> bool:
         """Whether the shares, over all coordinates of ``axes``, make up the specification's whole sum."""

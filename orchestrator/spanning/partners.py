@@ -106,6 +106,7 @@ class Partners:
             return ref in leaves
 
         plain = leaves if all(isinstance(f, Leaf) for t in live for f in t.factors) else frozenset()
+        known = amounts(plan)
         for spec in self._reached(leaves, names, attempt, stops, plain):
             if self.model.tensors.type(spec).sort != attempt.sort:
                 continue
@@ -117,7 +118,7 @@ class Partners:
                         if attempt.only is not None and attempt.only != (spec, out):
                             continue
                         other = attempt.expansion.opened(spec, out, cell.ranges, stops)
-                        if not field and not self._may_be(plan, other, attempt):
+                        if not field and not self._may_be(known, other, attempt):
                             continue
                         refine = Refinement(self.model, cell.ranges, attempt.expansion.fresh)
                         mine, other = refine.of([plan, other])
@@ -131,11 +132,11 @@ class Partners:
                 except (Alien, Unrelated, Unfollowable, NoDefinition):
                     continue
 
-    def _may_be(self, plan: Sum, other: Sum, attempt: Attempt) -> bool:
+    def _may_be(self, mine: Mapping[tuple[str, ...], Fraction], other: Sum, attempt: Attempt) -> bool:
         """Whether one sum may be a multiple of another, before their boxes are cut, which takes long."""
         if attempt.expansion.kind != "add" or self.vanishing.may_be(other):
             return True
-        mine, theirs = amounts(plan), amounts(other)
+        theirs = amounts(other)
         return mine.keys() == theirs.keys() and len({mine[k] / theirs[k] for k in mine}) < 2
 
     def _without(

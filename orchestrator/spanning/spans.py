@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 
 from certificates.plan.affine import fold
 from certificates.proof.facts import Fact, Reduced, Ref
@@ -115,16 +115,12 @@ class Spans:
         spans = [(cell, span) for cell, span in found if span is not None]
         named = {str(s.rhs): (c, s) for c, s in spans if self.model.literal(s.rhs) is None}
         if len({s.rhs for _, s in spans}) > 1:
-            for beside, of in sorted(named.values(), key=lambda part: -self._order.get(str(part[1].rhs), -1)):
+            order = self.model.order
+            for beside, of in sorted(named.values(), key=lambda part: -order.get(part[1].rhs, -1)):
                 same = [(c, s if s is None else self._as(ref, c, s, beside, of, attempt)) for c, s in found]
                 if sum(s is not None for _, s in same) == len(spans):
                     return same
         return list(found)
-
-    @cached_property
-    def _order(self) -> dict[str, int]:
-        """Where the specification makes its tensors."""
-        return {f"s:{op.out}": i for i, op in enumerate(self.model.plan.specification.ops)}
 
     def _as(self, ref: Ref, cell: Cell, span: Span, beside: Cell, of: Span, attempt: Attempt) -> Span | None:
         """A part as an element of what another part is."""

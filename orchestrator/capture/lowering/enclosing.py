@@ -101,7 +101,7 @@ class Enclosing:
             if name not in self.b.bounds:
                 return nothing
             self.inputs.add(name)
-            low, end = (max(-FAR, min(FAR, n)) for n in self.b.bounds[name])
+            low, end = self.b.bounds[name]
             return _every(len(type_.shape), low, end - 1).near()
         if self._deep > MAX_DEEP or not type_.size:
             return nothing
@@ -116,6 +116,8 @@ class Enclosing:
                 return None if ends is None else _every(rank, *ends)
             case "iota":
                 dim = _number(draft, "dim")
+                if draft.type.shape[dim] > MOST:
+                    return _every(rank, 0, draft.type.shape[dim] - 1)
                 count = torch.arange(draft.type.shape[dim])
                 count = count.reshape([-1 if d == dim else 1 for d in range(rank)])
                 return Ends(count, count)
@@ -197,7 +199,9 @@ class Enclosing:
         return x.wide(wide).each(lambda t: t.reshape(sizes))
 
 
-def _every(rank: int, low: int, high: int) -> Ends:
+def _every(rank: int, *ends: int) -> Ends:
+    """The same least and greatest everywhere; numbers beyond a tensor's own are far all the same."""
+    low, high = (max(-ENDLESS, min(ENDLESS, n)) for n in ends)
     return Ends(torch.full((1,) * rank, low), torch.full((1,) * rank, high))
 
 
@@ -208,10 +212,7 @@ def _literal(value: Attr) -> tuple[int, int] | None:
     else:
         words = {"true": Fraction(1), "false": Fraction(0), "inf": None, "-inf": None}
         number = words[str(value)] if str(value) in words else Fraction(str(value))
-    if number is None:
-        return None
-    low, high = (max(-FAR, min(FAR, n)) for n in (math.floor(number), math.ceil(number)))
-    return low, high
+    return None if number is None else (math.floor(number), math.ceil(number))
 
 
 def _compared(direction: str, x: Ends, y: Ends) -> Ends:

@@ -93,7 +93,14 @@ def test_far_numbers_have_no_end() -> None:
     b = Builder()
     type_ = TensorType("i64", (1,))
     free, large, larger = b.input("free", type_), b.constant(1 << 40, type_), b.constant(1 << 41, type_)
+    b.bounds["wide"] = (-(1 << 62), 1 << 62)
+    b.bounds["one_sided"] = (3, 1 << 40)
+    one_sided, _ = b.input("one_sided", type_), b.input("wide", type_)
     found = Enclosing(b)
+    assert (int(found.of("one_sided").low), int(found.of("one_sided").high)) == (3, ENDLESS)
+    seen = found.of(b.compare("LT", one_sided, b.constant(1 << 30, type_)).name)
+    assert (int(seen.low), int(seen.high)) == (0, 1)
+    assert (int(found.of("wide").low), int(found.of("wide").high)) == (-ENDLESS, ENDLESS)
     ends = {v.name: (int(e.low), int(e.high)) for v in (free, large) for e in [found.of(v.name)]}
     assert ends == {"free": (-ENDLESS, ENDLESS), large.name: (FAR, ENDLESS)}
     for way in ("LT", "EQ", "GE"):
