@@ -125,13 +125,6 @@ def test_dates_that_nobody_asked_the_clock_for_are_plain() -> None:
     assert refused(step) == [] and not isinstance(when.now(), Moment)
 
 
-class Named(int):
-    """A number, with the hash of a text."""
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-
 def test_an_identity_and_a_hash_are_keys_and_no_numbers() -> None:
     """`hash(name) % 2` and `sorted(parts, key=id)` are others in each process of a job."""
 
@@ -142,8 +135,18 @@ def test_an_identity_and_a_hash_are_keys_and_no_numbers() -> None:
     assert refused(keys) == []
     assert refused(lambda: hash("text") % 2)[0] == BY_PLACE[0]
     assert refused(lambda: hash((1, "text")) & 1)[0] == BY_PLACE[0]
-    assert refused(lambda: hash(Named(1)) % 2)[0] == BY_PLACE[0]
     assert refused(lambda: sorted(PART, key=id))[0] == BY_PLACE[0]
+
+
+class Named(int):
+    """A number, with the hash of a text."""
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def test_a_number_that_code_hashes_has_the_hash_of_a_text() -> None:
+    assert refused(lambda: hash(Named(1)) % 2)[0] == BY_PLACE[0] and refused(lambda: hash(1) % 2) == []
 
 
 def test_answers_are_of_the_classes_that_they_are_in_a_job() -> None:
