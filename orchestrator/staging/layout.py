@@ -50,6 +50,9 @@ class LayoutBuilder:
         self.number, self.recipe = number, recipe
         self.symbols: list[tuple[str, int | None, int | None]] = []
         self.ranges: dict[str, Range] = self.goal.ranges
+        #: Where symbols can lie, by equations of positions too. It tells only what need not be looked into:
+        #: the checker knows the ranges that symbols are declared with.
+        self.within = dict(self.ranges)
         self.premises: list[LayoutPremise] = []
         self.seen: set[tuple[Ref, Index]] = set()
         self.values: dict[tuple[Ref, Index], str] = {}
@@ -92,7 +95,7 @@ class LayoutBuilder:
         name = f"{letter}{sum(s.startswith(letter) for s, _, _ in self.symbols)}"
         self.symbols.append((name, lo, hi))
         if lo is not None and hi is not None:
-            self.ranges[name] = (lo, hi)
+            self.ranges[name] = self.within[name] = (lo, hi)
         return Affine.symbol(name)
 
     def unfold(self, ref: Ref, index: Sequence[Affine], goal: int | None = None) -> None:
@@ -158,7 +161,7 @@ class LayoutBuilder:
         """Whether the element can exist: no coordinate is evidently out of range."""
         for form, (lo, hi) in zip(at, self.model.tensors.ranges(ref), strict=True):
             if all(s in self.ranges for s in form.symbols):
-                first, last = form.interval(self.ranges)
+                first, last = form.interval(self.within)
                 if last < lo or first >= hi:
                     return False
         return True
@@ -244,7 +247,7 @@ class LayoutBuilder:
         for s, (lo, hi) in symbols.items():
             value = values.setdefault(s, Affine(lo))
             if all(x in self.ranges for x in value.symbols):
-                first, last = value.interval(self.ranges)
+                first, last = value.interval(self.within)
                 if last < lo or first >= hi:
                     return None
         return values
@@ -300,6 +303,7 @@ class LayoutBuilder:
             solved = regroup.unlinear(position, part.arg_sizes, self.ranges) if part.arg else []
             if solved is None:
                 solved = [self.fresh("q", 0, n) if n > 1 else ZERO for n in part.arg_sizes]
+                self._show(position, solved, part.arg_sizes)
                 equations.append(p)
             for c, form in zip(part.arg, solved, strict=True):
                 arg[c] = form
@@ -311,6 +315,18 @@ class LayoutBuilder:
             return
         for member in self.model.family(ref).values():
             self.unfold(member, full)
+
+    def _show(self, position: Affine, digits: Sequence[Affine], sizes: Sequence[int]) -> None:
+        """Where the last digits of a position lie, as far as they are affine forms: in which part of a
+        buffer, say, whatever rank has it."""
+        for digit, size in reversed(list(zip(digits, sizes, strict=True))):
+            parts = self.divide(position, size)
+            if parts is None:
+                return
+            position, rest = parts
+            for symbol in digit.symbols:
+                first, last = rest.interval(self.within)
+                self.within[symbol] = first, last + 1
 
     def gather(self, ref: str, at: Index) -> None:
         op = self.model.ops[ref]

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from certificates.authoring.build import ProgramBuilder, build_plan
 from certificates.plan.affine import Affine
+from certificates.plan.placements import Shard
 from certificates.plan.plan import Plan
-from certificates.proof.stages import BoundIndex, BoundSymbol, BoundValue, Def, LayoutStage
+from certificates.proof.stages import BoundIndex, BoundSymbol, BoundValue, Def, Hyp, LayoutStage
 from orchestrator.errors import Unproved
 from orchestrator.proving.engine import Engine
 from orchestrator.relating.ledger import LayoutRecipe
@@ -124,3 +126,38 @@ def test_elements_that_cannot_exist_are_not_unfolded(uneven: Plan) -> None:
     assert builder.possible("full:w", (Affine(0), Affine(3), Affine(0)))
     builder.unfold("full:w", (Affine(0), Affine(7), Affine(0)))
     assert not [p for p in builder.premises if isinstance(p, Def)]
+
+
+def test_of_a_gathered_buffer_only_the_part_is_opened_that_is_read() -> None:
+    """FSDP gathers the shards of a layer's weights in one buffer. Where two axes of the mesh gather, which
+    rank has an element is no affine form; which part it is in still is one."""
+    mesh, sizes = {"replica": 2, "shard": 3}, {f"w{i}": 4 + 2 * i for i in range(6)}
+
+    def specification(p: ProgramBuilder) -> None:
+        for name, rows in sizes.items():
+            p.output(f"y.{name}", p.input(name, f"f32[{6 * rows},5]") * 2)
+
+    def plan(p: ProgramBuilder) -> None:
+        shards = [p.reshape(p.input(name, f"f32[{rows},5]"), (5 * rows,)) for name, rows in sizes.items()]
+        width, first = 5 * sum(sizes.values()), 0
+        buffer = p.reshape(p.all_gather(p.concatenate(shards, 0), "all", 0), (6, width))
+        for name, rows in sizes.items():
+            part = p.slice(buffer, (0, first), (6, 5 * rows))
+            p.output(f"y.{name}", p.reshape(part, (6 * rows, 5)) * 2)
+            first += 5 * rows
+
+    whole = {"replica": Shard(0), "shard": Shard(0)}
+    groups = {"all": ("replica", "shard")}
+    spec, ranks = ProgramBuilder(), ProgramBuilder(mesh, groups)
+    specification(spec)
+    plan(ranks)
+    found = build_plan(
+        name="gathered", mesh=mesh, specification=spec.build(), classes=ranks.build(),
+        groups=groups, inputs=dict.fromkeys(sizes, whole), outputs={f"y.{name}": {} for name in sizes},
+    )  # fmt: skip
+    engine, made = stages(found)
+    opened = [s for s in made if any(isinstance(p, BoundIndex) for p in s.premises)]
+    assert len(opened) >= len(sizes)
+    for stage in opened:
+        facts = {n for p in stage.premises if isinstance(p, Hyp) for n in p.facts}
+        assert len({engine.knowledge.facts[n].rhs for n in facts}) == 1, stage.title
