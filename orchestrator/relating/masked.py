@@ -28,6 +28,8 @@ from .solving_facts import make_fact
 from .tries import IN_A_FILE
 
 SIGNED = ("subtract", "negate")
+#: How often what a specification reads of an atom may be masked before a rank's copy is compared with it.
+MASKS = 2
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class DeepMatcher:
         atoms = {t for t, _ in cone.reads}
         sort = self.model.tensors.type(ref).sort
         near = [s for t in sorted(atoms, key=str) for s in self._reading(t)]
+        for _ in range(MASKS):  # what is masked and masked again is one copy, with any mask in between
+            near += [c for s in near if _masks(self.model, s) for c in self._reading(s) if c not in near]
         # A mask as numbers is one op further away, and so is a sum with what was looked up.
         near += [c for s in near for c in self._reading(s) if _are_numbers(self.model, c) or self._adds(c)]
         near = [s for s in dict.fromkeys(near) if self.model.ops[s].type.sort == sort]
@@ -246,6 +250,16 @@ def _are_numbers(model: Model, spec: str) -> bool:
     values = [model.literal(v) for v in model.operands(spec)[1:]]
     name = model.ops[spec].name
     return name == "convert" or (name == "select" and all(isinstance(v, Fraction) for v in values))
+
+
+def _masks(model: Model, spec: str) -> bool:
+    """Is it its operand where a mask holds, and 0 elsewhere?"""
+    op = model.ops[spec]
+    if op.type.sort != "Real" or op.name not in ("select", "multiply"):
+        return False
+    if op.name == "multiply":
+        return any(model.is_mask(v) for v in model.operands(spec))
+    return any(model.literal(v) == 0 for v in model.operands(spec)[1:])
 
 
 def _turns(model: Model, opened: frozenset[Ref]) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from ..builder import Value
 from .infinities import with_numbers
 from .ranges import non_negative
-from .reductions import shifted_exponentials
-from .table import Context, axis_of, lowers
+from .reductions import row_sums, shifted_exponentials
+from .table import Context, OneHotRows, axis_of, lowers
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
@@ -26,43 +26,22 @@ def _log_softmax(c: Context, x: Value, dim: int) -> Value:
 def _log_softmax_backward(c: Context, grad: Value, out: Value, dim: int) -> Value:
     """``g - exp(out) * sum(g)``.
 
-    When ``g`` is the gradient of a negative log-likelihood, a row of it is ``-w`` at the label and 0
+    When ``g`` is the gradient of a mean of negative log-likelihoods, a row of it is ``-w`` at the label and 0
     elsewhere: its sum is ``-w``, because the kernel requires every label to be a class or to be ignored (then
     ``w`` is 0). So the result is ``(onehot + exp(out)) * w`` with ``onehot`` -1 at the label, as
     ``loss_parallel`` has it. With smoothed labels, what is the same at every class is added to it: such a
-    sum is taken term by term.
+    sum is taken term by term. Where each row has a gradient of its own the sum of rows is known as well, and
+    the result is a sum, as whoever leaves it to autograd has it (docs/adr/0202).
     """
     powers, dtype, axis = c.b.unary("exponential", out), c.out[0].dtype, axis_of(dim, len(out.shape))
-    if grad.name in c.one_hot_rows and axis == 1:
-        one_hot, row = c.one_hot_rows[grad.name]
+    rows = c.one_hot_rows.get(grad.name)
+    if rows is not None and rows.axis == axis and rows.factors is not None:
+        one_hot, row = rows.factors
         return c.value(c.b.binary("multiply", c.b.binary("add", one_hot, powers), row), dtype)
-    total = _row_sums(c, grad) if axis == 1 else None
+    total = row_sums(c, grad, axis)
     if total is None:
         total = c.b.reduce(grad, (axis,), "add", keepdim=True)
     return c.value(c.b.binary("subtract", grad, c.b.binary("multiply", powers, total)), dtype)
-
-
-def _row_sums(c: Context, x: Value) -> Value | None:
-    """Sums of rows, ``[n, 1]``, of a label's gradient and of others that are alike at every class.
-
-    ``None`` where it is anything else.
-    """
-    draft = c.b.draft(x)
-    if x.name in c.one_hot_rows:
-        return c.b.unary("negate", c.one_hot_rows[x.name][1])
-    if draft is None or draft.name != "add":
-        return None
-    parts = [c.b.operand(x, i) for i in (0, 1)]
-    found = [_row_sums(c, part) for part in parts]
-    if found == [None, None]:
-        return None
-    a, b = (
-        c.b.scale(c.b.narrow(part, 1, 0, 1), part.shape[1])
-        if total is None and c.b.alike(part.name, 1)
-        else total
-        for part, total in zip(parts, found, strict=True)
-    )
-    return None if a is None or b is None else c.b.binary("add", a, b)
 
 
 def _labels(c: Context, x: Value, target: Value, ignore_index: int) -> tuple[Value, Value, Value]:
@@ -139,9 +118,14 @@ def _nll_backward(
     factor = _weighted(c, weight, counted, safe, x.dtype)
     row = row if factor is None else c.b.binary("multiply", row, factor)
     row = c.b.reshape(row, (*counted.shape, 1))
-    one_hot = c.b.select(_here(c, safe, x), c.b.like(-1, x), c.b.like(0, x))
+    here, less = _here(c, safe, x), c.b.unary("negate", row)
+    if reduction == _NONE:  # as the gradient of a look-up is
+        result = c.b.binary("multiply", c.b.broadcast(less, x.shape, (0, 1)), c.b.convert(here, x.dtype))
+        c.one_hot_rows[result.name] = OneHotRows(1, less)
+        return c.b.reshape(result, shape)
+    one_hot = c.b.select(here, c.b.like(-1, x), c.b.like(0, x))
     result = c.b.binary("multiply", one_hot, row)
-    c.one_hot_rows[result.name] = (one_hot, row)
+    c.one_hot_rows[result.name] = OneHotRows(1, less, (one_hot, row))
     return c.b.reshape(result, shape)
 
 

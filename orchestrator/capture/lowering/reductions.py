@@ -18,8 +18,38 @@ from .table import Context, Lower, axis_of, dims_of, lowers
 @lowers("aten.sum")
 def _sum(c: Context, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     x = c.value(x, c.out[0].dtype)
-    kind = "or" if x.dtype == "i1" else "add"
-    return c.b.reduce(x, dims_of(dim, len(x.shape)), kind, keepdim=keepdim)
+    kind, dims = "or" if x.dtype == "i1" else "add", dims_of(dim, len(x.shape))
+    total = row_sums(c, x, *dims) if len(dims) == 1 and kind == "add" else None
+    if total is not None:
+        return total if keepdim else c.b.reshape(total, [n for d, n in enumerate(x.shape) if d not in dims])
+    return c.b.reduce(x, dims, kind, keepdim=keepdim)
+
+
+def row_sums(c: Context, x: Value, axis: int) -> Value | None:
+    """Sums along an axis, which keeps size 1, of what has one place in each row that is not 0, and of others
+    that are alike along it; ``None`` where it is anything else.
+
+    The gradient of a look-up along an axis is one such: the place exists, or the look-up had failed.
+    """
+    draft = c.b.draft(x)
+    if x.name in c.one_hot_rows:
+        rows = c.one_hot_rows[x.name]
+        return rows.total if rows.axis == axis else None
+    if draft is None or draft.name not in ("add", "negate"):
+        return None
+    parts = [c.b.operand(x, i) for i in range(len(draft.ins))]
+    found = [row_sums(c, part, axis) for part in parts]
+    if all(total is None for total in found):
+        return None
+    if draft.name == "negate":
+        return None if found[0] is None else c.b.unary("negate", found[0])
+    a, b = (
+        c.b.scale(c.b.narrow(part, axis, 0, 1), part.shape[axis])
+        if total is None and c.b.alike(part.name, axis)
+        else total
+        for part, total in zip(parts, found, strict=True)
+    )
+    return None if a is None or b is None else c.b.binary("add", a, b)
 
 
 @lowers("aten.mean")

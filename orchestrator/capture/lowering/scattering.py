@@ -14,7 +14,7 @@ from ..builder import Literal, Value
 from .indexing import back, last
 from .places import counted_axis, distinct_axis
 from .ranges import wrapped
-from .table import Context, Operand, axis_of, lowers
+from .table import Context, OneHotRows, Operand, axis_of, lowers
 
 
 def _one_hot(c: Context, index: Value, size: int) -> Value:
@@ -78,7 +78,11 @@ def _scattered(c: Context, x: Value, dim: int, index: Value, source: Operand, ki
         result = c.b.binary(
             {"max": "maximum", "min": "minimum"}[kind], target, _whole(c, found, target, nothing)
         )
-    return c.b.transpose(result, back(last(dim, rank)))
+    moved = c.b.transpose(result, back(last(dim, rank)))
+    if at.shape[-1] == 1 and kind != "max" and kind != "min" and _is_zero(c, target):
+        total = c.b.transpose(_whole(c, source, c.b.narrow(target, rank - 1, 0, 1), 0), back(last(dim, rank)))
+        c.one_hot_rows[moved.name] = OneHotRows(dim, total)
+    return moved
 
 
 def _written(c: Context, at: Value, source: Value, one_hot: Value, target: Value) -> Value:

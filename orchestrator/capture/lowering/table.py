@@ -102,6 +102,18 @@ class Called:
     frame: Frame | None
 
 
+@dataclass(frozen=True)
+class OneHotRows:
+    """What is 0 along ``axis`` but at one place, which there is: ``total`` is what stands there, of size 1
+    along the axis. ``factors`` are one-hot rows and what they are multiplied with, where a gradient has that
+    form.
+    """
+
+    axis: int
+    total: Value
+    factors: tuple[Value, Value] | None = None
+
+
 @dataclass
 class Context:
     """Passed to every lowering: the builder, the types of the results, and facts noted by earlier ops."""
@@ -112,8 +124,8 @@ class Context:
     op: str = ""
     #: Saved attention weights by the kernel's two outputs, see :mod:`.attention`.
     attention: dict[tuple[str, str], Attention] = field(default_factory=dict)
-    #: One-hot and row factor of a cross-entropy gradient, see :mod:`.losses`.
-    one_hot_rows: dict[str, tuple[Value, Value]] = field(default_factory=dict)
+    #: Tensors that are 0 but for one place of each row, by name.
+    one_hot_rows: dict[str, OneHotRows] = field(default_factory=dict)
     #: By the name of an integer tensor the axis along which all its elements differ, see :mod:`.choosing`.
     distinct: dict[str, int] = field(default_factory=dict)
     #: By the name of a value what is taken for granted of PyTorch where an output depends on it.
