@@ -116,6 +116,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         whole_batches.lengths_of_rows,
         vocabularies.own_labels,
         vocabularies.library_and_partition,
+        vocabularies.rewarded_tokens,
         zigzag.zigzag_context,
         rings.flash_ring,
         rings.zigzag_ring,

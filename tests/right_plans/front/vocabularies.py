@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -109,3 +110,44 @@ def _tied(name: str, loss_of: Callable[[_Tied, Tensor, Tensor], Tensor]) -> Defi
         step=step_of(of_next),
         batch={"tokens": Batch((2, LENGTH), torch.int64, bounds=(0, WORDS))},
     )
+
+
+def rewarded_tokens(right: bool) -> Definition:
+    """The clipped loss of tokens that have advantages (PPO, GRPO), of log-probabilities that a library has,
+    and that ranks have of words in parts, left to autograd. Each token has a weight of its own. The wrong
+    one looks labels up one row further on every rank."""
+
+    def loss_of(model: Any, batch: Batches) -> Tensor:
+        logits, labels = model(batch["tokens"]), batch["labels"]
+        if model.group is None:
+            chosen = F.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        else:
+            chosen = _log_probability(model, logits, labels if right else labels - 1)
+        ratio = torch.exp(chosen - batch["old"])
+        clipped = ratio.clamp(0.8, 1.2)
+        rewards = batch["advantages"].unsqueeze(1)
+        gain = torch.minimum(ratio * rewards, clipped * rewards)
+        return -(gain * batch["weights"]).sum() / batch["weights"].sum()
+
+    tied = _tied("rewarded-tokens", lambda _model, _logits, _labels: _logits)
+    numbers = Batch((2, LENGTH), torch.int64, bounds=(0, WORDS))
+    return replace(
+        tied,
+        step=step_of(loss_of),
+        batch={
+            "tokens": numbers, "labels": numbers, "old": Batch((2, LENGTH)), "advantages": Batch((2,)),
+            "weights": Batch((2, LENGTH)),
+        },
+    )  # fmt: skip
+
+
+def _log_probability(model: _Tied, logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each label among all words."""
+    top = logits.detach().amax(-1)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX, group=model.group)
+    logits = logits - top.unsqueeze(-1)
+    summed = Total.apply(torch.exp(logits).sum(-1), model.group, False)
+    at = labels - model.group.rank() * logits.shape[-1]  # type: ignore[union-attr]
+    inside = (at >= 0) & (at < logits.shape[-1])
+    chosen = logits.gather(-1, at.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)).squeeze(-1) * inside
+    return Total.apply(chosen, model.group, False) - torch.log(summed)
