@@ -5,7 +5,7 @@ order of a set, a text's hash, and what is random without a seed are others in e
 traced in a process that loads the file itself. Where something was drawn without a seed, or a set was gone
 through, further processes are asked: they draw anew, and go through sets in another order. These are forks of
 one that has not loaded the file, so objects lie where they do in the first of them: another order is another
-one for certain.
+one for certain. Ranks that ask for their place on a host are traced on other hosts, too (:mod:`hosts`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from typing import Any
 
 import torch
 
+from certificates.plan.plan import Mesh
+
 from ..children import command
 from .definition import Definition
 from .entropy import begin_anew, draws_counted, standing
 from .errors import CaptureError
 from .fitting import Sample
+from .hosts import depends, other_ways, spread
 from .processes import quiet, seen
 from .refusals import guarded, refused
 from .same_traces import other_trace
@@ -44,8 +47,11 @@ RANK = 0
 #: two choices all of them draw alike once in 256 times.
 _RANKS, _DRAWS = 4, 7
 _FORK = multiprocessing.get_context("fork")
-#: What was drawn while a file was loaded, and how often a set was gone through.
-Loaded = tuple[str, int]
+#: What was drawn while a file was loaded, how often a set was gone through, and how many ranks there are.
+Loaded = tuple[str, int, int]
+#: The first two of the trace of a rank, and where it asked for its place on a host.
+Asked = tuple[str, int, Sequence[str]]
+_NOTHING: Asked = "", 0, ()
 
 
 class Elsewhere:
@@ -56,7 +62,7 @@ class Elsewhere:
 
     def differs(self, here: Mapping[int, Sample]) -> CaptureError | None:
         """What other processes do otherwise than the traces of ranks here, or that nothing is known of it."""
-        asked = {rank: (sample.drawn, sample.sets) for rank, sample in here.items()}
+        asked = {rank: (sample.drawn, sample.sets, sample.hosts) for rank, sample in here.items()}
         _, said = self._child.communicate(json.dumps(asked).encode())
         if self._child.returncode:
             last = said.decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -99,27 +105,50 @@ def main() -> None:
     try:
         with _Process(*given, 0) as first:
             traces = {RANK: first.trace(RANK)}
-            asked = {int(rank): tuple(said) for rank, said in json.loads(sys.stdin.read()).items()}
+            asked: dict[int, Asked] = {int(r): tuple(s) for r, s in json.loads(sys.stdin.read()).items()}
             ranks = _doubtful(asked, traces[RANK], first.loaded)
-            traces |= {rank: first.trace(rank) for rank in ranks if rank not in traces}
-        unseeded = any(s.drawn and s.drawn != asked.get(rank, ("",))[0] for rank, s in traces.items())
-        unseeded |= bool(first.loaded[0]) and traces[RANK].drawn != asked.get(RANK, ("",))[0]
+            placed = {rank: asked[rank][2] for rank in _few([r for r in sorted(asked) if asked[r][2]])}
+            traces |= {rank: first.trace(rank) for rank in (*ranks, *placed) if rank not in traces}
+            problem = _elsewhere_placed(first, placed, traces)
+        unseeded = any(s.drawn and s.drawn != asked.get(rank, _NOTHING)[0] for rank, s in traces.items())
+        unseeded |= bool(first.loaded[0]) and traces[RANK].drawn != asked.get(RANK, _NOTHING)[0]
         count = (_DRAWS if unseeded else 1) if ranks else 0
-        problem = next(filter(None, (_otherwise(given, n, ranks, traces) for n in range(1, count + 1))), None)
+        further = (_otherwise(given, n, ranks, traces) for n in range(1, count + 1))
+        problem = problem or next(filter(None, further), None)
     except CaptureError as error:
         sys.exit(str(error).splitlines()[0])
     Path(out).write_bytes(pickle.dumps((problem, traces)))
 
 
-def _doubtful(asked: Mapping[int, tuple[str, int]], own: Sample, loaded: Loaded) -> Sequence[int]:
+def _doubtful(asked: Mapping[int, Asked], own: Sample, loaded: Loaded) -> Sequence[int]:
     """Ranks, a few, that may have decided something by themselves; ``own`` is the trace here of the first.
 
     Where generators stand as here a seed was given.
     """
     seeded = {"", own.drawn}
-    everywhere = loaded[1] > 0 or (loaded[0] != "" and asked.get(RANK, ("", 0))[0] not in seeded)
-    ranks = sorted(r for r, (drawn, sets) in asked.items() if everywhere or sets or drawn not in seeded)
+    everywhere = loaded[1] > 0 or (loaded[0] != "" and asked.get(RANK, _NOTHING)[0] not in seeded)
+    return _few(
+        sorted(r for r, (drawn, sets, _) in asked.items() if everywhere or sets or drawn not in seeded)
+    )
+
+
+def _few(ranks: Sequence[int]) -> Sequence[int]:
     return ranks if len(ranks) <= _RANKS else [*ranks[:2], ranks[len(ranks) // 2], ranks[-1]]
+
+
+def _elsewhere_placed(
+    process: _Process, placed: Mapping[int, Sequence[str]], traces: Mapping[int, Sample]
+) -> CaptureError | None:
+    """What ranks that asked for their place on a host do otherwise where they have another one."""
+    for rank, each in ((rank, each) for each in other_ways(process.loaded[2]) for rank in placed):
+        try:
+            problem = other_trace(traces[rank], process.trace(rank, each))
+        except CaptureError as error:
+            problem = error.at_rank(rank)
+        problem = None if problem is None else depends(problem, placed[rank])
+        if problem is not None:
+            return problem
+    return None
 
 
 def _otherwise(
@@ -156,9 +185,10 @@ class _Process:
         self._loaded = self._loaded or self._told()
         return self._loaded
 
-    def trace(self, rank: int) -> Sample:
+    def trace(self, rank: int, each: int = 0) -> Sample:
+        """With ``each`` ranks on a host, where that is not all of them."""
         assert self.loaded is not None
-        self._ours.send(rank)
+        self._ours.send((rank, each))
         sample: Sample = self._told()
         return sample
 
@@ -193,14 +223,14 @@ def _load(
     except CaptureError as error:
         ends.send(error)
         return
-    ends.send((standing(), gone_through()))
+    ends.send((standing(), gone_through(), Mesh(definition.mesh).ranks))
     while True:
         try:
-            rank = ends.recv()
+            rank, each = ends.recv()
         except EOFError:
             return
         ours, theirs = _FORK.Pipe(duplex=False)
-        process = _FORK.Process(target=_trace, args=(definition, rank, random.getstate(), theirs))
+        process = _FORK.Process(target=_trace, args=(definition, rank, each, random.getstate(), theirs))
         process.start()
         theirs.close()
         try:
@@ -211,8 +241,12 @@ def _load(
         ours.close()
 
 
-def _trace(definition: Definition, rank: int, generator: tuple[Any, ...], ends: Connection) -> None:
+def _trace(
+    definition: Definition, rank: int, each: int, generator: tuple[Any, ...], ends: Connection
+) -> None:
     random.setstate(generator)
+    if each:
+        spread(each)
     try:
         with quiet(repeated=True), guarded():
             said: Sample | CaptureError = seen(definition, rank)

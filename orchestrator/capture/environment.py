@@ -15,6 +15,7 @@ import torch.distributed as dist
 from .errors import DefinitionError
 from .frames import is_installed, is_users, runs_in, user_frame
 from .group import IN_A_JOB, process_group
+from .hosts import reads_noted, variables
 from .substituting import replaced
 
 #: The backend that the user's code sees; that of jobs on GPUs.
@@ -46,7 +47,8 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def as_rank(rank: int, size: int) -> Iterator[None]:
-    """The environment and the default process group of one rank, all ranks on one host.
+    """The environment and the default process group of one rank, all ranks on one host, unless :mod:`hosts`
+    has spread them.
 
     In a process that a launcher started as this very rank, the launcher's environment stays.
     """
@@ -56,16 +58,15 @@ def as_rank(rank: int, size: int) -> Iterator[None]:
         _environment(of_rank(rank, size) | given),
         process_group(rank, size),
         _named_backend(),
+        reads_noted(),
     ):
         yield
 
 
 def of_rank(rank: int, size: int) -> dict[str, str]:
     """All the variables that ``torchrun`` sets for a rank: whether there is one is a question, too."""
-    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank) | {"GROUP_RANK": 0}
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size) | {
-        "GROUP_WORLD_SIZE": 1
-    }
+    ranks = dict.fromkeys(("RANK", "ROLE_RANK"), rank)
+    sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
     others = {
         "ROLE_NAME": "default",
         "MASTER_ADDR": "localhost",
@@ -77,7 +78,7 @@ def of_rank(rank: int, size: int) -> dict[str, str]:
         "TORCHELASTIC_ERROR_FILE": os.devnull,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
     }
-    return {key: str(value) for key, value in (ranks | sizes | others).items()}
+    return {key: str(value) for key, value in (ranks | sizes | variables(rank, size) | others).items()}
 
 
 @contextmanager

@@ -69,6 +69,8 @@ class Sample:
     #: Where generators stand afterwards if something was drawn, and how often a set was gone through.
     drawn: str = ""
     sets: int = 0
+    #: Where it was asked for the place on a host.
+    hosts: tuple[str, ...] = ()
     #: What the definition declares, as text.
     declared: str = ""
 

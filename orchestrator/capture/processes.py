@@ -26,6 +26,7 @@ from .definition import Definition
 from .entropy import standing
 from .errors import CaptureError, gathered
 from .fitting import Sample, summarise
+from .hosts import asked_at
 from .refusals import guarded, refused
 from .set_orders import gone_through, watch_sets
 from .tracing import trace
@@ -148,7 +149,7 @@ def seen(
     """A trace, and what in it another process may have decided otherwise."""
     traced = summarise(trace(checked(definition), rank, needed), known)
     declared = definition.declared()
-    return replace(traced, drawn=standing(), sets=gone_through(), declared=declared)
+    return replace(traced, drawn=standing(), sets=gone_through(), hosts=asked_at(), declared=declared)
 
 
 @contextmanager

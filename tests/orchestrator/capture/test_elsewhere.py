@@ -174,3 +174,29 @@ def test_what_is_seeded_or_has_no_order_is_captured(tmp_path: Path) -> None:
     piece = "ORDER[rank] + 0 * sum(len(name) for name in {'lower', 'upper'})"
     code, said = pieces(tmp_path, top=top, piece=piece)
     assert code == 0, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["LOCAL()", "dist.get_node_local_rank()"])
+def test_a_place_on_a_host_is_no_rank(tmp_path: Path, piece: str) -> None:
+    """On two hosts both ranks held the first piece; a trace has all ranks on one host."""
+    code, said = pieces(tmp_path, top="import os; LOCAL = lambda: int(os.environ['LOCAL_RANK'])", piece=piece)
+    assert code == 3 and "how many hosts the ranks are on (LOCAL_RANK, read at model.py:" in said
+    assert "params.0.weight, rank 1" in said and "dist.get_rank(group)" in said
+
+
+@pytest.mark.slow
+def test_a_place_on_a_host_chooses_a_device_and_who_prints(tmp_path: Path) -> None:
+    top = """
+import os
+
+def place(rank):
+    local, each = (int(os.environ[f"LOCAL_{what}"]) for what in ("RANK", "WORLD_SIZE"))
+    torch.device(f"cuda:{local}")
+    if local == 0:
+        print("here")
+    assert int(os.environ["GROUP_RANK"]) * each + local == rank
+    return rank
+"""
+    code, said = pieces(tmp_path, top=top, piece="place(rank)")
+    assert code == 0, said
