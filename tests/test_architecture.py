@@ -295,6 +295,7 @@ CLOCKS = {
     "orchestrator/attesting.py": "the time of a verification, which is what it says",
     "orchestrator/capture/answers.py": "dates that a clock has said to the user's step",
     "orchestrator/capture/asking.py": "clocks of the user's step, which is refused if it decides by them",
+    "orchestrator/capture/deadlines.py": "threads of the user's step, which is refused if it decides by them",
     "orchestrator/capture/pace.py": "dates that a clock has said to the user's step, hours later",
     "orchestrator/capture/holding.py": "numbers of dates in Python's own objects, no clock",
     "orchestrator/capture/workers.py": "the patience of a process group, which ends the capture",

@@ -26,6 +26,11 @@ class Pace:
         """Another step is recorded."""
         self._between = next(self._steps)
 
+    @property
+    def ahead(self) -> bool:
+        """Do clocks go ahead in this step?"""
+        return self._between > 0
+
     def late(self, value: Any, unit: float = 1) -> Any:
         """What a clock says, as much later; ``unit`` are its ticks in a second. A date knows its own."""
         self._looks += self._between

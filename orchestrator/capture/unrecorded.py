@@ -17,6 +17,7 @@ import torch.utils.dlpack
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .asking import asked
+from .deadlines import deadlines
 from .errors import CaptureError, StateError
 from .frames import is_users, runs_in, user_frame
 from .group import Traced
@@ -53,6 +54,7 @@ def watching(files: bool = True) -> Iterator[None]:
         if files:
             patches.enter_context(no_files(refuse))
             patches.enter_context(asked(refuse))
+            patches.enter_context(deadlines(refuse))
         for kinds, message in (
             (_RAW_WRITES, "writes to a storage behind the tensors that lie in it"),
             (_ADDRESSES, "asks for the memory of a tensor, of which a trace has none"),

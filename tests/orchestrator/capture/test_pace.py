@@ -15,8 +15,9 @@ from orchestrator.capture.pace import HOURS, Pace
 def test_looks_are_hours_apart_in_every_other_step() -> None:
     pace = Pace()
     pace.turn()
-    assert [pace.late(1.5), pace.late(2)] == [1.5, 2]
+    assert [pace.late(1.5), pace.late(2)] == [1.5, 2] and not pace.ahead
     pace.turn()
+    assert pace.ahead
     assert [pace.late(1.5), pace.late(2)] == [1.5 + HOURS, 2 + 2 * HOURS]
     assert pace.late(7, 1_000_000_000) == 7 + 3 * HOURS * 1_000_000_000
     pace.turn()  # time never goes back
