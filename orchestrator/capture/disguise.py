@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import functools
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
+import torch
 from torch import SymInt, Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from .answers import Whole
-from .frames import is_users
-from .substituting import by_user, put
+from .errors import StateError
+from .frames import is_users, user_frame
+from .substituting import by_user, put, replaced
 
 #: What can be done with a text that decides nothing: make, show and lengthen it.
 _SHOWS = {*dir(object), "__add__", "__getnewargs__", "__rmod__", "encode"} - {
@@ -33,6 +36,8 @@ _SHOWS = {*dir(object), "__add__", "__getnewargs__", "__rmod__", "encode"} - {
 
 #: Classes of a trace's own, and what their objects are in a job.
 STANDS: dict[builtins.type, builtins.type] = {}
+#: Likewise, of classes that inherit what PyTorch looks for.
+INHERITS: dict[builtins.type, builtins.type] = {}
 
 
 @contextmanager
@@ -47,24 +52,143 @@ def disguised(*functions: Callable[..., object]) -> Iterator[None]:
         f.__globals__ for f in functions if isinstance(f, FunctionType) and is_users(f.__code__.co_filename)
     ]
     names: Mapping[str, Any] = {"type": _Type, "isinstance": _is_instance}
-    with put(scopes, names), patch.object(FakeTensor, "__repr__", _text), _told_class():
+    parameters = replaced(nn.Parameter, "__new__", _as_asked)
+    text = patch.object(FakeTensor, "__repr__", _text)
+    with put(scopes, names), text, _told_names(), _told_class(), parameters:
         yield
 
 
-@contextmanager
-def _told_class() -> Iterator[None]:
-    """Of a tensor ``__class__`` says to the user's code what it is in a job.
+def _as_asked(original: Callable[..., Any]) -> Any:
+    """Of a fake tensor PyTorch makes no parameter of the user's own class, and says nothing: methods,
+    attributes and ``isinstance`` are lost."""
 
-    To set it on a class means another thing in Python, so it is put among the variables of the class.
-    """
+    @functools.wraps(original)
+    def new(kind: builtins.type, *args: Any, **kwargs: Any) -> Any:
+        made = original(kind, *args, **kwargs)
+        if kind is not nn.Parameter and builtins.type(made) is FakeTensor:
+            raise StateError(
+                f"a tensor of the trace is made one of another class ({kind.__name__}), "
+                "which may run other ops",
+                frame=user_frame(),
+                instead="nn.Parameter, and an attribute (p.shared = True) that tells which are meant",
+            )
+        return made
+
+    return staticmethod(new)
+
+
+def _told_class() -> AbstractContextManager[None]:
+    """Of a tensor ``__class__`` says to the user's code what it is in a job."""
+    return _variables({"__class__": property(_class_told)})
+
+
+def _told_names() -> AbstractContextManager[None]:
+    """To the user's code a tensor has the attributes that it has in a job, and no others."""
+    own = vars(FakeTensor)
+    hidden = {name: _OfTraces(name, own.get(name, _NOTHING)) for name in of_traces()}
+    return _variables({**hidden, "__dict__": property(_variables_told), "__dir__": _names_told})
+
+
+@contextmanager
+def _variables(names: Mapping[str, object]) -> Iterator[None]:
+    """To set some of these on a class means another thing in Python: they are put among its variables."""
     (variables,) = gc.get_referents(vars(FakeTensor))
-    variables["__class__"] = property(_class_told)
+    before = {name: variables[name] for name in names if name in variables}
+    variables.update(names)
     _modified(FakeTensor)
     try:
         yield
     finally:
-        del variables["__class__"]
+        for name in names:
+            del variables[name]
+        variables.update(before)
         _modified(FakeTensor)
+
+
+_NOTHING = object()
+_MARKED = "a tensor of a trace has an attribute of its own that is named {}: what is set here would change it"
+
+
+@functools.cache
+def of_traces() -> frozenset[str]:
+    """Names of attributes that a tensor of a trace has, and one of a job has not."""
+    with FakeTensorMode():
+        names = {*dir(nn.Parameter(torch.zeros(1))), *dir(FakeTensor)}
+    return frozenset(names.difference(dir(Tensor), dir(nn.Parameter(torch.zeros(1)))))
+
+
+class _OfTraces:
+    """An attribute that does not exist for the user's code; ``original`` is what the class itself has."""
+
+    def __init__(self, name: str, original: Any) -> None:
+        self._name, self._original = name, original
+        self._sets = hasattr(original, "__set__")
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        if tensor is not None:
+            if by_user(sys._getframe(1)):
+                said = f"{class_of(tensor).__name__!r} object has no attribute {self._name!r}"
+                raise AttributeError(said)
+            held = Tensor.__dict__["__dict__"].__get__(tensor)
+            if not self._sets and self._name in held:
+                return held[self._name]
+        if self._original is _NOTHING:
+            raise AttributeError(self._name)
+        get = getattr(builtins.type(self._original), "__get__", None)
+        return self._original if get is None else get(self._original, tensor, owner)
+
+    def __set__(self, tensor: Any, value: object) -> None:
+        if by_user(sys._getframe(1)):
+            raise _marked(self._name)
+        if self._sets:
+            self._original.__set__(tensor, value)
+        else:
+            Tensor.__dict__["__dict__"].__get__(tensor)[self._name] = value
+
+    def __delete__(self, tensor: Any) -> None:
+        Tensor.__dict__["__dict__"].__get__(tensor).pop(self._name)
+
+
+def _marked(name: str) -> StateError:
+    return StateError(_MARKED.format(name), frame=user_frame(), instead="another name for the attribute")
+
+
+class _Variables(dict[str, Any]):
+    """``vars(tensor)`` as the user's code sees it: what it writes is written to the tensor as well."""
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        super().__init__((name, item) for name, item in held.items() if name not in of_traces())
+        self._held = held
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in of_traces():
+            raise _marked(name)
+        self._held[name] = value
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        del self._held[name]
+
+    def __ior__(self, others: Any) -> Self:  # type: ignore[override, misc]
+        self.update(others)
+        return self
+
+    update, setdefault = MutableMapping.update, MutableMapping.setdefault
+    pop, popitem, clear = MutableMapping.pop, MutableMapping.popitem, MutableMapping.clear
+
+
+STANDS[_Variables] = dict
+
+
+def _variables_told(self: Tensor) -> dict[str, Any]:
+    held: dict[str, Any] = Tensor.__dict__["__dict__"].__get__(self)
+    return _Variables(held) if by_user(sys._getframe(1)) else held
+
+
+def _names_told(self: Tensor) -> list[str]:
+    names: list[str] = Tensor.__dir__(self)
+    return [n for n in names if n not in of_traces()] if by_user(sys._getframe(1)) else names
 
 
 def _class_told(self: Tensor) -> builtins.type:
@@ -78,6 +202,8 @@ def _modified(kind: builtins.type) -> None:
 
 def _is_instance(value: object, kinds: Any) -> bool:
     """``isinstance``, of the class that a value has in a job."""
+    if (found := INHERITS.get(builtins.type(value))) is not None:
+        return issubclass(found, kinds)
     stands = _stands_for(value)
     return isinstance(value if stands is None else stands(), kinds)
 
@@ -87,13 +213,13 @@ def _stands_for(value: object) -> builtins.type | None:
     found = builtins.type(value)
     if found is SymInt or isinstance(value, Whole):
         return int
-    return STANDS.get(found)
+    return STANDS.get(found) or INHERITS.get(found)
 
 
 def class_of(tensor: Tensor) -> builtins.type:
     """The class of a tensor in a job: that of a parameter, or of a tensor."""
     parameter: builtins.type = nn.Parameter
-    return parameter if getattr(tensor, "_is_param", False) else Tensor
+    return parameter if Tensor.__dict__["__dict__"].__get__(tensor).get("_is_param", False) else Tensor
 
 
 class _Asked(type):

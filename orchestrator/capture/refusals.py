@@ -103,7 +103,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "a dense one: nn.Embedding(…, sparse=False)",
     ),
     Refusal(
-        "subclasses of `Tensor` around a given one (`x.as_subclass(…)`)",
+        "subclasses of `Tensor` and `nn.Parameter` around a given one (`x.as_subclass(…)`)",
         _saying("Creating a new Tensor subclass"),
         "a tensor of the trace is made one of another class, which may run other ops",
         "the plain tensor, or functions on it",

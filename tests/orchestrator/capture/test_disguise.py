@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from orchestrator.capture import Definition
 from orchestrator.capture.disguise import disguised
+from orchestrator.capture.errors import StateError
 from orchestrator.capture.refusals import refused
 from orchestrator.capture.tracing import trace
 
@@ -144,3 +145,29 @@ def test_a_type_of_the_users_own_stays() -> None:
     with disguised(scope["f"]):
         assert scope["type"] == 7
     assert scope["type"] == 7
+
+
+class Expert(nn.Parameter):
+    """Whoever trains it leaves it out of what ranks add up."""
+
+    shared = True
+
+
+def test_a_parameter_of_a_class_of_the_users_own_is_refused() -> None:
+    """Experts were averaged in the plan only, which was VALID: in a trace they were parameters as all are."""
+
+    def build() -> nn.Module:
+        made = nn.Linear(3, 3, bias=False)
+        made.weight = Expert(made.weight.detach())
+        return made
+
+    with pytest.raises(StateError) as told:
+        trace(replace(factors(bool), build=build), None)
+    assert told.value.message.startswith("a tensor of the trace is made one of another class (Expert)")
+    assert told.value.frame is not None and told.value.frame[2] == "build"
+    assert type(Expert(torch.ones(2))) is Expert, "outside of a trace it is what it was"
+
+
+def test_a_parameter_of_real_numbers_is_of_the_class_that_was_asked_for() -> None:
+    with disguised():
+        assert Expert(torch.ones(2)).shared and type(nn.Parameter(torch.ones(2))) is nn.Parameter
