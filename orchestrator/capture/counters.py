@@ -46,12 +46,14 @@ from .holding import (
     CACHES,
     CODE,
     UNASKED,
+    attributes,
     chosen,
     followed,
     handed_out,
     imported,
     is_plain,
     kind,
+    owners,
     part,
     parts,
 )
@@ -304,6 +306,10 @@ class _Walk:
         position = position_of(value)
         if position is not None:
             self.note(f"the position of {path}", position, value, functools.partial(position_of, value))
+        for owner, item in owners(path, value):
+            self.note(
+                f"the attributes of {owner}", attributes(item), item, functools.partial(attributes, item)
+            )
         below = depth - 1 if followed(value) else min(depth - 1, _FOREIGN)
         if held is not None:
             self.holders.inside(value, held[0])

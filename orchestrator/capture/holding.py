@@ -46,7 +46,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from . import opaque
 from .bytecode import imports, sets
-from .disguise import STANDS
+from .disguise import STANDS, of_traces
 from .frames import is_installed, is_users, of_user, written_in
 from .per_class import per_class
 from .rates import Rate
@@ -83,7 +83,7 @@ _LINK = "_lru_list_elem"
 _OF_MODULES = frozenset(k for k in vars(nn.Module()) if "hook" not in k) - {
     *("training", "_non_persistent_buffers_set")
 }
-_OF_TENSORS = frozenset(("fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"))
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_OPTIMIZERS = frozenset(
     (*(k for k in vars(torch.optim.SGD([torch.zeros(())])) if "hook" not in k), "_opt_called")
@@ -333,7 +333,7 @@ def _parts_of_module(path: str, value: nn.Module) -> Iterator[tuple[str, object]
 
 def _parts_of_tensor(path: str, value: torch.Tensor) -> Iterator[tuple[str, object]]:
     for key, item in vars(value).items():
-        if key not in _OF_TENSORS:
+        if key not in of_traces():
             yield f"{path}.{key}", item
     yield from ((f"{path}.{key}", getattr(value, key)) for key in _HOOKS_OF_TENSORS)
 
@@ -369,6 +369,32 @@ def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
     for name in slots(kind):
         if hasattr(value, name):
             yield f"{path}.{name}", getattr(value, name)
+
+
+def owners(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """The objects, by name, of which :func:`attributes` are told where this one is met."""
+    if isinstance(value, nn.Module):
+        yield from value.named_modules(prefix=path)
+    elif isinstance(value, type):
+        if of_user(value):
+            yield path, value
+    elif type(value) not in STANDS and (hasattr(value, "__dict__") or slots(type(value))):
+        yield path, value
+
+
+def attributes(value: Any) -> tuple[int, tuple[str, ...]]:
+    """The names of what an object holds itself, how many and in which order: each step may add or take one.
+
+    ``vars(history)`` has a length as a list has, and a module its parameters, buffers and modules by name.
+    """
+    held = list(getattr(value, "__dict__", ()))
+    if isinstance(value, torch.Tensor):
+        held = [name for name in held if name not in of_traces()]
+    if isinstance(value, nn.Module):
+        held += [f"{kind}[{name!r}]" for kind in _REGISTERED for name in getattr(value, kind)]
+    held += [name for name in slots(type(value)) if hasattr(value, name)]
+    names = tuple(filter(chosen, held))
+    return len(names), names
 
 
 @per_class

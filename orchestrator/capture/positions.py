@@ -71,23 +71,26 @@ def _size(entries: Any, length: int) -> object:
 
 
 class Order:
-    """The order of objects; one of others is the same where those that both have are in one order.
+    """The order of objects; one of others is the same where those that both have are in one order, each as
+    often as it stands there.
 
     Keys that a step makes anew, as caches have them, say nothing.
     """
 
     def __init__(self, of: Iterable[object]) -> None:
-        self._of = {id(item): item for item in of}  # alive, so that nothing else takes an identity
+        self._held = tuple(of)  # alive, so that nothing else takes an identity
+        self._of = tuple(map(id, self._held))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Order):
             return NotImplemented
-        return [i for i in self._of if i in other._of] == [i for i in other._of if i in self._of]
+        both = set(self._of).intersection(other._of)
+        return [i for i in self._of if i in both] == [i for i in other._of if i in both]
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{len(self._of)} keys in order {hash(tuple(self._of)) & 0xFFFF:04x}"
+        return f"{len(self._of)} keys in order {hash(self._of) & 0xFFFF:04x}"
 
 
 def _of_dictionary(value: dict[Any, Any]) -> object:

@@ -594,3 +594,52 @@ def test_what_python_keeps_for_a_process_counts_where_the_code_names_it(
         step()
     error = counted(before, numbers(step, *model()))
     assert error is not None and says in error.message
+
+
+class Pair:
+    __slots__ = ("first", "second")
+
+    def __init__(self) -> None:
+        self.first = "done"
+
+
+class Bare: ...
+
+
+#: What a step may hold, and what gives it one more name.
+GAINS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "a namespace": (SimpleNamespace, lambda held: setattr(held, "step1", "done")),
+    "an object": (Bare, lambda held: setattr(held, "step1", "done")),
+    "slots": (Pair, lambda held: setattr(held, "second", "done")),
+    "a slot that is emptied": (Pair, lambda held: delattr(held, "first")),
+    "a tensor": (lambda: torch.zeros(2), lambda held: setattr(held, "warm1", True)),
+    "modules": (nn.Module, lambda held: held.add_module("n1", nn.Identity())),
+    "modules inside": (lambda: nn.Sequential(nn.Module()), lambda held: held[0].add_module("n", nn.Module())),
+    "buffers": (nn.Module, lambda held: held.register_buffer("n1", torch.zeros(1))),
+    "parameters": (nn.Module, lambda held: held.register_parameter("n1", None)),
+    "a function": (lambda: lambda: None, lambda held: setattr(held, "step1", "done")),
+    "a class": (lambda: type("Local", (), {}), lambda held: setattr(held, "step1", "done")),
+    "a partial": (lambda: functools.partial(step), lambda held: setattr(held, "step1", "done")),
+}
+
+
+@pytest.mark.parametrize("name", GAINS)
+def test_an_attribute_that_appears_or_vanishes_counts(name: str) -> None:
+    """``setattr(history, f"step{n}", …)`` counts steps; all that was compared was there before and after."""
+    made, optimizer = model()
+    make, change = GAINS[name]
+    made.held = make()
+    before = numbers(step, made, optimizer)
+    assert counted(before, numbers(step, made, optimizer)) is None
+    change(made.held)
+    error = counted(before, numbers(step, made, optimizer))
+    assert error is not None and error.message.startswith("the step changes the attributes of ")
+    assert " entries: a later step" in error.message
+
+
+def test_what_is_made_anew_alike_is_no_other() -> None:
+    made, optimizer = model()
+    made.held = SimpleNamespace(a=1)  # type: ignore[assignment]
+    before = numbers(step, made, optimizer)
+    made.held = SimpleNamespace(a=1)  # type: ignore[assignment]
+    assert counted(before, numbers(step, made, optimizer)) is None

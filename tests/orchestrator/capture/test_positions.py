@@ -140,3 +140,14 @@ def test_of_a_cache_its_hits_are_no_news_and_what_it_keeps_is() -> None:
 
 def test_few_elements_are_told_in_full() -> None:
     assert position_of({1, 2}) == (2, ["1", "2"]) and position_of(np.arange(3)) == [0, 1, 2]
+
+
+def test_what_stands_several_times_in_a_sequence_is_turned_round() -> None:
+    """Every fifth step averaged inside a node only: the deque held one group four times, and another one."""
+    whole, part = object(), object()
+    turned = deque([whole, whole, part])
+    before = position_of(turned)
+    assert position_of(deque(turned)) == before
+    turned.rotate(-1)
+    assert position_of(turned) != before
+    assert position_of(deque([whole, whole, object()])) == position_of(deque([whole, whole, object()]))
