@@ -41,6 +41,7 @@ from contextlib import ExitStack, contextmanager
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
@@ -77,6 +78,7 @@ _SYSTEM = tuple(
         os: ("read", "pread", "lseek", "system", "times", "getloadavg"),
         gc: ("get_stats", "get_count"),
         time: ("clock_gettime", "clock_gettime_ns"),
+        torch: ("get_num_threads", "get_num_interop_threads"),  # a trace has one
     }.items()
     for name in names
     if hasattr(module, name)

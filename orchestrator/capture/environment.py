@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 
-from .errors import DefinitionError
+from .errors import DefinitionError, GroupError
 from .frames import is_installed, is_users, runs_in, user_frame
 from .group import IN_A_JOB, process_group
 from .hosts import reads_noted, variables
@@ -145,16 +145,27 @@ def _in_users_file() -> bool:
 def _named_backend() -> Iterator[None]:
     """Who asks for the backend to choose what is computed is told :data:`BACKEND`: code of the user, and the
     gradients of PyTorch's collectives (a reduce-scatter with one backend, and not with others)."""
-    original = dist.get_backend
+    original, configured = dist.get_backend, dist.get_backend_config
 
     def get_backend(group: Any = None) -> str:
         asks = sys._getframe(1)
         computes = asks.f_globals.get("__name__") == _DIFFERENTIABLE
         return BACKEND if computes or is_users(runs_in(asks)) else original(group)
 
+    def get_backend_config(group: Any = None) -> str:
+        if is_users(runs_in(sys._getframe(1))):
+            raise GroupError(
+                "get_backend_config asks which backends a job has beside one another, which no trace knows",
+                frame=user_frame(),
+                instead="dist.get_backend(), which answers nccl",
+            )
+        return configured(group)
+
+    stand = {"get_backend": (original, get_backend), "get_backend_config": (configured, get_backend_config)}
     with ExitStack() as patches:
-        for module in [m for m in sys.modules.values() if vars(m).get("get_backend") is original]:
-            patches.enter_context(patch.object(module, "get_backend", get_backend))
+        for name, (function, told) in stand.items():
+            for module in [m for m in sys.modules.values() if vars(m).get(name) is function]:
+                patches.enter_context(patch.object(module, name, told))
         yield
 
 

@@ -26,9 +26,11 @@ from . import amounts
 from .bookkeeping import BOOK
 from .builder import Frame
 from .ddp import reducers
+from .disguise import INHERITS
 from .errors import GroupError
 from .frames import is_users, runs_in, user_frame
 from .recorder import GroupRef, ReduceRef, active, batch_number, forget_constant
+from .substituting import by_user
 from .work import Work, futures_are_ours
 
 #: The name under which PyTorch knows the backend, and that of a job, which the user's code is told.
@@ -62,6 +64,18 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
         recorder = active()
         if recorder is not None:  # an error where the program is made: user code may swallow an exception
             recorder.collective("new_group", [], [], (self.reference,))
+
+    def __getattribute__(self, name: str) -> Any:
+        """What a group inherits that has no backend, it would answer otherwise than one of a job."""
+        kind = dist.ProcessGroup
+        strange = name not in vars(Traced) and hasattr(kind, name) and not hasattr(object, name)
+        if strange and by_user(sys._getframe(1)):
+            raise GroupError(
+                f"group.{name} asks the group of a trace, which has no backend: a job's says something else",
+                frame=user_frame(),
+                instead="what a job's group answers, without the question",
+            )
+        return super().__getattribute__(name)
 
     def others(self) -> dict[str, Any]:
         """Attributes that are not its own: somebody counts with them, perhaps."""
@@ -251,6 +265,9 @@ def _reduction(opts: Any) -> ReduceRef:
     kind, factor = state if isinstance(state, tuple) else (state, None)
     name = dist.ReduceOp.RedOpType(kind).name
     return ReduceRef(name, float(factor) if isinstance(factor, int | float) else None)
+
+
+INHERITS[Traced] = dist.ProcessGroup
 
 
 def _create(options: Any, _: Any) -> Traced:

@@ -45,6 +45,7 @@ SETTINGS: Mapping[str, Callable[[], object]] = {
     "the settings of PyTorch's kernels": lambda: [
         torch.backends.cudnn.benchmark_limit,
         torch.backends.cudnn.benchmark,
+        torch.backends.mkldnn.enabled,
         torch.backends.cudnn.deterministic,
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),

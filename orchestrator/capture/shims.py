@@ -8,8 +8,9 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -203,13 +204,21 @@ def one_path() -> Iterator[None]:
     """Code that PyTorch runs in another way later, or in one of its own on a CPU, runs as it is written.
 
     TorchScript specialises a function after some runs; a recurrent layer is one op where oneDNN computes it.
+    Whoever asks whether oneDNN is on is told what the file has set.
     """
     profiled, of_its_own = torch._C._jit_set_profiling_mode(False), torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
+    told, switch = [of_its_own], torch._C._set_mkldnn_enabled
+    asked = vars(type(torch.backends.mkldnn))["enabled"]
+    places = (asked, "getter", "setter"), (torch._C, "_get_mkldnn_enabled", "_set_mkldnn_enabled")
     try:
-        yield
+        with ExitStack() as patches:
+            for holder, get, set_to in places:
+                patches.enter_context(patch.object(holder, get, lambda: told[-1]))
+                patches.enter_context(patch.object(holder, set_to, told.append))
+            yield
     finally:
-        torch._C._set_mkldnn_enabled(of_its_own)
+        switch(of_its_own)
         torch._C._jit_set_profiling_mode(profiled)
 
 

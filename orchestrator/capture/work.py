@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work as _Work
 
+from .disguise import INHERITS
 from .errors import StateError
 from .frames import user_frame
 from .recorder import active
@@ -127,6 +128,7 @@ class Future(torch.futures.Future):  # type: ignore[misc]
         held_by_reducer(self)
 
 
+INHERITS[Work], INHERITS[Future] = _Work, torch._C.Future
 #: Methods of a future that set it, or wait for it.
 _METHODS = ("set_result", "wait", "value", "done", "then", "add_done_callback")
 #: Callbacks that run now, the innermost last.

@@ -164,6 +164,7 @@ def test_who_asks_for_a_file_is_refused_by_its_name(asks: Callable[[Path], objec
         (lambda: os.read(os.open(os.devnull, os.O_RDONLY), 1), "the system (os.read)"),
         (lambda: os.times().user, "the system (os.times)"),
         (lambda: gc.get_stats(), "the system (gc.get_stats)"),
+        (lambda: torch.get_num_threads() == 1, "the system (torch.get_num_threads)"),
         (lambda: subprocess.run(["true"], check=True), "another program"),
     ],
 )

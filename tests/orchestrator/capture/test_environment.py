@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from orchestrator.capture.environment import alone, as_rank
-from orchestrator.capture.errors import DefinitionError
+from orchestrator.capture.errors import DefinitionError, GroupError
 from orchestrator.capture.userfile import load_definition
 
 VARIABLES = (
@@ -174,3 +174,9 @@ def test_a_file_reads_its_environment_as_bytes_as_well(tmp_path: Path) -> None:
     path.write_text("import os\nHOME = os.environb[b'PATH']\ndefinition = 3\n")
     with pytest.raises(DefinitionError, match="`definition` is a int"):
         load_definition(path)
+
+
+def test_which_backends_there_are_beside_one_another_is_not_answered() -> None:
+    """The trace said traced, and get_backend nccl."""
+    with as_rank(0, 2), pytest.raises(GroupError, match="get_backend_config asks which backends a job has"):
+        dist.get_backend_config()

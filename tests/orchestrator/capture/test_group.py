@@ -13,9 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture.ddp import built
+from orchestrator.capture.disguise import disguised
 from orchestrator.capture.errors import CaptureError, GroupError
 from orchestrator.capture.group import process_group
 from orchestrator.capture.recorder import ReduceRef
+from orchestrator.capture.work import Work
 
 from .world import agrees_with_gloo, recorded, talked
 
@@ -286,3 +288,28 @@ def test_communicators_of_a_trace_before_do_not_count() -> None:
         with process_group(0, 2):
             world, again = dist.group.WORLD, dist.new_group()
             assert [g.reference.ordinal for g in (world, again)] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["_get_backend", "_device_types", "bound_device_id"])
+def test_what_a_group_of_a_trace_has_not_is_refused(name: str) -> None:
+    """``_get_backend`` raised in a trace only, and the code went another way than in a job."""
+    with process_group(0, 2):
+        assert hasattr(dist.ProcessGroup, name)
+        with pytest.raises(GroupError, match=f"group.{name} asks the group of a trace"):
+            getattr(dist.group.WORLD, name)
+        group: Any = dist.group.WORLD
+        group.mine = 3
+        assert group.mine == 3 and not hasattr(group, "others_of_mine") and group.size() == 2
+
+
+def test_groups_and_handles_are_of_the_classes_of_a_job() -> None:
+    def ask() -> None:
+        group: Any = dist.group.WORLD
+        work = Work([], [])
+        assert type(group) is dist.ProcessGroup and isinstance(group, dist.ProcessGroup)
+        assert type(work) is dist.Work and isinstance(work, dist.Work)
+        assert type(work.get_future()) is torch._C.Future
+        assert not isinstance(work.get_future(), torch.futures.Future)
+
+    with process_group(0, 2), disguised(ask):
+        ask()

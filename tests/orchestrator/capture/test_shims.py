@@ -28,6 +28,7 @@ from orchestrator.capture.shims import (
     TensorNumbers,
     capturable_on_cpu,
     copied_by_ops,
+    one_path,
     symbolic_hyperparameters,
     writes_forget,
 )
@@ -482,3 +483,14 @@ def test_what_pytorch_runs_in_ways_of_its_own_is_captured_as_it_is_written(build
     plan = capture(given, jobs=1)
     assert any(op.name == "tanh" for op in plan.specification.ops)
     assert torch._C._get_mkldnn_enabled() == before
+
+
+def test_whether_onednn_is_on_is_what_the_file_has_set() -> None:
+    """Gradients were scaled in a trace only, where it is off."""
+    assert torch.backends.mkldnn.enabled
+    with one_path():
+        assert torch.backends.mkldnn.enabled and torch._C._get_mkldnn_enabled()
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert not torch.backends.mkldnn.enabled
+        assert torch.backends.mkldnn.enabled
+    assert torch.backends.mkldnn.enabled
