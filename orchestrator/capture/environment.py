@@ -159,7 +159,7 @@ def _named_backend() -> Iterator[None]:
                 frame=user_frame(),
                 instead="dist.get_backend(), which answers nccl",
             )
-        return configured(group)
+        return str(configured(group))
 
     stand = {"get_backend": (original, get_backend), "get_backend_config": (configured, get_backend_config)}
     with ExitStack() as patches:
