@@ -219,7 +219,7 @@ def _stands_for(value: object) -> builtins.type | None:
 def class_of(tensor: Tensor) -> builtins.type:
     """The class of a tensor in a job: that of a parameter, or of a tensor."""
     parameter: builtins.type = nn.Parameter
-    return parameter if Tensor.__dict__["__dict__"].__get__(tensor).get("_is_param", False) else Tensor
+    return parameter if getattr(tensor, "_is_param", False) else Tensor
 
 
 class _Asked(type):
