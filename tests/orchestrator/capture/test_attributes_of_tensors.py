@@ -26,7 +26,7 @@ from .world import one_layer
         lambda t, name: name in vars(t),
         lambda t, name: name in t.__dict__,
         lambda t, name: name in dir(t),
-        lambda t, name: getattr(t, "".join(name), None) is not None,
+        lambda t, name: getattr(t, f"{name}", None) is not None,
     ],
 )
 def test_what_only_a_tensor_of_a_trace_has_does_not_exist(
