@@ -7,42 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from orchestrator.capture.disguise import disguised, of_traces
 from orchestrator.capture.errors import StateError
 from orchestrator.capture.tracing import trace
 
+from .asking_tensors import ASKED, asking
 from .world import one_layer
 
 
-@pytest.mark.parametrize("name", ["constant", "pytype", "item_memo", "_is_param", "from_tensor"])
-@pytest.mark.parametrize(
-    "asks",
-    [
-        hasattr,
-        lambda t, name: name in vars(t),
-        lambda t, name: name in t.__dict__,
-        lambda t, name: name in dir(t),
-        lambda t, name: getattr(t, f"{name}", None) is not None,
-    ],
-)
-def test_what_only_a_tensor_of_a_trace_has_does_not_exist(
-    asks: Callable[[Any, str], object], name: str
-) -> None:
+@pytest.mark.parametrize("how", ASKED)
+def test_what_only_a_tensor_of_a_trace_has_does_not_exist(how: str) -> None:
     """A mark that no parameter had was found on all of them, in a trace alone."""
-
-    def step(model: Any, optimizer: Any, batch: Any) -> dict[str, Tensor]:
-        F.mse_loss(model(batch["x"]), batch["x"]).backward()
-        if asks(model.weight, name) or asks(model.weight.grad, name):
-            model.weight.grad.mul_(31)
-        optimizer.step()
-        optimizer.zero_grad()
-        return {}
-
-    drafts = trace(one_layer("asked", step), None).program.drafts
+    drafts = trace(one_layer("asked", asking(how)), None).program.drafts
     assert "31" not in [str(d.attr("value")) for d in drafts if d.name == "constant"]
 
 
