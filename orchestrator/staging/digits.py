@@ -93,3 +93,34 @@ def splitting(model: Model, step: int, count: int) -> Splitting | None:
             if len(wide) == 1 and wide[0] >= count * step and len(digits) > 1 and digits[-1] == step:
                 return Splitting(ref, number, part)
     return None
+
+
+def divided(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine] | None:
+    """Quotient and rest of a form by ``n`` as forms; ``None`` where the ranges do not say that they are."""
+    q = Affine.of(0, [(s, c // n) for s, c in form.terms if c % n == 0])
+    rest = form - q.scale(n)
+    if any(s not in ranges for s in rest.symbols):
+        return None
+    lo, hi = rest.interval(ranges)
+    whole = lo // n
+    return (q + whole, rest - whole * n) if hi < (whole + 1) * n else None
+
+
+def located(
+    position: Affine,
+    digits: Sequence[Affine],
+    sizes: Sequence[int],
+    ranges: Mapping[str, Range],
+    within: Mapping[str, Range],
+) -> dict[str, Range]:
+    """Where the last digits of a position lie, as far as they are affine forms of it: in which part of a
+    buffer, say, whatever rank has it. ``within`` narrows the ranges of the position's own symbols."""
+    found: dict[str, Range] = {}
+    for digit, size in reversed(list(zip(digits, sizes, strict=True))):
+        parts = divided(position, size, ranges)
+        if parts is None:
+            break
+        position, rest = parts
+        first, last = rest.interval(within)
+        found |= {symbol: (first, last + 1) for symbol in digit.symbols}
+    return found

@@ -25,7 +25,7 @@ from smtlib_emit.sexp import Sexp
 
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Lift
-from .digits import Quotients
+from .digits import Quotients, divided, located
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000
@@ -234,7 +234,7 @@ class LayoutBuilder:
                 elif n == len(terms) - 1 and coef == 1:
                     values[symbol], rest = rest, ZERO
                 else:
-                    parts = self.divide(rest, coef)
+                    parts = divided(rest, coef, self.ranges)
                     if parts is None:
                         return None
                     values[symbol], rest = parts
@@ -251,15 +251,6 @@ class LayoutBuilder:
                 if last < lo or first >= hi:
                     return None
         return values
-
-    def divide(self, form: Affine, n: int) -> tuple[Affine, Affine] | None:
-        q = Affine.of(0, [(s, c // n) for s, c in form.terms if c % n == 0])
-        rest = form - q.scale(n)
-        if any(s not in self.ranges for s in rest.symbols):
-            return None
-        lo, hi = rest.interval(self.ranges)
-        whole = lo // n
-        return (q + whole, rest - whole * n) if hi < (whole + 1) * n else None
 
     # --- definitions ---------------------------------------------------------------------------------------
 
@@ -303,7 +294,7 @@ class LayoutBuilder:
             solved = regroup.unlinear(position, part.arg_sizes, self.ranges) if part.arg else []
             if solved is None:
                 solved = [self.fresh("q", 0, n) if n > 1 else ZERO for n in part.arg_sizes]
-                self._show(position, solved, part.arg_sizes)
+                self.within |= located(position, solved, part.arg_sizes, self.ranges, self.within)
                 equations.append(p)
             for c, form in zip(part.arg, solved, strict=True):
                 arg[c] = form
@@ -315,18 +306,6 @@ class LayoutBuilder:
             return
         for member in self.model.family(ref).values():
             self.unfold(member, full)
-
-    def _show(self, position: Affine, digits: Sequence[Affine], sizes: Sequence[int]) -> None:
-        """Where the last digits of a position lie, as far as they are affine forms: in which part of a
-        buffer, say, whatever rank has it."""
-        for digit, size in reversed(list(zip(digits, sizes, strict=True))):
-            parts = self.divide(position, size)
-            if parts is None:
-                return
-            position, rest = parts
-            for symbol in digit.symbols:
-                first, last = rest.interval(self.within)
-                self.within[symbol] = first, last + 1
 
     def gather(self, ref: str, at: Index) -> None:
         op = self.model.ops[ref]

@@ -9,7 +9,7 @@ from certificates.plan.affine import Affine
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.stages import BoundIndex
-from orchestrator.staging.digits import splitting
+from orchestrator.staging.digits import divided, located, splitting
 from smtlib_emit.model import Model
 
 from ..plans import unproved
@@ -70,3 +70,21 @@ def test_digits_are_those_of_a_reshape(step: int, count: int, known: bool) -> No
     assert (found is not None) == known, last(made)
     if found is not None:
         assert found.ref.startswith("s:") and found.part.arg_sizes[-1] == step
+
+
+X, Q, R = (Affine.symbol(s) for s in "xqr")
+RANGES = {"x": (0, 4), "q": (0, 3), "r": (0, 8)}
+
+
+def test_a_form_is_divided_where_the_ranges_say_so() -> None:
+    assert divided(X.scale(8) + R, 8, RANGES) == (X, R)
+    assert divided(X.scale(8) + R + 8, 8, RANGES) == (X + 1, R)
+    assert divided(X.scale(8) + R + 1, 8, RANGES) is None
+    assert divided(X.scale(8) + Affine.symbol("unknown"), 8, RANGES) is None
+
+
+def test_digits_of_a_position_lie_where_its_rest_lies() -> None:
+    """Of ``q`` nothing is said where the position may run over into it."""
+    assert located(X.scale(8) + 2, (Q, R), (4, 8), RANGES, RANGES) == {"q": (0, 4), "r": (2, 3)}
+    assert located(X.scale(8) + 2, (Q, R), (4, 8), RANGES, RANGES | {"x": (1, 2)})["q"] == (1, 2)
+    assert located(X + R, (Q, R), (4, 8), RANGES, RANGES) == {}
