@@ -207,7 +207,8 @@ def test_the_command_writes_into_the_plan_what_was_compared(tmp_path: Path) -> N
 def test_a_plan_that_differs_from_the_run_is_not_written(tmp_path: Path) -> None:
     """What PyTorch does differs between tracing and running: no rule of capture can know of this one."""
     file, out = tmp_path / "mine.py", tmp_path / "plan.json.gz"
-    lie = "loss = model(batch['x']).square().mean() * (1 if vars(batch['x']) else 2)"
+    asked = "torch._C._dispatch_tls_is_dispatch_key_included('Python')"
+    lie = f"loss = model(batch['x']).square().mean() * (1 + {asked})"
     file.write_text(FILE.replace('loss = model(batch["x"]).square().mean()', lie))
     result = CliRunner().invoke(main, [str(file), "--out", str(out), "--run"])
     assert result.exit_code == 1 and "disagreement: " in result.output and not out.exists()
