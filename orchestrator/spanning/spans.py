@@ -37,7 +37,7 @@ MAX_LEVELS = 3
 MAX_FIELD_LEVELS = 4
 #: Elements opened in vain for tensors of one plan (at least, and for each op), after which few are opened for
 #: each tensor: the plan is built otherwise than the specification, and all of it would be opened each time.
-MAX_IN_VAIN, IN_VAIN_PER_OP, FEW_STEPS = 20_000, 4, 8
+MAX_IN_VAIN, IN_VAIN_PER_OP, FEW_STEPS = 60_000, 4, 8
 
 
 class Spans:
