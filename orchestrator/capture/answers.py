@@ -233,7 +233,7 @@ def _staying(plain: Callable[..., Any], timed: bool) -> Callable[..., Any]:
 def _deciding(plain: Callable[..., Any], kind: type[Answer]) -> Callable[..., Any]:
     def decide(*arguments: Any) -> Any:
         caller = sys._getframe(1)
-        if users_own(caller) and not (plain.__name__ in _PLAIN and _shows(caller)):
+        if users_own(caller) and not (plain.__name__ in _PLAIN and shows(caller)):
             _refuse(kind)
         return plain(*arguments)
 
@@ -244,7 +244,7 @@ def _deciding(plain: Callable[..., Any], kind: type[Answer]) -> Callable[..., An
 _PLAIN = ("__int__", "__index__", "__float__")
 
 
-def _shows(frame: FrameType) -> bool:
+def shows(frame: FrameType) -> bool:
     """Is it the ``%`` of a text that asks? Where a number is divided, none is asked for a plain one."""
     instructions = dis.get_instructions(frame.f_code)
     return any(i.offset == frame.f_lasti and i.argrepr in ("%", "%=") for i in instructions)

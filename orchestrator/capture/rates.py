@@ -7,7 +7,9 @@ again. Where a tensor takes part, the tensor in its place does. Whoever asks for
 
 from __future__ import annotations
 
+import dis
 import functools
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +23,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from .answers import shows
 from .disguise import STANDS, Text
 from .frames import is_users, runs_in
 from .substituting import by_user, substituted
@@ -31,6 +34,19 @@ _COPIES = frozenset(("__copy__", "__deepcopy__", "__reduce_ex__"))
 _HANDED = "__torch_function__"
 #: Functions that make tensors of numbers alone; all others take no number in place of their only tensor.
 _MAKES = frozenset(("full", "scalar_tensor", "arange", "linspace", "logspace", "range"))
+#: How code goes on with a value: it is left, or kept, looked into, given back, or decides.
+_USES = (
+    "POP_TOP",
+    "STORE",
+    "COMPARE",
+    "CONTAINS",
+    "IS_OP",
+    "BINARY_SUBSCR",
+    "RETURN",
+    "YIELD",
+    "POP_JUMP",
+    "JUMP",
+)
 _OWN = str(Path(__file__).resolve().parent) + "/"
 
 
@@ -95,6 +111,12 @@ class Rate:
 
     def __repr__(self) -> str:
         return Text(f"float({self.tensor!r})")
+
+    def __format__(self, form: str) -> str:
+        format(0.0, form)  # what fails in a job fails
+        if not _printed(sys._getframe(1)):
+            raise DataDependentOutputException("float.__format__")
+        return repr(self)
 
     def __dir__(self) -> list[str]:
         return dir(float)
@@ -171,12 +193,23 @@ def _computed(operation: Callable[[Any, Any], Any], turned: bool) -> Callable[[R
     return method
 
 
+def _printed(frame: FrameType) -> bool:
+    """Does nothing but a call get the text that is being made, as in ``print(f"{rate:.3f}")``?"""
+    if not is_users(runs_in(frame)):
+        return True  # a log's record
+    later = (i.opname for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti)
+    return next((name for name in later if name.startswith(_USES)), "") == "POP_TOP"
+
+
 def _asked(name: str) -> Callable[..., Any]:
-    """A question for the value; a rate equals nothing that is no number."""
+    """A question for the value; a rate equals nothing that is no number, and in a text it is none."""
 
     def method(self: Rate, *others: Any) -> Any:
         if name in ("__eq__", "__ne__") and not isinstance(others[0], Rate | int | float | np.number):
             return NotImplemented
+        asks = sys._getframe(1)
+        if name == "__float__" and shows(asks) and _printed(asks):
+            return math.nan
         raise DataDependentOutputException(f"float.{name}")
 
     return method
@@ -188,6 +221,6 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     setattr(Rate, f"__r{_name}__", _computed(_operation, turned=True))
 for _name in (
     *("eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float", "round", "trunc", "floor", "ceil"),
-    *("format", "divmod", "rdivmod", "reduce_ex", "getnewargs"),
+    *("divmod", "rdivmod", "reduce_ex", "getnewargs"),
 ):
     setattr(Rate, f"__{_name}__", _asked(f"__{_name}__"))

@@ -49,7 +49,7 @@ READ = (
 
 
 def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Make step and learning rate tensors, where the optimizer supports that (``capturable``).
+    """Make learning rates tensors, and step counts where the optimizer supports that (``capturable``).
 
     The learning rate only where a step's formula has it: Rprop's is the size of its first step alone. Gives
     the numbers that were there, by the name of the plan's input: what takes their place is one input of all
@@ -58,17 +58,25 @@ def symbolic_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, floa
     """
     numbers: dict[str, float] = {}
     own = type(optimizer).step.__module__.startswith("torch.")
-    formulas = inspect.getmembers(sys.modules[type(optimizer).__module__], _is_formula)
-    constant = formulas and not any("lr" in inspect.signature(f).parameters for _, f in formulas)
+    rated = _rated(optimizer) if own else None
     for i, group in enumerate(optimizer.param_groups):
         if own:
             traced = {key: value for key, value in _CHANGED.items() if key in group}
             group = optimizer.param_groups[i] = Options(group, traced)
-        if group.get("capturable") and not constant:
+        if group.get("capturable") if rated is None else rated:
             numbers[learning_rate(i)] = _number(group["lr"])
             given = isinstance(group["lr"], torch.Tensor)
             group["lr"] = torch.zeros(()) if given else Rate(torch.zeros(()))
     return numbers
+
+
+def _rated(optimizer: torch.optim.Optimizer) -> bool | None:
+    """Have the formulas of PyTorch's by which it steps, or one that it wraps, a learning rate? ``None`` where
+    it has none of these."""
+    held = (item for item in vars(optimizer).values() if isinstance(item, torch.optim.Optimizer))
+    homes = (sys.modules[type(each).step.__module__] for each in (optimizer, *held))
+    formulas = [f for home in homes for _, f in inspect.getmembers(home, _is_formula)]
+    return any("lr" in inspect.signature(f).parameters for f in formulas) if formulas else None
 
 
 class Options(dict[str, Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -136,7 +137,9 @@ def test_where_a_job_has_no_tensor_there_is_none(rate: Any) -> None:
         lambda rate: float(rate) or int(rate),
         lambda rate: math.sqrt(rate),
         lambda rate: round(rate, 3),
-        lambda rate: f"{rate:.3f}",
+        lambda rate: f"{rate:.3f}" == "0.100",
+        lambda rate: {"0.1": 1}.get("%.1f" % rate),  # noqa: UP031
+        lambda rate: print(int(rate)),
         lambda rate: max(rate, 1e-5),
         lambda rate: rate.is_integer(),
         lambda rate: str(rate)[0],
@@ -146,6 +149,18 @@ def test_where_a_job_has_no_tensor_there_is_none(rate: Any) -> None:
 def test_who_asks_for_its_value_is_refused(rate: Any, asks: Callable[[Any], object]) -> None:
     with pytest.raises(DataDependentOutputException):
         asks(rate)
+
+
+def test_it_can_be_printed_and_logged(
+    rate: Any, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nearly all loops do; the text is no number's."""
+    print(f"rate {rate:.3f}", "{:.1e}".format(rate))  # noqa: UP032
+    print("%.3f" % rate)  # noqa: UP031
+    logging.getLogger("step").warning("%.2e and %s", rate, rate)
+    assert "rate float(" in capsys.readouterr().out and "nan and float(" in caplog.text
+    with pytest.raises(ValueError, match="format"):
+        print(f"{rate:d}")
 
 
 def test_it_can_be_copied_and_compared_with_what_is_no_number(rate: Any) -> None:

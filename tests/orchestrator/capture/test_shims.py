@@ -87,7 +87,8 @@ def test_a_copied_module_holds_what_it_holds_in_a_job(step: Step) -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
     given = {f"params.{n}": p.detach().numpy().copy() for n, p in model.named_parameters()}
     optimizer = torch.optim.SGD(model.net.parameters(), lr=0.1)
-    inputs = {name: given.get(name, x.numpy()) for name in program.inputs}
+    given |= {"batch.x": x.numpy(), "hyper.lr": np.array(0.1)}
+    inputs = {name: given[name] for name in program.inputs}
     values = interpreter.evaluate(program, inputs)
     step(model, optimizer, {"x": x})
     for name, parameter in model.named_parameters():
@@ -264,17 +265,30 @@ def test_a_tensor_in_place_of_a_number_means_that_number() -> None:
     assert used == {NUMBERS}
 
 
+class Descent(torch.optim.SGD):
+    """PyTorch's step, by another name."""
+
+
+class Own(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     ("kind", "symbolic"),
     [
         (torch.optim.RMSprop, True),
         (torch.optim.Adadelta, True),
         (torch.optim.Rprop, False),
-        (torch.optim.SGD, False),
+        (torch.optim.SGD, True),
+        (torch.optim.Adagrad, True),
+        (Descent, True),
+        (Own, False),
     ],
 )
 def test_a_learning_rate_is_an_input_where_a_step_reads_it(kind: Any, symbolic: bool) -> None:
-    """Rprop's is the size of its first step alone; SGD keeps it a number."""
+    """Rprop's is the size of its first step alone. SGD has no option for tensors (``capturable``), and takes
+    them; what code of the user's does with a rate, nobody knows."""
     made = Definition(
         name="optimizers",
         mesh={"dp": 2},

@@ -148,7 +148,7 @@ def with_state(owner: Any) -> Any:
 def test_state_that_an_optimizer_keeps_for_all_parameters_is_a_state() -> None:
     """It stands under a key that is no parameter, and is carried from step to step like the others."""
     found = named(with_state("average"))
-    assert "opt.average.decay" in found and {kind(n) for n in found} == {"params", "opt"}
+    assert "opt.average.decay" in found and {kind(n) for n in found} == {"params", "opt", "hyper"}
 
 
 def test_state_of_a_tensor_that_is_no_parameter_is_refused() -> None:
