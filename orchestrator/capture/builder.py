@@ -21,7 +21,7 @@ from certificates.plan.types import TensorType, format_rational
 
 from .errors import Frame as Frame
 from .errors import LoweringError
-from .roots import rooted
+from .roots import meant
 
 Literal = bool | int | float | Fraction
 #: Half-open range of each integer type. Arithmetic of the small ones wraps around in ordinary programs.
@@ -97,8 +97,8 @@ _INTEGERS_INSTEAD = "the integers as a buffer that build makes, or as an entry o
 
 
 def exact(value: Literal) -> str:
-    """The literal a Python number stands for: a float is the decimal that ``repr`` prints, exactly; a root of
-    a whole number is one number, however it was computed (:func:`.roots.rooted`)."""
+    """The literal a Python number stands for: a float is the decimal that ``repr`` prints, exactly; roots and
+    quotients of whole numbers are what they are, however they were computed (:func:`.roots.meant`)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -106,7 +106,7 @@ def exact(value: Literal) -> str:
             return "inf" if value > 0 else "-inf"
         if math.isnan(value):
             raise LoweringError("the literal nan has no meaning over the reals")
-        return format_rational(rooted(value))
+        return format_rational(meant(value))
     return format_rational(Fraction(value))
 
 

@@ -1,7 +1,8 @@
 """Numbers in Python as the numbers they stand for, where floating point has several for one.
 
 ``1 / math.sqrt(d)``, ``d ** -0.5`` and a division by ``math.sqrt(d)`` are one scale of an attention, and not
-always one double; a number in a tensor of float32 is another double than the same number in Python.
+always one double; ``loss * (1 / n)`` is a mean over ``n``, whose double is near ``1 / n``; a number in a
+tensor of float32 is another double than the same number in Python.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from fractions import Fraction
 
 import torch
 
-#: Roots of larger numbers are taken as they are printed.
+#: Roots and quotients of larger numbers are taken as they are printed.
 _LARGEST = 1 << 20
-#: Units in the last place by which ways to compute a root differ.
+#: Units in the last place by which ways to compute a number differ.
 _ULPS = 2
 #: Significant digits of a number that nobody wrote as it is.
 _COMPUTED = 15
@@ -21,20 +22,38 @@ _COMPUTED = 15
 _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
 
 
-def rooted(value: float) -> Fraction:
-    """The decimal that ``repr`` prints; of what is a root of a whole number, or one divided by it, but for
-    rounding: the inverse root as ``1 / math.sqrt`` gives it, and what its inverse is."""
-    printed, sign = repr(value), -1 if value < 0 else 1
-    if len(printed.lstrip("-0.").replace(".", "").partition("e")[0]) >= _COMPUTED and math.isfinite(value):
-        for inverse in (True, False):
-            square = 1 / (value * value) if inverse else value * value
-            whole = round(square) if 1.5 < square < _LARGEST else 0
-            if whole and math.isqrt(whole) ** 2 != whole:
-                root = 1 / math.sqrt(whole) if inverse else math.sqrt(whole)
-                if abs(abs(value) - root) <= _ULPS * math.ulp(root):
-                    exact = Fraction(repr(1 / math.sqrt(whole)))
-                    return sign * (exact if inverse else 1 / exact)
-    return Fraction(printed)
+def meant(value: float) -> Fraction:
+    """The decimal that ``repr`` prints. What is a root of a whole number but for rounding, or one divided by
+    it, is the inverse root as ``1 / math.sqrt`` gives it, and what its inverse is; what is a quotient of
+    whole numbers but for rounding is that quotient."""
+    printed = repr(value)
+    if len(printed.lstrip("-0.").replace(".", "").partition("e")[0]) < _COMPUTED or not math.isfinite(value):
+        return Fraction(printed)
+    size = abs(value)
+    found = _root(size) or _quotient(size) or Fraction(repr(size))
+    return -found if value < 0 else found
+
+
+def _root(size: float) -> Fraction | None:
+    for inverse in (True, False):
+        length = 1 / size if inverse else size
+        square = length * length
+        whole = round(square) if 1.5 < square < _LARGEST else 0
+        if whole and math.isqrt(whole) ** 2 != whole:
+            root = 1 / math.sqrt(whole) if inverse else math.sqrt(whole)
+            if abs(size - root) <= _ULPS * math.ulp(root):
+                exact = Fraction(repr(1 / math.sqrt(whole)))
+                return exact if inverse else 1 / exact
+    return None
+
+
+def _quotient(size: float) -> Fraction | None:
+    exact = Fraction(size)
+    near = min(exact, 1 / exact).limit_denominator(_LARGEST)
+    if not near:
+        return None
+    found = near if size < 1 else 1 / near
+    return found if abs(found - exact) <= _ULPS * Fraction(math.ulp(size)) else None
 
 
 def shortest(value: float, dtype: torch.dtype) -> float:

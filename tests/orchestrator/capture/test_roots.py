@@ -8,31 +8,66 @@ from fractions import Fraction
 import pytest
 import torch
 
-from orchestrator.capture.roots import rooted, shortest
+from orchestrator.capture.roots import meant, shortest
 
 
 @pytest.mark.parametrize("whole", [2, 3, 8, 32, 48, 80, 96, 128, 192, 320, 16384 * 2, 1 << 19])
 def test_a_root_is_one_number_however_it_is_computed(whole: int) -> None:
-    inverse = rooted(1 / math.sqrt(whole))
+    inverse = meant(1 / math.sqrt(whole))
     assert inverse == Fraction(repr(1 / math.sqrt(whole)))
-    assert rooted(whole**-0.5) == rooted(math.sqrt(1 / whole)) == inverse
-    assert rooted(math.sqrt(whole)) == rooted(whole**0.5) == 1 / inverse
-    assert rooted(-(whole**-0.5)) == -inverse
+    assert meant(whole**-0.5) == meant(math.sqrt(1 / whole)) == inverse
+    assert meant(math.sqrt(whole)) == meant(whole**0.5) == 1 / inverse
+    assert meant(-(whole**-0.5)) == -inverse
 
 
-@pytest.mark.parametrize(
-    "value",
-    [0.1, 0.5, 4.0, 0.25, 1 / 3, 0.1 + 0.2, 2 / 3, 1e-5, 1.41421356, 0.7978845608028654, 3.5e300, 0.0],
+#: What somebody may have written, what is no quotient of small numbers, and what is too small or too large.
+OTHERS = (
+    *(
+        0.1,
+        0.5,
+        4.0,
+        0.25,
+        0.333,
+        0.33333333333333,
+        1e-5,
+        1.41421356,
+        0.7978845608028654,
+        math.pi,
+        3.5e300,
+        0.0,
+    ),
+    *(123456.78901234567, 1 / ((1 << 20) + 7), 1e-300 / 3, 1e300 / 3),
 )
+
+
+@pytest.mark.parametrize("value", OTHERS)
 def test_other_numbers_are_what_is_printed(value: float) -> None:
-    assert rooted(value) == Fraction(repr(value))
+    assert meant(value) == Fraction(repr(value))
+
+
+#: Values, and the quotients that they are.
+QUOTIENTS = (
+    *((1 / 3, 1, 3), (2 / 3, 2, 3), (-1 / 12, -1, 12), (7 / 6, 7, 6), (1 / 999_983, 1, 999_983)),
+    *((1048575 / 7, 1048575, 7), (1 / 3 / 7, 1, 21), (0.1 + 0.2, 3, 10), (1 - 0.9, 1, 10), (1 / 0.9, 10, 9)),
+)
+
+
+@pytest.mark.parametrize(("value", "above", "below"), QUOTIENTS)
+def test_a_quotient_is_one_number_however_it_is_computed(value: float, above: int, below: int) -> None:
+    """``loss * (1 / n)`` is ``loss / n``; a variance times ``n / (n - 1)`` is unbiased."""
+    assert meant(value) == Fraction(above, below)
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-14, 1 - 1e-14, 1 + 1e-9])
+def test_what_is_near_a_quotient_is_none(factor: float) -> None:
+    assert meant(factor / 3) == Fraction(repr(factor / 3)) != Fraction(1, 3)
 
 
 @pytest.mark.parametrize("factor", [1 + 1e-14, 1 - 1e-14, 1 + 1e-9])
 def test_what_is_near_a_root_is_none(factor: float) -> None:
     """Roots that are computed in several ways differ by rounding alone; a wrong number differs by more."""
     value = factor / math.sqrt(8)
-    assert rooted(value) == Fraction(repr(value)) != rooted(1 / math.sqrt(8))
+    assert meant(value) == Fraction(repr(value)) != meant(1 / math.sqrt(8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
