@@ -14,7 +14,7 @@ import torch
 
 #: Roots and quotients of larger numbers are taken as they are printed.
 _LARGEST = 1 << 20
-#: Units in the last place by which ways to compute a number differ.
+#: Units in the last place by which ways to compute a root differ.
 _ULPS = 2
 #: Significant digits of a number that nobody wrote as it is.
 _COMPUTED = 15
@@ -53,7 +53,7 @@ def _quotient(size: float) -> Fraction | None:
     if not near:
         return None
     found = near if size < 1 else 1 / near
-    return found if abs(found - exact) <= _ULPS * Fraction(math.ulp(size)) else None
+    return found if abs(found - exact) <= Fraction(math.ulp(size)) else None
 
 
 def shortest(value: float, dtype: torch.dtype) -> float:
