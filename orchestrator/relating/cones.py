@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from certificates.plan.affine import Affine, Range, fold
+from certificates.plan.affine import ZERO, Affine, Range, fold
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 
-from ..cells import Cell, Cut, Digits, Unfollowable, within
+from ..cells import Cell, Cut, Digits, Unfollowable, quotient, within
 from .knowledge import Knowledge
 from .ledger import Unrelated
 from .solving_facts import solve
@@ -253,7 +253,7 @@ def match(
     for target, loose in reads:
         for other, at in theirs.reads:
             trial = dict(known)
-            if other == target and _unify(loose, at, trial):
+            if other == target and _unify(loose, at, trial, ranges):
                 known = trial
                 break
         else:
@@ -275,7 +275,7 @@ def _apart(mine: Loose, theirs: Loose, ranges: Mapping[str, Range]) -> Iterator[
             continue
 
 
-def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
+def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine], ranges: Mapping[str, Range]) -> bool:
     for form, target in zip(mine, theirs, strict=True):
         if form is None or target is None:
             continue
@@ -283,11 +283,30 @@ def _unify(mine: Loose, theirs: Loose, known: dict[str, Affine]) -> bool:
             if form.substitute(known) != target:
                 return False
             continue
-        if len(form.terms) != 1 or form.terms[0][1] != 1:
-            continue
-        if known.setdefault(form.terms[0][0], target - form.const) != target - form.const:
-            return False
+        for symbol, value in _solved(form, target, known, ranges).items():
+            if known.setdefault(symbol, value) != value:
+                return False
     return True
+
+
+def _solved(
+    form: Affine, target: Affine, known: Mapping[str, Affine], ranges: Mapping[str, Range]
+) -> dict[str, Affine]:
+    """Values of a form's symbols with which it is the target, as its digits; none if there are no such."""
+    rest, found = target - form.const, dict[str, Affine]()
+    for symbol, coef in sorted(form.terms, key=lambda t: -t[1]):
+        value = known.get(symbol)
+        if value is None and coef == 1:
+            value = found[symbol] = rest
+        elif value is None:
+            if coef < 0 or any(s not in ranges for s in rest.symbols):
+                return {}
+            try:
+                value = found[symbol] = quotient(rest, coef, ranges)[0]
+            except (Cut, Digits, Unfollowable):
+                return {}
+        rest = rest - value.scale(coef)
+    return found if rest == ZERO else {}
 
 
 def is_known(knowledge: Knowledge, spec: Ref) -> bool:

@@ -27,6 +27,19 @@ def test_reads_of_one_tensor_give_the_index() -> None:
     assert found == {"y": ROW - 1} and not splits
 
 
+def test_digits_of_a_place_give_the_index() -> None:
+    """Rows of a flattened tensor are read by two numbers on either side; where one side's are no digits of
+    the other's, nothing is said of them."""
+    flat, row, col = Y.scale(3) + Affine.symbol("w"), ROW.scale(3), COL
+    there = cone(("s:x", (row + col,)))
+    assert match(cone(("s:x", (flat,))).reads, there, RANGES, []) == {"y": ROW, "w": COL}
+    assert match(cone(("s:x", (Y.scale(3),))).reads, cone(("s:x", (row,))), RANGES, []) == {"y": ROW}
+    assert match(cone(("s:x", (Y.scale(3),))).reads, there, RANGES, []) == {}
+    assert match(cone(("s:x", (flat,))).reads, cone(("s:x", (ROW.scale(2) + COL,))), RANGES, []) == {}
+    twice = cone(("s:x", (flat,)), ("s:z", (Y,)))
+    assert match(twice.reads, cone(("s:x", (row + col,)), ("s:z", (COL,))), RANGES, []) is None
+
+
 def test_what_the_other_cone_does_not_read_is_no_match() -> None:
     assert match(cone(("s:x", (Y,))).reads, cone(("s:z", (ROW,))), RANGES, []) is None
     both = cone(("s:x", (Y, Y)))

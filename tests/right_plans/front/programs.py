@@ -117,6 +117,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         vocabularies.own_labels,
         vocabularies.library_and_partition,
         vocabularies.rewarded_tokens,
+        vocabularies.two_tokens_ahead,
         zigzag.zigzag_context,
         rings.flash_ring,
         rings.zigzag_ring,

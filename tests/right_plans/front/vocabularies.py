@@ -33,13 +33,18 @@ class _Tied(nn.Module):
         self.mix = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        h = self.looked_up(tokens)
+        return self.scored(h + torch.tanh(self.mix(h)))
+
+    def looked_up(self, tokens: Tensor) -> Tensor:
         if self.group is None:
-            h = F.embedding(tokens, self.table)
-        else:
-            here, outside = self.here(tokens)
-            h = F.embedding(here, self.table).masked_fill(outside.unsqueeze(-1), 0.0)
-            h = Total.apply(h, self.group, False)
-        h = h + torch.tanh(self.mix(h))
+            return F.embedding(tokens, self.table)
+        here, outside = self.here(tokens)
+        h = F.embedding(here, self.table).masked_fill(outside.unsqueeze(-1), 0.0)
+        summed: Tensor = Total.apply(h, self.group, False)
+        return summed
+
+    def scored(self, h: Tensor) -> Tensor:
         return (h if self.group is None else Enter.apply(h, self.group)) @ self.table.T
 
     def here(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,3 +156,59 @@ def _log_probability(model: _Tied, logits: Tensor, labels: Tensor) -> Tensor:
     inside = (at >= 0) & (at < logits.shape[-1])
     chosen = logits.gather(-1, at.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)).squeeze(-1) * inside
     return Total.apply(chosen, model.group, False) - torch.log(summed)
+
+
+class _Both(_Tied):
+    """Scores of the next token, and of the one after, for which the next is looked up too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.join = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.looked_up(tokens)
+        near = h[:, :-2] + F.silu(self.mix(h[:, :-2]))
+        return self.scored(near), self.scored(self.join(torch.cat([near, h[:, 1:-1]], -1)))
+
+
+class _Likelihood(torch.autograd.Function):
+    """Cross-entropy of words in parts, as Megatron has it: the gradient subtracts a mask of the labels."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, at: Tensor, outside: Tensor, group: dist.ProcessGroup) -> Tensor:
+        top = logits.amax(-1)
+        dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+        logits = logits - top.unsqueeze(-1)
+        summed = logits.exp().sum(-1)
+        chosen = logits.gather(-1, at.unsqueeze(-1)).squeeze(-1).masked_fill(outside, 0.0)
+        both = torch.stack([summed, chosen])
+        dist.all_reduce(both, group=group)
+        ctx.save_for_backward(logits.exp() / both[0].unsqueeze(-1), at, outside)
+        return both[0].log() - both[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        shares, at, outside = ctx.saved_tensors
+        hot = F.one_hot(at, shares.shape[-1]) * (~outside).unsqueeze(-1)
+        return (shares - hot) * grad.unsqueeze(-1), None, None, None
+
+
+def two_tokens_ahead(right: bool) -> Definition:
+    """Multi-token prediction with one table for all words. Its labels are parts of the tokens, of which one
+    goes on where the other begins. The wrong one weighs the second loss as the first."""
+
+    def one(model: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        logits, labels = logits.flatten(0, 1), labels.flatten()
+        if model.group is None:
+            return F.cross_entropy(logits, labels)
+        loss: Tensor = _Likelihood.apply(logits, *model.here(labels), model.group)
+        return loss.mean()
+
+    def loss_of(model: Any, batch: Batches) -> Tensor:
+        tokens = batch["tokens"]
+        near, far = model(tokens)
+        weight = 0.3 if right or model.group is None else 1.0
+        return one(model, near, tokens[:, 1:-1]) + weight * one(model, far, tokens[:, 2:])
+
+    tied = _tied("two-tokens-ahead", lambda _model, _logits, _labels: _logits)
+    return replace(tied, build=_Both, step=step_of(loss_of))
