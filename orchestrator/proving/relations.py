@@ -32,6 +32,7 @@ from ..spanning.expansion import SUMS
 from ..spanning.masked_copies import MaskedCopies
 from ..spanning.patchworks import Patchworks
 from ..spanning.spans import Spans
+from ..spanning.summands import Summands
 from ..spanning.vanishing import Vanishing
 from .lemmas import Binding, FromCall, Lemma, available, renamed
 from .segments import segments
@@ -80,6 +81,7 @@ class Relations:
         self.indicators = Indicators(self.knowledge)
         self.landmarks = Landmarks(self.knowledge)
         self.spans = Spans(self.knowledge, Vanishing(self.knowledge, self.positions))
+        self.summands = Summands(self.knowledge, self.spans, self.matcher)
         self.patchworks = Patchworks(self.knowledge, self.spans)
         self.copies = MaskedCopies(self.knowledge, self.folder, self.positions, self.spans)
         #: Ops of which some elements were related before the others could be.
@@ -192,6 +194,7 @@ class Relations:
         yield lambda: self.spans.relate_below(self._known_in_part(ref))
         yield lambda: self._relate_in_part(ref)
         yield lambda: self.spans.relate_below(self.model.operands(ref))
+        yield lambda: self.summands.relate(self.model.operands(ref))
         yield lambda: ref not in self.knowledge.by_lhs and self.patchworks.restate(ref)
         yield lambda: ref not in self.knowledge.by_lhs and self.spans.relate(ref)
         yield (
@@ -222,6 +225,7 @@ class Relations:
         """Relate sums over ranks that no op reads: they are results, or move to results."""
         plain = [ref for ref in refs if isinstance(ref, str)]
         self.spans.relate_below(plain)
+        self.summands.relate(plain)
         for reduced in list(sums_of_moved(self.knowledge, plain)):
             self.knowledge.facts_for(reduced)
         self.landmarks.name(plain)

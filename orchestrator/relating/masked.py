@@ -84,7 +84,7 @@ class DeepMatcher:
                 continue
             number = self._guess(fact, opened | guess.opened)
             if self.k.tries.left and self.prove(number):
-                self.k.by_lhs.setdefault(ref, []).append(number)
+                self.k.relate_by(number)
                 return number
             self.k.drop(number)
         return None

@@ -52,14 +52,15 @@ class Spans:
 
     def relate_below(self, refs: Sequence[str]) -> bool:
         """Relate sums over ranks that some tensors come from by data movement; whether any was."""
-        done = False
+        return any([self.relate(red) for red in self.sums_below(refs)])
+
+    def sums_below(self, refs: Sequence[str]) -> Iterator[Reduced]:
+        """Sums over ranks that some tensors come from by data movement, and that are not known."""
         for ref in self._collectives(refs):
             try:
-                kind = self.model.ops[ref].text("kind")
-                done = self.relate(self.model.reduced(ref, kind)) or done
+                yield self.model.reduced(ref, self.model.ops[ref].text("kind"))
             except NoDefinition:  # a group that is no product of mesh axes
                 continue
-        return done
 
     def relate_early(self, refs: Sequence[str]) -> None:
         """Relate sums over ranks that are not reached yet; where that fails, they are tried again then."""
