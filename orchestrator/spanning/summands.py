@@ -34,6 +34,8 @@ class Summands:
                 self._opened.add(red)
                 for above in self._above(red):
                     done = any([self.matcher.relate(member) for member in above.of]) or done
+        if done:
+            self.k.forget_failures()  # of what is moved from them
         return done
 
     def _above(self, red: Reduced) -> list[Reduced]:
