@@ -203,11 +203,18 @@ REFUSALS: tuple[Refusal, ...] = (
                     "_cuda_",
                     "No CUDA",
                     "Invalid device",
+                    "accelerator device",
                 )
             )(e, p)
         ),
         "the code asks for a device that this machine does not have; a capture runs on a CPU",
         "no device at all, or that of a tensor at hand: torch.zeros(n, device=x.device)",
+    ),
+    Refusal(
+        "`torch.__future__.set_swap_module_params_on_conversion(True)`",
+        _saying("Couldn't swap"),
+        "a conversion of a module exchanges two tensors (swap_tensors), which those of a trace cannot be",
+        "set_swap_module_params_on_conversion(False), as PyTorch has it: parameters stay the same objects",
     ),
     Refusal(
         "`torch.distributed` in the single-device step",

@@ -18,6 +18,7 @@ from certificates.plan.program import INPUT_NAME
 
 from .builder import Met
 from .constants import Constants
+from .conversions import converted_as_in_a_job
 from .counters import place_of, reached
 from .cutting import Cut, parallelized
 from .ddp import built
@@ -103,7 +104,15 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users), taken_for_numbers()
+    around = (
+        place,
+        copied_by_ops(),
+        writes_forget(),
+        one_path(),
+        converted_as_in_a_job(),
+        disguised(*users),
+        taken_for_numbers(),
+    )
     with contextlib.ExitStack() as stack:
         for each in (*around, modes_stay(), draws_counted(), kernels_stay()):
             stack.enter_context(each)

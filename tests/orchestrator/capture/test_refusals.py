@@ -34,6 +34,14 @@ BUILT = nn.Linear(4, 4, bias=False)
 Tensors = Mapping[str, torch.Tensor]
 
 
+def exchanges():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return nn.Linear(4, 4).double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
 @torch.library.custom_op("trainverify_tests::halved", mutates_args=())
 def halved(x: torch.Tensor) -> torch.Tensor:
     return x / 2
@@ -381,6 +389,7 @@ TRACED: list[Case] = [
         1,
         "nn.utils.clip_grad_norm_(",
     ),
+    ("`torch.__future__", {"build": exchanges}, None, "nn.Linear(4, 4).double()"),
 ]
 
 
