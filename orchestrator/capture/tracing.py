@@ -19,6 +19,7 @@ from certificates.plan.program import INPUT_NAME
 from .builder import Met
 from .constants import Constants
 from .conversions import converted_as_in_a_job
+from .copies import copied_by_ops
 from .counters import place_of, reached
 from .cutting import Cut, parallelized
 from .ddp import built
@@ -49,7 +50,6 @@ from .rates import taken_for_numbers
 from .recorder import GroupRef, Node
 from .shims import (
     capturable_on_cpu,
-    copied_by_ops,
     exact_norm_shares,
     one_path,
     symbolic_hyperparameters,
