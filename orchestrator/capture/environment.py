@@ -151,10 +151,11 @@ def _named_backend() -> Iterator[None]:
         asks = sys._getframe(1)
         computes = asks.f_globals.get("__name__") == _DIFFERENTIABLE
         if not (computes or is_users(runs_in(asks))):
-            return original(group)
+            found: str = original(group)
+            return found
         if group is not None:
             original(group)  # of a group that this rank is no member of, there is no answer
-        return getattr(group, "_backend", BACKEND)
+        return str(getattr(group, "_backend", BACKEND))
 
     def get_backend_config(group: Any = None) -> str:
         if is_users(runs_in(sys._getframe(1))):
