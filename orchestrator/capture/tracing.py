@@ -59,6 +59,7 @@ from .shims import (
 from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
 from .swallowed import told
+from .validations import validated
 from .whole_numbers import with_whole_numbers
 
 _BEGUN = "is there before the first step, which adds to it: no relation says what it is"
@@ -114,7 +115,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
         taken_for_numbers(),
     )
     with contextlib.ExitStack() as stack:
-        for each in (*around, modes_stay(), draws_counted(), kernels_stay()):
+        for each in (*around, modes_stay(), draws_counted(), kernels_stay(), validated()):
             stack.enter_context(each)
         return _trace(definition, rank, needed)
 
