@@ -143,14 +143,19 @@ def _in_users_file() -> bool:
 
 @contextmanager
 def _named_backend() -> Iterator[None]:
-    """Who asks for the backend to choose what is computed is told :data:`BACKEND`: code of the user, and the
+    """Who asks for the backend to choose what is computed is told that of a job: code of the user, and the
     gradients of PyTorch's collectives (a reduce-scatter with one backend, and not with others)."""
     original, configured = dist.get_backend, dist.get_backend_config
 
     def get_backend(group: Any = None) -> str:
         asks = sys._getframe(1)
         computes = asks.f_globals.get("__name__") == _DIFFERENTIABLE
-        return BACKEND if computes or is_users(runs_in(asks)) else original(group)
+        if not (computes or is_users(runs_in(asks))):
+            found: str = original(group)
+            return found
+        if group is not None:
+            original(group)  # of a group that this rank is no member of, there is no answer
+        return str(getattr(group, "_backend", BACKEND))
 
     def get_backend_config(group: Any = None) -> str:
         if is_users(runs_in(sys._getframe(1))):

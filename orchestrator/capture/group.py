@@ -8,6 +8,7 @@ that the recorder sees.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,13 +40,19 @@ BACKEND, IN_A_JOB = "traced", "nccl"
 Made = tuple[str, Frame | None]
 #: What a Reducer compares with the other members of its group, in order: call, integers and the user's line.
 Agreed = tuple[str, tuple[int, ...], Frame | None]
-_OWN = frozenset(("_rank", "_size", "_name", "_frame", "ranks", "_batch", "ordinal"))
+_OWN = frozenset(("_rank", "_size", "_name", "_frame", "ranks", "_batch", "ordinal", "_backend"))
+#: Backends of groups of a job whose collectives are those that a trace knows.
+_BACKENDS = (IN_A_JOB, "gloo")
+#: Reductions that one of these has not.
+_NO_GLOOS = ("AVG", "PREMUL_SUM")
 #: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
 _made: list[Traced] = []
 
 
 #: What the Reducers of this process took the members of each group to have alike.
 _agreed: dict[GroupRef, list[Agreed]] = {}
+#: What the user's code has asked for, where a group is made now.
+_asked: list[str] = []
 #: Numbers of the batches of messages that are issued now.
 _batches: list[int] = []
 
@@ -58,6 +65,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
         self._rank, self._size, self._name = rank, size, name
         self._frame = user_frame()
         self.ranks = tuple(ranks) or tuple(range(size))
+        #: As a job has it.
+        self._backend = _asked[-1] if _asked else IN_A_JOB
         self._batch: list[int] | None = None  # works of a coalesced batch that was not launched yet
         self.ordinal = sum(g.ranks == self.ranks for g in _made)
         _made.append(self)
@@ -92,7 +101,7 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def name(self) -> str:
-        return IN_A_JOB if is_users(runs_in(sys._getframe(1))) else BACKEND
+        return self._backend if is_users(runs_in(sys._getframe(1))) else BACKEND
 
     getBackendName = name
 
@@ -209,6 +218,13 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
                 "parameter.new_empty(…); in the step "
                 "a buffer or an entry of the batch",
             )
+        lacks = next((a.name for a in arguments if isinstance(a, ReduceRef) and a.name in _NO_GLOOS), None)
+        if lacks is not None and self._backend == "gloo":
+            raise GroupError(
+                f"gloo has no ReduceOp.{lacks}, and a job ends here",
+                frame=user_frame(),
+                instead="ReduceOp.SUM, and a division by group.size(); or a group of nccl",
+            )
         number = None
         recorder = active()
         if recorder is None and amounts.active:
@@ -278,7 +294,12 @@ def _create(options: Any, _: Any) -> Traced:
 
 def communicators() -> dict[GroupRef, Made]:
     """Where this rank made each of its groups, and the name by which its members find each other."""
-    return {group.reference: (group._name, group._frame) for group in _made}
+    return {group.reference: (_called(group), group._frame) for group in _made}
+
+
+def _called(group: Traced) -> str:
+    """Members that make it with several backends do not find each other either."""
+    return group._name if group._backend == IN_A_JOB else f"{group._name} of {group._backend}"
 
 
 def agreements() -> dict[GroupRef, tuple[Agreed, ...]]:
@@ -305,6 +326,32 @@ def _batches_are_told() -> Iterator[None]:
 
 
 @contextmanager
+def _backends_are_told() -> Iterator[None]:
+    """A group that is asked for with a backend is one of a trace, which says that it has that backend."""
+    module = dist.distributed_c10d
+    original = module._new_group_with_tag
+
+    @functools.wraps(original)
+    def make(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **options: Any) -> Any:
+        if backend is None or backend == BACKEND:
+            return original(ranks, timeout, backend, *args, **options)
+        if str(backend).lower() not in _BACKENDS:
+            raise GroupError(
+                f"a group with the backend {backend!r}: what the collectives of that one do, no trace knows",
+                frame=user_frame(),
+                instead='dist.new_group(ranks), or with backend="nccl" or backend="gloo"',
+            )
+        _asked.append(str(backend).lower())
+        try:
+            return original(ranks, timeout, None, *args, **options)
+        finally:
+            _asked.pop()
+
+    with patch.object(module, "_new_group_with_tag", make):
+        yield
+
+
+@contextmanager
 def process_group(rank: int, size: int) -> Iterator[None]:
     """The world of one rank; every group made inside is a :class:`Traced` one."""
     if BACKEND.upper() not in dist.Backend._plugins:
@@ -313,7 +360,7 @@ def process_group(rank: int, size: int) -> Iterator[None]:
     _agreed.clear()
     dist.init_process_group(BACKEND, rank=rank, world_size=size, store=FakeStore())
     try:
-        with futures_are_ours(), reducers(), _batches_are_told():
+        with futures_are_ours(), reducers(), _batches_are_told(), _backends_are_told():
             yield
     finally:
         dist.destroy_process_group()

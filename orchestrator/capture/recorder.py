@@ -392,6 +392,20 @@ _DATA: Any = vars(torch._C.TensorBase)["data"]
 
 
 @contextmanager
+def data_forgets() -> Iterator[None]:
+    """``.data = …`` is no op, and changes what a tensor holds."""
+    before = vars(FakeTensor).get("data")
+    FakeTensor.data = property(_DATA.__get__, _rebound)
+    try:
+        yield
+    finally:
+        if before is None:
+            del FakeTensor.data
+        else:
+            FakeTensor.data = before
+
+
+@contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Record ops, storage resizes (FSDP frees its buffers without any op) and ``.data = …``."""
     resize: Callable[..., Any] = torch.UntypedStorage.resize_
@@ -402,19 +416,16 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         return resize(storage, size)
 
     torch.UntypedStorage.resize_ = logged
-    FakeTensor.data = property(_DATA.__get__, _rebound)
     _active.append(recorder)
     amounts.active.append(recorder.counted)
     try:
-        with recorder:
+        with data_forgets(), recorder:
             yield recorder
         for number in list(recorder.held):  # the backward pass is over
             recorder.waited(number)
     finally:
         amounts.active.pop()
         _active.pop()
-        if not _active:
-            del FakeTensor.data
         torch.UntypedStorage.resize_ = resize
 
 

@@ -109,10 +109,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "the plain tensor, or functions on it",
     ),
     Refusal(
-        "`torch.distributions` with `validate_args`",
+        "`torch.distributions` with `validate_args`, where its exception is handled",
         lambda e, p: isinstance(e, DataDependentOutputException) and _inside("torch/distributions/")(e, p),
         "a distribution looks at the values of its arguments, to validate them",
-        "validate_args=False where it is made",
+        "no handler around it, so that a job ends; or validate_args=False",
     ),
     Refusal(
         "a compiled module or function (`torch.compile`)",
@@ -133,12 +133,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "a collective on tensors, or what is sent as an entry of the batch",
     ),
     Refusal(
-        "`clip_grad_norm_(…, error_if_nonfinite=True)`",
+        "`clip_grad_norm_(…, error_if_nonfinite=True)`, where its exception is handled",
         lambda e, p: (
             isinstance(e, DataDependentOutputException) and _inside("torch/nn/utils/clip_grad.py")(e, p)
         ),
         "clipping looks at the value of the norm to raise an error",
-        "clip_grad_norm_(…, error_if_nonfinite=False)",
+        "no handler around it, so that a job ends; or error_if_nonfinite=False",
     ),
     Refusal(
         "`torch.save`, `torch.load` and checkpoints in the step",
@@ -203,11 +203,18 @@ REFUSALS: tuple[Refusal, ...] = (
                     "_cuda_",
                     "No CUDA",
                     "Invalid device",
+                    "accelerator device",
                 )
             )(e, p)
         ),
         "the code asks for a device that this machine does not have; a capture runs on a CPU",
         "no device at all, or that of a tensor at hand: torch.zeros(n, device=x.device)",
+    ),
+    Refusal(
+        "`torch.__future__.set_swap_module_params_on_conversion(True)`",
+        _saying("Couldn't swap"),
+        "a conversion of a module exchanges two tensors (swap_tensors), which those of a trace cannot be",
+        "set_swap_module_params_on_conversion(False), as PyTorch has it: parameters stay the same objects",
     ),
     Refusal(
         "`torch.distributed` in the single-device step",

@@ -13,7 +13,6 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.overrides import TorchFunctionMode
@@ -274,33 +273,6 @@ def capturable_on_cpu(optimizer: torch.optim.Optimizer | None = None) -> Iterato
             setattr(module, name, item)
         for scope, name in given:
             scope.pop(name, None)
-
-
-@contextmanager
-def copied_by_ops() -> Iterator[None]:
-    """``copy.deepcopy`` of a fake tensor is a clone, as that of a real one is.
-
-    PyTorch's own copy would belong to a copy of the fake mode, and what is done with it would be lost.
-    """
-
-    def deepcopy(tensor: FakeTensor, memo: dict[int, Any]) -> Any:
-        if id(tensor) in memo:
-            return memo[id(tensor)]
-        if isinstance(tensor, nn.Parameter):  # its gradient and attributes stay behind
-            copied: Any = nn.Parameter(tensor.data.clone(), tensor.requires_grad)
-        else:
-            memo[id(tensor.fake_mode)] = tensor.fake_mode
-            if tensor.constant is not None:  # a remembered value: nobody would tell the copy of a write
-                memo[id(tensor.constant)] = None
-            copied = torch.Tensor.__deepcopy__(tensor, memo)
-        memo[id(tensor)] = copied
-        return copied
-
-    FakeTensor.__deepcopy__ = deepcopy
-    try:
-        yield
-    finally:
-        del FakeTensor.__deepcopy__
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from certificates.plan.program import INPUT_NAME
 
 from .builder import Met
 from .constants import Constants
+from .conversions import converted_as_in_a_job
+from .copies import copied_by_ops
 from .counters import place_of, reached
 from .cutting import Cut, parallelized
 from .ddp import built
@@ -48,7 +50,6 @@ from .rates import taken_for_numbers
 from .recorder import GroupRef, Node
 from .shims import (
     capturable_on_cpu,
-    copied_by_ops,
     exact_norm_shares,
     one_path,
     symbolic_hyperparameters,
@@ -58,6 +59,7 @@ from .shims import (
 from .states import GRADIENTS, HYPER, Snapshot, held, kind, states_of
 from .steps import Job, Recorded, one_program, record
 from .swallowed import told
+from .validations import validated
 from .whole_numbers import with_whole_numbers
 
 _BEGUN = "is there before the first step, which adds to it: no relation says what it is"
@@ -103,9 +105,17 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users), taken_for_numbers()
+    around = (
+        place,
+        copied_by_ops(),
+        writes_forget(),
+        one_path(),
+        converted_as_in_a_job(),
+        disguised(*users),
+        taken_for_numbers(),
+    )
     with contextlib.ExitStack() as stack:
-        for each in (*around, modes_stay(), draws_counted(), kernels_stay()):
+        for each in (*around, modes_stay(), draws_counted(), kernels_stay(), validated()):
             stack.enter_context(each)
         return _trace(definition, rank, needed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,19 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
+from orchestrator.capture import capture
 from orchestrator.capture.ddp import built
 from orchestrator.capture.disguise import disguised
+from orchestrator.capture.environment import as_rank
 from orchestrator.capture.errors import CaptureError, GroupError
 from orchestrator.capture.group import process_group
 from orchestrator.capture.recorder import ReduceRef
 from orchestrator.capture.work import Work
 
+from .copying_steps import average, averaging
 from .world import agrees_with_gloo, recorded, talked
 
 
@@ -313,3 +318,46 @@ def test_groups_and_handles_are_of_the_classes_of_a_job() -> None:
 
     with process_group(0, 2), disguised(ask):
         ask()
+
+
+def makes(backend: Any) -> list[Any]:
+    """Groups that are asked for with this backend, in several ways."""
+    enumerated = dist.new_subgroups_by_enumeration([[0, 1]], backend=backend)[0]
+    return [dist.new_group(backend=backend), dist.new_group([0, 1], backend=backend), enumerated]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", dist.Backend.GLOO, "NCCL"])
+def test_a_group_may_be_asked_for_with_its_backend(backend: Any) -> None:
+    """That of gloo ended in an assertion of PyTorch, as did one with ``backend=dist.get_backend()``."""
+    with as_rank(0, 2), FakeTensorMode():
+        for group in makes(backend):
+            dist.all_reduce(torch.zeros(3), group=group)
+            assert group.name() == dist.get_backend(group) == str(backend).lower()
+            assert type(group) is type(dist.group.WORLD) and group.size() == 2
+        assert dist.get_backend() == dist.get_backend(dist.new_group()) == "nccl"
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ucc", "cpu:gloo,cuda:nccl", "fake"])
+def test_a_group_of_a_backend_that_no_trace_knows_is_refused(backend: str) -> None:
+    with process_group(0, 2), pytest.raises(GroupError, match=f"with the backend '{backend}'") as raised:
+        makes(backend)
+    assert raised.value.frame is not None and raised.value.frame[2] == "makes"
+    assert "gloo" in str(raised.value.instead)
+
+
+@pytest.mark.parametrize("op", [dist.ReduceOp.AVG, dist._make_nccl_premul_sum(2.0)])
+def test_what_gloo_lacks_is_refused(op: Any) -> None:
+    with process_group(0, 2), FakeTensorMode():
+        group = dist.new_group(backend="gloo")
+        dist.all_reduce(torch.zeros(3), op=op)
+        with pytest.raises(GroupError, match="gloo has no ReduceOp"):
+            dist.all_reduce(torch.zeros(3), op=op, group=group)
+
+
+def test_members_that_make_a_group_with_two_backends_do_not_find_each_other() -> None:
+    def parallelize(model: Any, _: object) -> Any:
+        dist.new_group(backend=("gloo", "nccl")[dist.get_rank()])
+        return model
+
+    with pytest.raises(CaptureError, match=r"name '\d+', .*rank 0 by '\d+ of gloo'"):
+        capture(replace(averaging(average), parallelize=parallelize), jobs=1)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.capture import Batch, Definition
-from orchestrator.capture.assemble import capture, rank_program
+from orchestrator.capture.assemble import capture
 from orchestrator.capture.disguise import disguised
 from orchestrator.capture.errors import CaptureError
 from orchestrator.capture.running import run
@@ -27,92 +26,16 @@ from orchestrator.capture.shims import (
     READ,
     TensorNumbers,
     capturable_on_cpu,
-    copied_by_ops,
     one_path,
     symbolic_hyperparameters,
     writes_forget,
 )
 from orchestrator.capture.tracing import trace
-from orchestrator.evaluating import interpreter
 from trainverify import Kind, verify
 
 from .world import one_layer
 
 Step = Any
-
-
-class Averaged(nn.Module):
-    """Weights, and their moving average: a copy made when the model is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(3, 3, bias=False)
-        self.ema = copy.deepcopy(self.net).requires_grad_(False)
-
-
-def average(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    loss = model.net(batch["x"]).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    with torch.no_grad():
-        model.ema.weight.lerp_(model.net.weight, 0.25)
-    return {"loss": loss.detach()}
-
-
-def pulled_back(model: Any, optimizer: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of before the step are copied within it."""
-    before = copy.deepcopy(model.net)
-    results = average(model, optimizer, batch)
-    with torch.no_grad():
-        model.net.weight.lerp_(before.weight, 0.5)
-    return results
-
-
-@pytest.mark.parametrize("step", [average, pulled_back])
-def test_a_copied_module_holds_what_it_holds_in_a_job(step: Step) -> None:
-    """What was done to a copy was lost: an exponential average was "a value from outside"."""
-    made = Definition(
-        name="averaged",
-        mesh={"dp": 2},
-        build=Averaged,
-        parallelize=lambda model, mesh: model,
-        optimizer=lambda params: torch.optim.SGD([p for p in params if p.requires_grad], lr=0.1),
-        step=step,
-        batch={"x": Batch((4, 3))},
-    )
-    program = rank_program(trace(made, None).program)
-    assert {"params.net.weight", "params.ema.weight"} <= set(program.outputs)
-    model = Averaged().double()
-    x = torch.randn(4, 3, dtype=torch.float64)
-    given = {f"params.{n}": p.detach().numpy().copy() for n, p in model.named_parameters()}
-    optimizer = torch.optim.SGD(model.net.parameters(), lr=0.1)
-    given |= {"batch.x": x.numpy(), "hyper.lr": np.array(0.1)}
-    inputs = {name: given[name] for name in program.inputs}
-    values = interpreter.evaluate(program, inputs)
-    step(model, optimizer, {"x": x})
-    for name, parameter in model.named_parameters():
-        found = values[program.outputs[f"params.{name}"]]
-        np.testing.assert_allclose(found, parameter.detach().numpy(), rtol=1e-9)
-
-
-def test_a_copied_parameter_leaves_its_gradient_behind() -> None:
-    """As PyTorch has it for real parameters; a copy that kept it would be stepped twice."""
-    with FakeTensorMode(), copied_by_ops():
-        weight = nn.Parameter(torch.zeros(3))
-        weight.sum().backward()
-        copied = copy.deepcopy(weight)
-    assert weight.grad is not None and copied.grad is None and isinstance(copied, nn.Parameter)
-
-
-def test_the_value_of_a_copied_constant_is_forgotten() -> None:
-    """Nobody would tell a copy's remembered 3 of a write to its memory: `.item()` would still say 3."""
-    with FakeTensorMode(), copied_by_ops():
-        copied, again = copy.deepcopy([torch.tensor(3)] * 2)
-        copied.add_(1)
-        with pytest.raises(DataDependentOutputException):
-            copied.item()
-    assert copied is again
 
 
 def _shared(t: Tensor, loss: Tensor) -> None:
