@@ -37,6 +37,7 @@ from .generators import Drawing
 from .group import Agreed, Made, agreements, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
+from .launched import by_a_launcher
 from .layouts import Layout, axes_of
 from .lowering import Lowering, RankProgram
 from .lowering.empties import padded
@@ -104,8 +105,9 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
     around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users), taken_for_numbers()
+    others = modes_stay(), draws_counted(), kernels_stay(), by_a_launcher()
     with contextlib.ExitStack() as stack:
-        for each in (*around, modes_stay(), draws_counted(), kernels_stay()):
+        for each in (*around, *others):
             stack.enter_context(each)
         return _trace(definition, rank, needed)
 

@@ -12,6 +12,7 @@ from .definition import Definition
 from .environment import while_loading
 from .errors import CaptureError, DefinitionError, Frame
 from .kernels import kernels_stay
+from .launched import on_a_machine_of_a_job
 from .refusals import frame_of, refused, scalers_noted, sentence
 
 _PROTOCOL = "definition = Definition(…), or a function that returns one (docs/capture.md)"
@@ -31,7 +32,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        with while_loading(), scalers_noted(), kernels_stay():
+        with while_loading(), scalers_noted(), kernels_stay(), on_a_machine_of_a_job():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
@@ -42,7 +43,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            with while_loading(), scalers_noted(), kernels_stay():
+            with while_loading(), scalers_noted(), kernels_stay(), on_a_machine_of_a_job():
                 found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error
