@@ -46,6 +46,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from . import opaque
 from .bytecode import imports, sets
+from .device_threads import held_for_the_engine
 from .disguise import STANDS, of_traces
 from .frames import is_installed, is_users, of_user, written_in
 from .per_class import per_class
@@ -265,6 +266,11 @@ def _parts_of_exception(path: str, value: BaseException) -> Iterator[tuple[str, 
 def _parts_of_variable(path: str, value: ContextVar[object]) -> Iterator[tuple[str, object]]:
     with contextlib.suppress(LookupError):
         yield path, value.get()
+    yield f"{path}, in backward passes", held_for_the_engine(value)
+
+
+def _parts_of_local(path: str, value: threading.local) -> Iterator[tuple[str, object]]:
+    yield f"{path}, in backward passes", held_for_the_engine(value)
 
 
 def _parts_of_partial(path: str, value: functools.partial[object]) -> Iterator[tuple[str, object]]:
@@ -420,6 +426,7 @@ _CONTENTS: tuple[tuple[Any, _Parts], ...] = (
     (torch.optim.Optimizer, _parts_of_optimizer),
     (torch.futures.Future, _promised),
     (ContextVar, _parts_of_variable),
+    (threading.local, _parts_of_local),
     (CellType, _parts_of_cell),
     (BaseException, _parts_of_exception),
     (functools.partial, _parts_of_partial),

@@ -22,6 +22,7 @@ from .counters import place_of, reached
 from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
+from .device_threads import threads_of_the_engine
 from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
@@ -105,7 +106,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
     around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users), taken_for_numbers()
-    others = modes_stay(), draws_counted(), kernels_stay(), by_a_launcher()
+    others = modes_stay(), draws_counted(), kernels_stay(), by_a_launcher(), threads_of_the_engine()
     with contextlib.ExitStack() as stack:
         for each in (*around, *others):
             stack.enter_context(each)
