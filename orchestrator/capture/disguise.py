@@ -267,6 +267,10 @@ class _Type(type, metaclass=_Asked):
     """``type`` as a user's module sees it."""
 
 
+_Type.__name__ = _Type.__qualname__ = "type"
+_is_instance.__name__ = _is_instance.__qualname__ = "isinstance"
+
+
 class Text(str):
     """The text of a tensor without values: whoever looks into it is refused."""
 

@@ -17,6 +17,7 @@ from certificates.plan.plan import Mesh
 from certificates.plan.program import INPUT_NAME
 
 from .builder import Met
+from .builtin_names import given_to_modules
 from .constants import Constants
 from .counters import place_of, reached
 from .cutting import Cut, parallelized
@@ -105,7 +106,15 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     users = (*given, definition.parallel_step or definition.step)
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
-    around = place, copied_by_ops(), writes_forget(), one_path(), disguised(*users), taken_for_numbers()
+    around = (
+        given_to_modules(),
+        place,
+        copied_by_ops(),
+        writes_forget(),
+        one_path(),
+        disguised(*users),
+        taken_for_numbers(),
+    )
     others = modes_stay(), draws_counted(), kernels_stay(), by_a_launcher(), threads_of_the_engine()
     with contextlib.ExitStack() as stack:
         for each in (*around, *others):
