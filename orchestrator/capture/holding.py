@@ -41,7 +41,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Placement
+from torch.nn.attention import SDPBackend
 from torch.optim.lr_scheduler import LRScheduler
 
 from . import opaque
@@ -59,21 +62,17 @@ _MANY = 1 << 16
 #: What has no parts and cannot be changed: a name is bound to another one.
 _VALUES = (bool, int, float, str, bytes, Number, np.generic, Enum, date, timedelta)
 PLAINEST = frozenset((bool, int, float, str, bytes, type(None)))
-PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
+PLAIN = (
+    *(*_VALUES, range, slice, PurePath, torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(Placement, dist.ReduceOp.RedOpType, SDPBackend),
+)
 #: Classes of Python's own that hold what the user's code puts into them.
 _BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
 #: They lead to what somebody else holds.
 _WEAK = (weakref.ref, weakref.WeakSet, weakref.finalize)
 _FOLLOWED = (
-    nn.Module,
-    torch.Tensor,
-    torch.optim.Optimizer,
-    LRScheduler,
-    Mapping,
-    Iterator,
-    sharedctypes.SynchronizedBase,
-    *_BAGS,
-    *_WEAK,
+    *(nn.Module, torch.Tensor, torch.optim.Optimizer, LRScheduler, Mapping, Iterator),
+    *(sharedctypes.SynchronizedBase, *_BAGS, *_WEAK),
 )
 #: What classes of these modules hold is the user's.
 _CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
@@ -266,10 +265,10 @@ def _parts_of_exception(path: str, value: BaseException) -> Iterator[tuple[str, 
 def _parts_of_variable(path: str, value: ContextVar[object]) -> Iterator[tuple[str, object]]:
     with contextlib.suppress(LookupError):
         yield path, value.get()
-    yield f"{path}, in backward passes", held_for_the_engine(value)
+    yield from _parts_of_local(path, value)
 
 
-def _parts_of_local(path: str, value: threading.local) -> Iterator[tuple[str, object]]:
+def _parts_of_local(path: str, value: Any) -> Iterator[tuple[str, object]]:
     yield f"{path}, in backward passes", held_for_the_engine(value)
 
 
