@@ -313,6 +313,9 @@ def hashed(value: object) -> int:
     return found if hashed_alike(value) else Identity(found)
 
 
+identity.__name__, hashed.__name__ = "id", "hash"
+
+
 def hashed_alike(value: object) -> bool:
     """Is the hash of this one the same in all processes? Of a number it is, unless code hashes it."""
     if isinstance(value, tuple | frozenset):

@@ -92,7 +92,7 @@ _HARMLESS: Mapping[ModuleType, str] = {
     gc: "isenabled get_threshold get_debug",
     threading: "current_thread main_thread currentThread Lock RLock stack_size excepthook get_ident gettrace "
     "getprofile",
-    signal: "signal getsignal strsignal valid_signals default_int_handler set_wakeup_fd pthread_sigmask",
+    signal: "signal getsignal strsignal valid_signals default_int_handler set_wakeup_fd",
     resource: "getrlimit getpagesize",
     socket: "getdefaulttimeout htons htonl ntohs ntohl inet_aton inet_ntoa inet_pton inet_ntop",
     tracemalloc: "is_tracing get_traceback_limit total_ordering",

@@ -24,6 +24,7 @@ _OF_TRACES = frozenset(
         *("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack", "is_in_torch_dispatch_mode"),
         *("_len_torch_dispatch_stack", "_get_dispatch_stack_at", "_get_dispatch_mode", "_dispatch_keys"),
         *("AsyncCollectiveTensor", "_are_we_tracing"),  # a trace waits at once, and has no such tensor
+        *("builtins", "__builtins__", "f_builtins"),  # something else stands there for type, id and others
         *("is_in_any_mode_without_ignore_compile_internals", "_is_functional_tensor", "active_fake_mode"),
     )
 )

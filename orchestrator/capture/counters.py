@@ -57,6 +57,7 @@ from .holding import (
     part,
     parts,
 )
+from .identities import Known, Which, may_move, states_among, told_by_itself
 from .names import parameters
 from .positions import position_of, written
 from .rates import Rate
@@ -99,6 +100,7 @@ LOGGED = (
     'the value among what the step returns, as {"loss": loss, "norm": norm}, and a log in the '
     "loop that calls it"
 )
+MOVED = "each object under one name of its own, and an entry of the batch for which of them is meant"
 DRAWN = "an entry of the batch for what is drawn: the loop that calls the step draws it"
 
 
@@ -147,7 +149,7 @@ def place_of(path: str, step: Any, model: nn.Module, optimizer: torch.optim.Opti
 
 
 def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wanted: str | None) -> _Walk:
-    walk = _Walk(wanted)
+    walk = _Walk(wanted, frozenset(map(id, states_among(model, optimizer))))
     walk.into("model", model)
     names = {parameter: name for name, parameter in parameters(model)}
     for i, group in enumerate(optimizer.param_groups):
@@ -214,7 +216,8 @@ def _walked(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer, wante
 class _Walk:
     """Follows containers, closures and objects of the user's classes."""
 
-    def __init__(self, wanted: str | None = None) -> None:
+    def __init__(self, wanted: str | None = None, states: frozenset[int] = frozenset()) -> None:
+        self._states = states
         self.found: dict[str, object] = {}
         #: Where the number of the ``wanted`` name is kept.
         self.place: Place | None = None
@@ -230,6 +233,7 @@ class _Walk:
         #: Modules that are the user's own files.
         self.modules: list[ModuleType] = []
         self.holders = Holders()
+        self._known = Known()
 
     def note(self, path: str, value: object, holder: object, read: Callable[[], object]) -> None:
         same = self._met[path] = self._met.get(path, 0) + 1
@@ -273,9 +277,11 @@ class _Walk:
             if value is not None and of_user(type(value)):  # a text, a number or an enum with more
                 self._follow(path, value, depth, held)
         elif isinstance(value, ModuleType):
+            self._note_which(path, value, held)
             file = getattr(value, "__file__", None) or "<"
             self.modules += [value] if is_users(file) and not is_installed(file) else []
         elif isinstance(value, Traced):
+            self._note_which(path, value, held)
             for key, item in value.others().items():
                 self.into(f"{path}.{key}", item, depth, (value, functools.partial(getattr, value, key, None)))
         elif type(value) is Rate and not _OF_A_GROUP.fullmatch(path):
@@ -283,6 +289,13 @@ class _Walk:
         elif type(value) in STANDS or str(type(value).__module__).split(".")[0] != _OWN:
             self.objects.setdefault(path, held or (None, lambda: value))
             self._follow(path, value, depth, held)
+
+    def _note_which(self, path: str, value: object, held: Held | None) -> None:
+        """Where nothing that it holds tells which object it is."""
+        holder, read = held or (None, lambda: value)
+        of_tensor = isinstance(value, torch.Tensor) and id(value) not in self._states and may_move(holder)
+        if of_tensor or told_by_itself(type(value)):
+            self.note(f"which object {path} is", Which(value, self._known), holder, lambda: id(read()))
 
     def _follow(self, path: str, value: Any, depth: int, held: Held | None) -> None:
         """What a name is bound to counts too: one that was met under another name is told by that."""
@@ -293,6 +306,7 @@ class _Walk:
         if isinstance(value, (*CODE, nn.Module)) or (of_user(type(value)) and hasattr(value, "__dict__")):
             holder, read = held or (None, lambda: value)
             self.note(f"what {path} is", first if first != path else kind(value), holder, lambda: id(read()))
+        self._note_which(path, value, held)
         if depth <= max(looked, 0) or looked > _FOREIGN:
             return
         self._seen[id(value)] = value, first, depth
@@ -339,11 +353,17 @@ def counted(
     if path is None:
         return None
     at = place(path)
+    moved = isinstance(before[path], Which)
+    kept = path if moved else f"{path}, which is no tensor"
     error = StateError(
-        f"the step changes {path}, which is no tensor, from {_change(before[path], after[path])}: a "
+        f"the step changes {kept}, from {_change(before[path], after[path])}: a "
         "later step may "
         "do something else",
-        instead=HOOKED if "_hooks" in path else _advice(None if at is None else at.holder),
+        instead=MOVED
+        if moved
+        else HOOKED
+        if "_hooks" in path
+        else _advice(None if at is None else at.holder),
     )
     if at is not None and run is not None:
         with contextlib.suppress(Exception):  # it may not run again
@@ -352,8 +372,9 @@ def counted(
 
 
 def _changed(before: Numbers, after: Numbers) -> str | None:
-    """The name of the first number that a step changes."""
-    return next((path for path in before if path in after and _differ(before[path], after[path])), None)
+    """The name of the first number that a step changes; what a name is bound to says less."""
+    changed = [path for path in before if path in after and _differ(before[path], after[path])]
+    return next((path for path in changed if not isinstance(before[path], Which)), next(iter(changed), None))
 
 
 def _differ(was: object, now: object) -> bool:
@@ -365,6 +386,8 @@ def _differ(was: object, now: object) -> bool:
 
 def _change(was: object, now: object) -> str:
     """Of containers how many entries they have; what tells their order is another in each process."""
+    if isinstance(was, Which):
+        return f"{was!r} to another that was there"
     sizes = [x[0] if isinstance(x, tuple) and x and isinstance(x[0], int) else None for x in (was, now)]
     if None in sizes:
         return f"{was!r} to {now!r}"

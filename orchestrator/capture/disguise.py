@@ -78,8 +78,9 @@ def _as_asked(original: Callable[..., Any]) -> Any:
 
 
 def _told_class() -> AbstractContextManager[None]:
-    """Of a tensor ``__class__`` says to the user's code what it is in a job."""
-    return _variables({"__class__": property(_class_told)})
+    """Of a tensor ``__class__``, and what it has of its class, tell the user what they do in a job."""
+    of_class = {name: _OfClass(name, getattr(FakeTensor, name)) for name in ("__module__", "__doc__")}
+    return _variables({"__class__": property(_class_told), **of_class})
 
 
 def _told_names() -> AbstractContextManager[None]:
@@ -195,6 +196,21 @@ def _class_told(self: Tensor) -> builtins.type:
     return class_of(self) if by_user(sys._getframe(1)) else builtins.type(self)
 
 
+class _OfClass(str):
+    """A text that an object has of its class. Python takes what lies at the class itself for the class's."""
+
+    name: str
+
+    def __new__(cls, name: str, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.name = name
+        return made
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        told = tensor is not None and by_user(sys._getframe(1))
+        return getattr(class_of(tensor), self.name) if told else str(self)
+
+
 def _modified(kind: builtins.type) -> None:
     """Python looks names of classes up in a cache (``PyType_Modified``)."""
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
@@ -249,6 +265,10 @@ class _Asked(type):
 
 class _Type(type, metaclass=_Asked):
     """``type`` as a user's module sees it."""
+
+
+_Type.__name__ = _Type.__qualname__ = "type"
+_is_instance.__name__ = _is_instance.__qualname__ = "isinstance"
 
 
 class Text(str):

@@ -40,6 +40,8 @@ _LIBRARIES = (
 )
 #: What runs a step: nothing that called it is the user's step.
 _OWN = str(Path(__file__).resolve().parent) + "/"
+#: But for what a step calls on its way to a backward pass.
+_BETWEEN = f"{_OWN}device_threads.py"
 
 #: ``Py_TPFLAGS_HEAPTYPE``
 _MADE_WHEN_IT_RUNS = 1 << 9
@@ -110,10 +112,14 @@ def frames(engine: bool) -> tuple[Frame | None, Frame | None]:
             if found is not None and name != found[0]:
                 return found, here
             found = found or here
-        elif (engine and frame.f_code is _ENGINE) or (found is not None and name.startswith(_OWN)):
+        elif (engine and frame.f_code is _ENGINE) or (found is not None and _runs_steps(name)):
             break
         frame = frame.f_back
     return found, None
+
+
+def _runs_steps(name: str) -> bool:
+    return name.startswith(_OWN) and name != _BETWEEN
 
 
 def waits_at_use() -> bool:

@@ -41,11 +41,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Placement
+from torch.nn.attention import SDPBackend
 from torch.optim.lr_scheduler import LRScheduler
 
 from . import opaque
 from .bytecode import imports, sets
+from .device_threads import held_for_the_engine
 from .disguise import STANDS, of_traces
 from .frames import is_installed, is_users, of_user, written_in
 from .per_class import per_class
@@ -58,21 +62,17 @@ _MANY = 1 << 16
 #: What has no parts and cannot be changed: a name is bound to another one.
 _VALUES = (bool, int, float, str, bytes, Number, np.generic, Enum, date, timedelta)
 PLAINEST = frozenset((bool, int, float, str, bytes, type(None)))
-PLAIN = (*_VALUES, range, slice, PurePath, torch.dtype, torch.device)
+PLAIN = (
+    *(*_VALUES, range, slice, PurePath, torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(Placement, dist.ReduceOp.RedOpType, SDPBackend),
+)
 #: Classes of Python's own that hold what the user's code puts into them.
 _BAGS = (SimpleNamespace, Namespace, threading.local, UserDict, UserList)
 #: They lead to what somebody else holds.
 _WEAK = (weakref.ref, weakref.WeakSet, weakref.finalize)
 _FOLLOWED = (
-    nn.Module,
-    torch.Tensor,
-    torch.optim.Optimizer,
-    LRScheduler,
-    Mapping,
-    Iterator,
-    sharedctypes.SynchronizedBase,
-    *_BAGS,
-    *_WEAK,
+    *(nn.Module, torch.Tensor, torch.optim.Optimizer, LRScheduler, Mapping, Iterator),
+    *(sharedctypes.SynchronizedBase, *_BAGS, *_WEAK),
 )
 #: What classes of these modules hold is the user's.
 _CONTAINERS = ("builtins", "collections", "functools", "itertools", "types", "_contextvars")
@@ -265,6 +265,11 @@ def _parts_of_exception(path: str, value: BaseException) -> Iterator[tuple[str, 
 def _parts_of_variable(path: str, value: ContextVar[object]) -> Iterator[tuple[str, object]]:
     with contextlib.suppress(LookupError):
         yield path, value.get()
+    yield from _parts_of_local(path, value)
+
+
+def _parts_of_local(path: str, value: Any) -> Iterator[tuple[str, object]]:
+    yield f"{path}, in backward passes", held_for_the_engine(value)
 
 
 def _parts_of_partial(path: str, value: functools.partial[object]) -> Iterator[tuple[str, object]]:
@@ -420,6 +425,7 @@ _CONTENTS: tuple[tuple[Any, _Parts], ...] = (
     (torch.optim.Optimizer, _parts_of_optimizer),
     (torch.futures.Future, _promised),
     (ContextVar, _parts_of_variable),
+    (threading.local, _parts_of_local),
     (CellType, _parts_of_cell),
     (BaseException, _parts_of_exception),
     (functools.partial, _parts_of_partial),

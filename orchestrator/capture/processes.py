@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import random
 import signal
-import warnings
 from collections.abc import Collection, Container, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +29,7 @@ from .hosts import asked_at
 from .refusals import guarded, refused
 from .set_orders import gone_through, watch_sets
 from .tracing import trace
+from .warned import of_libraries, unshown
 
 
 def trace_ranks(
@@ -125,7 +125,7 @@ def _child(
     generator: tuple[Any, ...],
     connection: Connection,
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children, in silence
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the parent ends its children, in silence
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # a trace keeps all that it makes; collections only walk through it
     torch.set_num_threads(1)
@@ -160,12 +160,7 @@ def quiet(repeated: bool = False) -> Iterator[None]:
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
-    with warnings.catch_warnings():
-        if repeated:
-            warnings.simplefilter("ignore")
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.filterwarnings("ignore", message=".*FakeTensor")
+    with unshown(lambda message: repeated or of_libraries(message)):
         logger.setLevel(logging.CRITICAL + 1)
         try:
             yield

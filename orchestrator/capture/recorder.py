@@ -29,6 +29,7 @@ from .geometry import Geometry
 from .roots import shortest
 from .signatures import REBINDS, signature
 from .strides import Strides
+from .warned import refuse_kept
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64",
@@ -197,6 +198,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if torch.is_inference_mode_enabled() and said.composite:
             with self:  # without autograd's dispatch no one else takes it apart
                 return func.decompose(*args, **kwargs)
+        refuse_kept()
         if BOOK.concerns(func, args, kwargs):
             return BOOK.run(func, args, kwargs)
         if _suspended() and not any(isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))):

@@ -341,16 +341,16 @@ def scalers_noted() -> Iterator[None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        with warnings.catch_warnings():  # no more than this one, and for no one else
+            warnings.filterwarnings("ignore", message=".*GradScaler is enabled, but CUDA is not available")
+            original(self, *args, **kwargs)
         bound = parameters.bind(self, *args, **kwargs)
         bound.apply_defaults()
         self.wanted = bound.arguments["enabled"]
 
     kind.__init__ = init
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*GradScaler is enabled, but CUDA is not available")
-            yield
+        yield
     finally:
         kind.__init__ = original
 

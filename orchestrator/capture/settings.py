@@ -17,6 +17,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +25,19 @@ from torch._tensor_str import PRINT_OPTS
 
 _LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT_")))
 
+
+def _of(module: Any, name: str) -> object:
+    """What a function of this name says now, which may stand for Python's own."""
+    return getattr(module, name)()
+
+
 #: What is told to the user, and how it is read.
 SETTINGS: Mapping[str, Callable[[], object]] = {
     "the context of decimal numbers": lambda: repr((decimal.getcontext(), decimal.DefaultContext)),
     "Python's limit of recursion": sys.getrecursionlimit,
     "Python's switch interval": sys.getswitchinterval,
     "the thresholds of the garbage collector": gc.get_threshold,
-    "whether the garbage collector is on": gc.isenabled,
+    "whether the garbage collector is on": lambda: _of(gc, "isenabled"),
     "the number of filters of warnings": lambda: len(warnings.filters),
     "the locale": lambda: locale.setlocale(locale.LC_ALL),
     "the handlers of signals": lambda: hash(tuple(id(signal.getsignal(n)) for n in signal.valid_signals())),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from .builtin_names import has_theirs, stood_for
 from .frames import is_installed, is_users, runs_in
 from .scopes import Kept, ours
 
@@ -94,13 +95,15 @@ def shadowed(names: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def put(scopes: Iterable[dict[str, Any]], names: Mapping[str, Any]) -> Iterator[None]:
-    """These names stand for something in the scopes that have none of their own."""
-    told = [(s, name) for s in {id(s): s for s in scopes}.values() for name in names if name not in s]
+    """These names of Python's stand for something in the scopes that have none of their own."""
+    there = [s for s in {id(s): s for s in scopes}.values() if not has_theirs(s)]
+    told = [(s, name) for s in there for name in names if name not in s]
     with ours(scope for scope, _ in told):
         for scope, name in told:
             scope[name] = names[name]
     try:
-        yield
+        with stood_for(names):
+            yield
     finally:
         with ours(scope for scope, _ in told):
             for scope, name in told:

@@ -17,6 +17,7 @@ from certificates.plan.plan import Mesh
 from certificates.plan.program import INPUT_NAME
 
 from .builder import Met
+from .builtin_names import given_to_modules
 from .constants import Constants
 from .conversions import converted_as_in_a_job
 from .copies import copied_by_ops
@@ -24,6 +25,7 @@ from .counters import place_of, reached
 from .cutting import Cut, parallelized
 from .ddp import built
 from .definition import Definition
+from .device_threads import threads_of_the_engine
 from .disguise import disguised
 from .entropy import draws_counted
 from .environment import alone, as_rank
@@ -39,6 +41,7 @@ from .generators import Drawing
 from .group import Agreed, Made, agreements, communicators
 from .kernels import kernels_stay
 from .known import Bounds, Known
+from .launched import by_a_launcher
 from .layouts import Layout, axes_of
 from .lowering import Lowering, RankProgram
 from .lowering.empties import padded
@@ -106,6 +109,7 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
     alone_on_the_stack()
     place = alone() if rank is None else as_rank(rank, Mesh(definition.mesh).ranks)
     around = (
+        given_to_modules(),
         place,
         copied_by_ops(),
         writes_forget(),
@@ -114,8 +118,9 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
         disguised(*users),
         taken_for_numbers(),
     )
+    checks = modes_stay(), draws_counted(), kernels_stay(), validated()
     with contextlib.ExitStack() as stack:
-        for each in (*around, modes_stay(), draws_counted(), kernels_stay(), validated()):
+        for each in (*around, *checks, by_a_launcher(), threads_of_the_engine()):
             stack.enter_context(each)
         return _trace(definition, rank, needed)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from .builtin_names import given_to_modules
 from .definition import Definition
 from .environment import while_loading
 from .errors import CaptureError, DefinitionError, Frame
 from .kernels import kernels_stay
+from .launched import on_a_machine_of_a_job
 from .refusals import frame_of, refused, scalers_noted, sentence
 
 _PROTOCOL = "definition = Definition(…), or a function that returns one (docs/capture.md)"
@@ -31,7 +34,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        with while_loading(), scalers_noted(), kernels_stay():
+        with _loading():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
@@ -42,7 +45,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            with while_loading(), scalers_noted(), kernels_stay():
+            with _loading():
                 found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error
@@ -57,6 +60,12 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
         message = f"{path} defines no `definition` of ours: {what} {kind}"
         raise DefinitionError(message, frame=frame, instead=_PROTOCOL)
     return found
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    with while_loading(), scalers_noted(), kernels_stay(), on_a_machine_of_a_job(), given_to_modules():
+        yield
 
 
 def _failed(path: Path, error: BaseException) -> CaptureError:

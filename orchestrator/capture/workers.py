@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -26,6 +25,7 @@ from .definition import Definition
 from .errors import RunError
 from .realstep import RealStep, enter_job, premultiplied
 from .refusals import refused
+from .warned import unshown
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -104,9 +104,8 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes, in silence
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     enter_job(rank, ranks)
-    with premultiplied() if rank is not None else nullcontext():
+    with unshown(lambda _: True), premultiplied() if rank is not None else nullcontext():
         if rank is not None:
             dist.init_process_group(
                 "gloo", rank=rank, world_size=ranks, store=dist.FileStore(store, ranks), timeout=_TIMEOUT

@@ -73,14 +73,20 @@ def test_an_interrupt_is_for_the_parent_alone() -> None:
     assert problem.message == "ValueError: went on"
 
 
-def test_processes_end_with_the_one_that_started_them() -> None:
+def test_processes_end_with_the_one_that_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter waits for children that are no daemons; a trace may take long."""
+    start, daemons = multiprocessing.process.BaseProcess.start, list[bool]()
+
+    def noting(process: multiprocessing.process.BaseProcess) -> None:
+        daemons.append(process.daemon)
+        start(process)
 
     def build() -> NoReturn:
-        raise ValueError(f"daemon: {multiprocessing.current_process().daemon}")
+        raise ValueError("no model")
 
-    (problem,) = survey(built(build), [None], 1)
-    assert problem.message == "ValueError: daemon: True"
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", noting)
+    survey(built(build), [None], 1)
+    assert daemons == [True]
 
 
 def test_the_last_ranks_that_run_are_waited_for() -> None:
