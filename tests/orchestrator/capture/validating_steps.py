@@ -26,6 +26,24 @@ def swallowing() -> Iterator[None]:
         print(error)
 
 
+class profile(swallowing().__class__):
+    """It is called as one of PyTorch's."""
+
+    def __init__(self) -> None:
+        super().__init__(swallowing.__wrapped__, (), {})  # type: ignore[attr-defined]
+
+
+class Holds(nn.Module):
+    """Its part has a method of PyTorch's that is entered, and one of its own of that name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Linear(1, 1)
+
+    def no_sync(self) -> Any:
+        return swallowing()
+
+
 def asserted(loss: Any) -> None:
     assert torch.isfinite(loss), "the loss is no number"
 
@@ -50,7 +68,10 @@ def either(loss: Any) -> None:
 def without_gradients(loss: Any) -> None:
     with torch.no_grad():
         raised(loss)
-    with contextlib.nullcontext():
+    with contextlib.nullcontext() as nothing, torch.autocast("cpu", enabled=nothing is not None):
+        asserted(loss)
+    around = torch.enable_grad()
+    with around:
         asserted(loss)
     with contextlib.suppress(Bad):
         pass
@@ -161,6 +182,22 @@ def swallowed_beside(loss: Any) -> None:
         raised(loss)
 
 
+def swallowed_by_a_name(loss: Any) -> None:
+    with profile():
+        raised(loss)
+
+
+def swallowed_by_a_method(loss: Any) -> None:
+    model = Holds()
+    with model.no_sync():
+        raised(loss)
+
+
+def swallowed_by_choice(loss: Any) -> None:
+    with torch.no_grad() if loss is None else swallowing():
+        raised(loss)
+
+
 def suppressed(loss: Any) -> None:
     with contextlib.suppress(Bad):
         raised(loss)
@@ -191,6 +228,7 @@ GO_ON: Mapping[str, Check] = {
         *(decided, left, raised_by_some, computed, repeated, handled, handled_here, handled_by_the_second),
         *(raised_again_by_some, handled_around, left_at_last, swallowed, swallowed_beside, suppressed),
         *(swallowed_by_a_decorator, handled_while_handling),
+        *(swallowed_by_a_name, swallowed_by_a_method, swallowed_by_choice),
     )
 }
 
