@@ -18,6 +18,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MESH = {"dp": 2, "tp": 2}
 
 
+def pytest_collection_finish() -> None:
+    """A step in a file of tests has ``pytest.mark`` in reach: all that is collected hung on it, and each look
+    at what the step can change went through a million values."""
+    pytest.mark._config = None
+
+
 def mlp_step(b: ProgramBuilder, rows: int, hidden: int, total_rows: int, *, sharded: bool) -> None:
     """One SGD step of ``mean((tanh(x w1) w2 - t)^2)``; sharded: batch rows over dp, hidden units over tp."""
     x, t = b.input("batch.x", f"f32[{rows},4]"), b.input("batch.t", f"f32[{rows},3]")
