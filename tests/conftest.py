@@ -19,9 +19,12 @@ MESH = {"dp": 2, "tp": 2}
 
 
 def pytest_collection_finish() -> None:
-    """A step in a file of tests has ``pytest.mark`` in reach: all that is collected hung on it, and each look
-    at what the step can change went through a million values."""
+    """A step in a file of tests has ``pytest.mark`` in reach, and who names ``sys`` what imports modules.
+
+    All that is collected hung on these: each look at what a step can change went through a million values.
+    """
     pytest.mark._config = None
+    sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__module__.startswith("_pytest")]
 
 
 def mlp_step(b: ProgramBuilder, rows: int, hidden: int, total_rows: int, *, sharded: bool) -> None:
