@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CaptureError, StepError
-from .frames import user_frame
+from .frames import PROJECT, user_frame
 from .substituting import replaced
 
 _DEPENDS = "it depends on how many hosts the ranks are on"
@@ -61,7 +61,9 @@ def reads_noted() -> Iterator[None]:
     def noting(original: Any) -> Any:
         def read(environment: Any, key: Any) -> Any:
             name = os.fsdecode(key) if isinstance(key, str | bytes) else ""
-            if name in names and (frame := user_frame()) is not None:
+            frame = user_frame() if name in names else None
+            # What PyTorch asks on its own is below no code but that of the command.
+            if frame is not None and not frame[0].startswith(PROJECT):
                 _read.setdefault(f"{name}, read at {Path(frame[0]).name}:{frame[1]}")
             return original(environment, key)
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from orchestrator.capture import hosts
 from orchestrator.capture.environment import as_rank
 from orchestrator.capture.errors import StateError, StepError
+from orchestrator.capture.frames import PROJECT
 from orchestrator.capture.hosts import asked_at, depends, other_ways, reads_noted, spread, variables
 
 
@@ -58,6 +59,16 @@ def test_who_asks_for_a_place_on_a_host_is_noted() -> None:
     with reads_noted(), pytest.raises(TypeError):
         os.environ[3]  # type: ignore[index]
     assert asked_at() == (), "each trace begins anew"
+
+
+def test_what_pytorch_asks_below_a_command_is_not_noted() -> None:
+    """Each trace of ``tv-capture`` was made anew on other hosts: the command's own file counted as a user's."""
+    scope: dict[str, Any] = {"os": os}
+    code = "def ask():\n    return os.environ.get('LOCAL_RANK')"
+    exec(compile(code, PROJECT[0] + "endings.py", "exec"), scope)
+    with reads_noted():
+        scope["ask"]()
+        assert asked_at() == ()
 
 
 def test_another_program_on_other_hosts_is_refused_with_the_lines_that_ask() -> None:
