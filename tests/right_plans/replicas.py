@@ -161,10 +161,10 @@ def momentum_shards() -> Definition:
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batches) -> dict[str, Tensor]:
         loss = F.mse_loss(model(batch["x"]), batch["y"])
         loss.backward()
-        group = model.groups["dp"]
+        group, rate = model.groups["dp"], optimizer.param_groups[0]["lr"]
         with torch.no_grad():
             for p in model.parameters():
-                mine = own(p, group, 0) - 0.1 * scattered(p.grad, group, 0) / group.size()
+                mine = own(p, group, 0) - rate * scattered(p.grad, group, 0) / group.size()
                 p.copy_(gathered(mine, group, 0))
         model.zero_grad()
         return {"loss": loss}

@@ -62,7 +62,7 @@ def test_who_asks_for_a_place_on_a_host_is_noted() -> None:
 
 
 def test_what_pytorch_asks_below_a_command_is_not_noted() -> None:
-    """Each trace of ``tv-capture`` was made anew on other hosts: the command's own file counted as a user's."""
+    """All of ``tv-capture`` was traced anew on other hosts: the command's own file counted as a user's."""
     scope: dict[str, Any] = {"os": os}
     code = "def ask():\n    return os.environ.get('LOCAL_RANK')"
     exec(compile(code, PROJECT[0] + "endings.py", "exec"), scope)
