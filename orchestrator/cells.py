@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from certificates.plan.affine import Affine, Range, fold
+from certificates.plan.affine import Affine, Range, divided, fold
 
 T = TypeVar("T")
 #: Pieces of one tensor; the norms of a deep model are stacked in one, a piece each.
@@ -110,14 +110,12 @@ def undivided() -> Iterator[None]:
 
 def quotient(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine]:
     """``form = n * q + r`` with ``0 <= r < n`` on the whole box, or a split that makes progress."""
+    found = divided(form, n, ranges)
+    if found is not None:
+        return found
     rest = Affine(form.const, tuple([term for term in form.terms if term[1] % n]))
-    lo, hi = rest.interval(ranges)
-    whole = lo // n
-    if hi < (whole + 1) * n:
-        high = tuple([(s, c // n) for s, c in form.terms if c % n == 0])
-        return Affine(whole, high), rest - whole * n
     _split_digit(rest, n, ranges)
-    divide(rest, (whole + 1) * n, ranges)
+    divide(rest, (rest.interval(ranges)[0] // n + 1) * n, ranges)
     raise Unfollowable(f"{form} does not divide by {n}")
 
 

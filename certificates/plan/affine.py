@@ -163,3 +163,15 @@ def fold(form: Affine, ranges: Mapping[str, Range]) -> Affine:
         s: Affine(ranges[s][0]) for s in form.symbols if s in ranges and ranges[s][1] - ranges[s][0] == 1
     }
     return form.substitute(single) if single else form
+
+
+def divided(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine] | None:
+    """``form = n * q + r`` with ``0 <= r < n`` on the whole box; ``None`` where the ranges do not say so."""
+    rest = Affine(form.const, tuple([term for term in form.terms if term[1] % n]))
+    if any(s not in ranges for s in rest.symbols):
+        return None
+    lo, hi = rest.interval(ranges)
+    whole = lo // n
+    if hi >= (whole + 1) * n:
+        return None
+    return Affine(whole, tuple([(s, c // n) for s, c in form.terms if c % n == 0])), rest - whole * n

@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from certificates.plan.affine import ZERO, Affine, Range, fold
+from certificates.plan.affine import ZERO, Affine, Range, divided, fold
 from certificates.plan.ops import ELEMENTWISE
 from certificates.plan.program import Op
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 
-from ..cells import Cell, Cut, Digits, Unfollowable, quotient, within
+from ..cells import Cell, Cut, Digits, Unfollowable, within
 from .knowledge import Knowledge
 from .ledger import Unrelated
 from .solving_facts import solve
@@ -299,12 +299,10 @@ def _solved(
         if value is None and coef == 1:
             value = found[symbol] = rest
         elif value is None:
-            if coef < 0 or any(s not in ranges for s in rest.symbols):
+            parts = divided(rest, coef, ranges) if coef > 0 else None
+            if parts is None:
                 return {}
-            try:
-                value = found[symbol] = quotient(rest, coef, ranges)[0]
-            except (Cut, Digits, Unfollowable):
-                return {}
+            value = found[symbol] = parts[0]
         rest = rest - value.scale(coef)
     return found if rest == ZERO else {}
 

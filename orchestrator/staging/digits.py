@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from certificates.plan.affine import ZERO, Affine, Range
+from certificates.plan.affine import ZERO, Affine, Range, divided
 from certificates.proof.facts import Fact
 from certificates.proof.stages import BoundIndex, LayoutPremise
 from smtlib_emit.model import Model
@@ -93,17 +93,6 @@ def splitting(model: Model, step: int, count: int) -> Splitting | None:
             if len(wide) == 1 and wide[0] >= count * step and len(digits) > 1 and digits[-1] == step:
                 return Splitting(ref, number, part)
     return None
-
-
-def divided(form: Affine, n: int, ranges: Mapping[str, Range]) -> tuple[Affine, Affine] | None:
-    """Quotient and rest of a form by ``n`` as forms; ``None`` where the ranges do not say that they are."""
-    q = Affine.of(0, [(s, c // n) for s, c in form.terms if c % n == 0])
-    rest = form - q.scale(n)
-    if any(s not in ranges for s in rest.symbols):
-        return None
-    lo, hi = rest.interval(ranges)
-    whole = lo // n
-    return (q + whole, rest - whole * n) if hi < (whole + 1) * n else None
 
 
 def located(

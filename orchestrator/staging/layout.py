@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from certificates.plan.affine import ZERO, Affine, Range, fold
+from certificates.plan.affine import ZERO, Affine, Range, divided, fold
 from certificates.proof.facts import Fact, Reduced, Ref, split_ref
 from certificates.proof.stages import (
     BoundIndex,
@@ -25,7 +25,7 @@ from smtlib_emit.sexp import Sexp
 
 from ..relating.knowledge import Knowledge
 from ..relating.ledger import LayoutRecipe, Lift
-from .digits import Quotients, divided, located
+from .digits import Quotients, located
 
 Index = tuple[Affine, ...]
 MAX_PREMISES = 3000

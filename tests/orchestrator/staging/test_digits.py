@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, Value
-from certificates.plan.affine import Affine
+from certificates.plan.affine import Affine, divided
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.stages import BoundIndex
-from orchestrator.staging.digits import divided, located, splitting
+from orchestrator.staging.digits import located, splitting
 from smtlib_emit.model import Model
 
 from ..plans import unproved
