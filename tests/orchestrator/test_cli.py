@@ -36,6 +36,13 @@ def last(result: Result) -> str:
     return result.stdout.splitlines()[-1]
 
 
+def line_of(code: str) -> int:
+    """Line of ``tests/conftest.py`` on which the step of the tests' plan says so."""
+    lines = (ROOT / "tests/conftest.py").read_text().splitlines()
+    (number,) = (n for n, line in enumerate(lines, 1) if code in line)
+    return number
+
+
 @pytest.fixture
 def good(mlp: Plan, tmp_path: Path) -> Path:
     dump(mlp, tmp_path / "plan.json.gz")
@@ -196,7 +203,8 @@ def test_verify_keeps_nothing_by_default(good: Path, tmp_path: Path) -> None:
 def test_verify_refutes_and_says_where_to_look(bad: Path) -> None:
     result = verify(bad)
     assert result.exit_code == 1 and last(result).startswith("REFUTED")
-    assert "diagnosis: params.w2: " in result.stdout and "conftest.py:37" in result.stdout
+    assert "diagnosis: params.w2: " in result.stdout
+    assert f"conftest.py:{line_of('b.output(name, weight - ')}" in result.stdout
 
 
 def test_verify_in_json(bad: Path) -> None:
