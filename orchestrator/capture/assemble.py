@@ -30,6 +30,7 @@ from .definition import Definition
 from .errors import CaptureError, DefinitionError, LayoutError, gathered
 from .fitting import FittedClass, Sample, with_scalars
 from .grid import MOST, Grid
+from .literal_rates import bound_rates
 from .lowering import RankProgram
 from .lowering.table import communicator
 from .meetings import other_agreements, other_names, other_numbers, other_roots, unmet
@@ -112,6 +113,8 @@ def capture(
     fitted, messages = matched(mesh, grid.classes())
     single, *programs = kept(found[0].program, [f.program for f in fitted])
     (single, *programs), zeroed = begun_at_zero(single, programs, _zero([found[0], *grid.samples()]))
+    samples = found[0], *grid.traces.values()
+    (single, *programs), bound = bound_rates(single, programs, [s.rates for s in samples])
     fitted = [replace(f, program=p) for f, p in zip(fitted, programs, strict=True)]
     renamed = Renamed(single.inputs, definition.buckets, grid.samples())
     one = counts(single.inputs, definition.buckets, grid.samples(), renamed.numbers())
@@ -140,9 +143,9 @@ def capture(
         related_inputs, related_outputs = related.inputs(), related.outputs()
     except CaptureError as error:
         raise error.at(definition.frame) from error
-    samples = found[0], *grid.traces.values()
     shims = sorted({shim for sample in samples for shim in sample.shims})
-    assumed = sorted({said for sample in samples for said in sample.assumed} | set(map(LEFT.format, zeroed)))
+    taken = {said for sample in samples for said in sample.assumed}
+    assumed = sorted({*taken, *bound, *map(LEFT.format, zeroed)})
     plan = Plan(
         definition.name,
         mesh,
