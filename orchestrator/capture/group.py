@@ -43,8 +43,11 @@ Agreed = tuple[str, tuple[int, ...], Frame | None]
 _OWN = frozenset(("_rank", "_size", "_name", "_frame", "ranks", "_batch", "ordinal", "_backend"))
 #: Backends of groups of a job whose collectives are those that a trace knows.
 _BACKENDS = (IN_A_JOB, "gloo")
+#: One that moves nothing: names of dimensions of a mesh may have it that nobody communicates over.
+_FAKE = "fake"
 #: Reductions that one of these has not.
 _NO_GLOOS = ("AVG", "PREMUL_SUM")
+_REAL = 'dist.new_group(ranks), or with backend="nccl" or backend="gloo"'
 #: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
 _made: list[Traced] = []
 
@@ -207,6 +210,13 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
 
     def _event(self, name: str, outs: Any, ins: Any, *arguments: Any) -> Work:
         tensors = [t for t in tree_leaves((outs, ins)) if isinstance(t, torch.Tensor)]
+        if self._backend == _FAKE and self._size > 1:
+            raise GroupError(
+                f"torch.distributed.{caller(sys._getframe(2)) or name} over a group with the backend "
+                f"{_FAKE!r}, which moves nothing between ranks {self.ranks}",
+                frame=user_frame(),
+                instead=_REAL,
+            )
         if tensors and BOOK.keeps(tensors):
             return self._agree(name, outs, ins)
         if not all(isinstance(t, FakeTensor) for t in tensors):
@@ -335,11 +345,11 @@ def _backends_are_told() -> Iterator[None]:
     def make(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **options: Any) -> Any:
         if backend is None or backend == BACKEND:
             return original(ranks, timeout, backend, *args, **options)
-        if str(backend).lower() not in _BACKENDS:
+        if str(backend).lower() not in (*_BACKENDS, _FAKE):
             raise GroupError(
                 f"a group with the backend {backend!r}: what the collectives of that one do, no trace knows",
                 frame=user_frame(),
-                instead='dist.new_group(ranks), or with backend="nccl" or backend="gloo"',
+                instead=_REAL,
             )
         _asked.append(str(backend).lower())
         try:

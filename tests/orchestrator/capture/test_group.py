@@ -337,12 +337,23 @@ def test_a_group_may_be_asked_for_with_its_backend(backend: Any) -> None:
         assert dist.get_backend() == dist.get_backend(dist.new_group()) == "nccl"
 
 
-@pytest.mark.parametrize("backend", ["mpi", "ucc", "cpu:gloo,cuda:nccl", "fake"])
+@pytest.mark.parametrize("backend", ["mpi", "ucc", "cpu:gloo,cuda:nccl"])
 def test_a_group_of_a_backend_that_no_trace_knows_is_refused(backend: str) -> None:
     with process_group(0, 2), pytest.raises(GroupError, match=f"with the backend '{backend}'") as raised:
         makes(backend)
     assert raised.value.frame is not None and raised.value.frame[2] == "makes"
     assert "gloo" in str(raised.value.instead)
+
+
+def test_a_group_that_moves_nothing_is_for_a_dimension_of_one() -> None:
+    """torchtitan makes those of its mesh so; over several ranks a job that reduces there sums nothing."""
+    with as_rank(0, 2), FakeTensorMode():
+        alone, both = dist.new_group([0], backend="fake"), dist.new_group(backend="fake")
+        assert dist.get_backend(alone) == "fake"
+        dist.all_reduce(torch.zeros(3), group=alone)
+        with pytest.raises(GroupError, match=r"all_reduce over a group with the backend 'fake', which") as no:
+            dist.all_reduce(torch.zeros(3), group=both)
+    assert "gloo" in str(no.value.instead)
 
 
 @pytest.mark.parametrize("op", [dist.ReduceOp.AVG, dist._make_nccl_premul_sum(2.0)])
