@@ -12,7 +12,7 @@ from .errors import CaptureError, StateError
 from .fitting import Sample
 from .layouts import Layout
 from .lowering import RankProgram
-from .steps import by_use, content, described
+from .steps import by_use, content, described, one_and_the_same
 
 _ALIKE = (
     "sorted(names) for the order of a set; random numbers with a seed, or as an entry of the batch; nothing "
@@ -51,7 +51,10 @@ def _nowhere(layout: Layout | None) -> Layout | None:
 
 def _programs(here: Sample, there: Sample) -> Iterator[StateError]:
     a, b = here.program, there.program
-    if a is None or b is None or by_use(a) == by_use(b):
+    if a is None or b is None:
+        return
+    a, b = by_use(a), by_use(b)
+    if one_and_the_same(a, b):
         return
     one, other = next(_unlike(a, b), (None, None))
     words = [described(draft) if draft else "nothing more" for draft in (one, other)]

@@ -232,7 +232,8 @@ def _moved(steps: Sequence[Recorded], constants: Set[int]) -> Iterator[StateErro
 
 def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError]:
     """The first difference of two programs that reaches an output."""
-    if by_use(first) == by_use(second):
+    first, second = by_use(first), by_use(second)
+    if one_and_the_same(first, second):
         return
     for a, b in zip(first.drafts, second.drafts, strict=False):
         if content(a) != content(b):
@@ -254,7 +255,7 @@ def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError
         yield StateError("two consecutive steps read different inputs")
 
 
-def by_use(program: RankProgram) -> object:
+def by_use(program: RankProgram) -> RankProgram:
     """The program with its ops in the order in which rendezvous, then outputs, need them.
 
     DTensor works out a rule with ops on tensors of the whole, once: a constant among them that the step has,
@@ -262,7 +263,7 @@ def by_use(program: RankProgram) -> object:
     """
     made = {draft.out: draft for draft in program.drafts}
     names: dict[str, str] = {}
-    ops: list[tuple[object, ...]] = []
+    ops: list[Draft] = []
     roots = [d.out for d in program.drafts if d.name in COLLECTIVES | MESSAGES]
     waiting = [*roots, *(program.outputs[name] for name in sorted(program.outputs))][::-1]
     while waiting:
@@ -274,9 +275,15 @@ def by_use(program: RankProgram) -> object:
         out = waiting.pop()
         if draft is not None and out not in names:
             names[out] = f"%{len(ops)}"
-            ops.append(content(renamed(draft, names)))
+            ops.append(renamed(draft, names))
     outputs = {name: names.get(value, value) for name, value in program.outputs.items()}
-    return ops, outputs, dict(program.inputs), program.groups
+    return replace(program, drafts=tuple(ops), outputs=outputs)
+
+
+def one_and_the_same(one: RankProgram, other: RankProgram) -> bool:
+    """Are these one program, wherever it is written?"""
+    a, b = (([*map(content, p.drafts)], dict(p.outputs), dict(p.inputs), p.groups) for p in (one, other))
+    return a == b
 
 
 def content(draft: Draft) -> tuple[object, ...]:
