@@ -213,7 +213,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             named["at_use"] = True
         if said.group is not None:
             described, named = _with_group(said.group, described, named)
-        result = self.counted.run(func, args, kwargs)
+        if said.view and met and all(t.literal is not None for t in met):
+            with (
+                _disable_current_modes()
+            ):  # of a tensor from outside the step, not of a copy that stands for it
+                result = func(*args, **kwargs)
+        else:
+            result = self.counted.run(func, args, kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
         self.counted.note(func, args, kwargs, result)

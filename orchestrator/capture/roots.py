@@ -18,6 +18,8 @@ _LARGEST = 1 << 20
 _ULPS = 2
 #: Significant digits of a number that nobody wrote as it is.
 _COMPUTED = 15
+#: Significant digits of a number that somebody wrote.
+_WRITTEN = 10
 #: Significant decimal digits that tell all numbers of a type apart.
 _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
 
@@ -25,13 +27,18 @@ _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
 def meant(value: float) -> Fraction:
     """The decimal that ``repr`` prints. What is a root of a whole number but for rounding, or one divided by
     it, is the inverse root as ``1 / math.sqrt`` gives it, and what its inverse is; what is a quotient of
-    whole numbers but for rounding is that quotient."""
+    whole numbers but for rounding is that quotient; what a short decimal, or a quotient, leaves of one is
+    what it leaves."""
     printed = repr(value)
-    if len(printed.lstrip("-0.").replace(".", "").partition("e")[0]) < _COMPUTED or not math.isfinite(value):
+    if _digits(printed) < _COMPUTED or not math.isfinite(value):
         return Fraction(printed)
     size = abs(value)
-    found = _root(size) or _quotient(size) or Fraction(repr(size))
+    found = _root(size) or _quotient(size) or _rest_of_one(size) or Fraction(printed.lstrip("-"))
     return -found if value < 0 else found
+
+
+def _digits(printed: str) -> int:
+    return len(printed.lstrip("-0.").replace(".", "").partition("e")[0])
 
 
 def _root(size: float) -> Fraction | None:
@@ -54,6 +61,15 @@ def _quotient(size: float) -> Fraction | None:
         return None
     found = near if size < 1 else 1 / near
     return found if abs(found - exact) <= Fraction(math.ulp(size)) else None
+
+
+def _rest_of_one(size: float) -> Fraction | None:
+    """``1 - 0.9`` is no rounded tenth: it was rounded beside one."""
+    taken = 1 - size
+    if not 0.5 <= taken < 1 or Fraction(taken) != 1 - Fraction(size):
+        return None
+    found = Fraction(repr(taken)) if _digits(repr(taken)) <= _WRITTEN else _quotient(taken)
+    return 1 - found if found else None
 
 
 def shortest(value: float, dtype: torch.dtype) -> float:

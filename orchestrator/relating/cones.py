@@ -109,7 +109,8 @@ class Cones:
                 if m != member:
                     self._open_all(m, cone)
             try:
-                self.open(member, tuple(full), inner, cone, first=member not in self.k.by_lhs)
+                first = member not in self.k.by_lhs
+                self.open(member, tuple(full), inner, cone, first=first, stop=stop)
             except (Cut, Digits) as error:
                 if error.symbol in ranges:
                     raise

@@ -115,3 +115,16 @@ def test_what_was_recorded_does_not_change(item: object, field: str) -> None:
     """It is shared: by nodes, by the states of two steps, and by what compares them."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(item, field, None)
+
+
+def test_a_view_of_a_real_tensor_is_one_of_its_storage() -> None:
+    """A write to the view is a write to what lies outside, and a part is no other number than there."""
+    table, recorder = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), Recorder()
+    with FakeTensorMode(allow_non_fake_inputs=True), recording(recorder):
+        row = table[1]
+        row.mul_(torch.ones(2))
+    view, write = recorder.nodes[0], recorder.nodes[-1]
+    storage = table.untyped_storage()._cdata
+    assert view.outs.storage == storage and view.outs.literal == (3.0, 4.0)
+    assert [ref.storage for ref in write.writes] == [storage]
+    assert table.tolist() == [[1.0, 2.0], [3.0, 4.0]]

@@ -36,7 +36,8 @@ OTHERS = (
         3.5e300,
         0.0,
     ),
-    *(123456.78901234567, 1 / ((1 << 20) + 7), 1e-300 / 3, 1e300 / 3, 1 - 0.9),
+    *(123456.78901234567, 1 / ((1 << 20) + 7), 1e-300 / 3, 1e300 / 3, 0.09999999999999995),
+    *(0.0999, 0.09999999999999, 0.09999999999999996, 1 - 0.12345678901234, 1e-20 / 7, 0.30000000000000016),
 )
 
 
@@ -56,6 +57,23 @@ QUOTIENTS = (
 def test_a_quotient_is_one_number_however_it_is_computed(value: float, above: int, below: int) -> None:
     """``loss * (1 / n)`` is ``loss / n``; a variance times ``n / (n - 1)`` is unbiased."""
     assert meant(value) == Fraction(above, below)
+
+
+#: Decimals and quotients, and what they leave of one.
+TAKEN = (0.9, 0.99, 0.999, 0.9999, 0.95, 0.995, 0.99999, 0.7, 0.5, 0.1)
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_a_decimal_leaves_of_one_is_that_rest(taken: float, sign: int) -> None:
+    """``m.mul_(0.9).add_(g, alpha=1 - 0.9)`` is ``m.lerp_(g, 0.1)``."""
+    assert meant(sign * (1 - taken)) == sign * (1 - Fraction(repr(taken)))
+
+
+def test_what_a_power_leaves_of_one_is_that_rest() -> None:
+    """The correction of Adam's third step, computed by Python."""
+    assert meant(1 - 0.9**3) == 1 - Fraction(9, 10) ** 3
+    assert repr(0.9**3) == "0.7290000000000001"
 
 
 @pytest.mark.parametrize("factor", [1 + 1e-14, 1 - 1e-14, 1 + 1e-9])

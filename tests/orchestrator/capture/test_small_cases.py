@@ -111,6 +111,13 @@ def test_an_op_in_place_has_the_rule_of_its_functional_form() -> None:
     assert find("aten.bitwise_and.Tensor") is not None
 
 
+def test_views_of_a_tensor_from_outside_have_its_numbers(agrees) -> None:
+    """``rows[0]`` of ``torch.tril_indices``, that the code keeps beside the model."""
+    rows, table = torch.tril_indices(3, 3, -1), torch.arange(12, dtype=torch.float64).view(3, 4)
+    agrees(lambda a: a[:, rows[0]] - a[:, rows[1]], x)
+    agrees(lambda a: a * table.t()[:, 2:].sum(1, keepdim=True) + table[1, 2] * table.view(-1)[3:6], x)
+
+
 def test_tensors_that_no_plan_can_hold_are_refused() -> None:
     with pytest.raises(LoweringError, match="have no place in a plan"):
         reference(torch.zeros(2, dtype=torch.float8_e5m2))

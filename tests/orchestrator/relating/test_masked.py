@@ -8,10 +8,12 @@ from fractions import Fraction
 import pytest
 
 from certificates.authoring.build import ProgramBuilder, Value, build_plan
+from certificates.plan.affine import Affine
 from certificates.plan.placements import Replicate, Shard
 from certificates.plan.plan import Plan
 from certificates.proof.facts import Fact, Reduced
 from orchestrator.relating.knowledge import Knowledge
+from orchestrator.relating.ledger import LayoutRecipe
 from orchestrator.relating.masked import DeepMatcher
 from orchestrator.relating.tries import IN_A_FILE
 from smtlib_emit.model import Model
@@ -338,3 +340,47 @@ def test_a_multiple_of_a_table_is_looked_up(factor: int) -> None:
     made = pair({"dp": 2}, lambda s: write(s, 4, factor), lambda b: write(b, 2, factor), cut,
                 {"y": {"dp": Shard(0)}}, {"at": (0, 5)})  # fmt: skip
     assert unproved(made) == []
+
+
+def below_largest(b: ProgramBuilder, *, ranks: bool) -> None:
+    """The same, where both sides have the logits less the largest, which only ranks look labels up in."""
+    columns = VOCABULARY // 2 if ranks else VOCABULARY
+    logits, top = b.input("logits", f"f32[{TOKENS},{columns}]"), b.input("top", f"f32[{TOKENS}]")
+    rest, label = b.input("rest", f"f32[{TOKENS}]"), b.input("label", f"i64[{TOKENS}]")
+    below = logits - b.broadcast(top, (TOKENS, columns), (0,))
+    b.output("below", below)
+    if not ranks:
+        found = b.gather(logits, label.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+        b.output("there", (rest + top) - found)
+        return
+    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
+    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
+    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+    found = b.gather(below, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    b.output("here", rest - b.all_reduce(b.select(mine, found, b.constant(0, f"f32[{TOKENS}]")), "tp"))
+
+
+def test_what_ranks_look_up_in_is_opened_below_their_sum() -> None:
+    """It is the specification's, which looks labels up in what that is made of."""
+    made = pair(
+        {"tp": 2},
+        lambda b: below_largest(b, ranks=False),
+        lambda b: below_largest(b, ranks=True),
+        {"logits": {"tp": Shard(1)}, "top": {}, "rest": {}, "label": {}},
+        {},
+        {"label": (0, VOCABULARY)},
+    )
+    knowledge, numbers = Knowledge(Model(made)), Numbers(made)
+    knowledge.declare_inputs()
+    lhs, rhs = (
+        f"{owner}:{program.outputs['below']}"
+        for owner, program in (("c0", made.classes[0].program), ("s", made.specification))
+    )
+    tp, row, column = map(Affine.symbol, ("tp", "i", "j"))
+    symbols = ("tp", 0, 2), ("i", 0, TOKENS), ("j", 0, VOCABULARY // 2)
+    there = row, tp.scale(VOCABULARY // 2) + column
+    known = Fact(lhs, rhs, symbols, (tp, row, column), there)
+    knowledge.add(known, LayoutRecipe())
+    proves = DeepMatcher(knowledge, lambda n: numbers.failure(knowledge.facts[n]) is None)
+    (found,) = proves.relate(f"c0:{made.classes[0].program.outputs['here']}")
+    assert knowledge.facts[found].rhs == f"s:{made.specification.outputs['there']}"

@@ -118,6 +118,7 @@ FRONT: dict[str, Callable[[bool], Definition]] = {
         vocabularies.library_and_partition,
         vocabularies.rewarded_tokens,
         vocabularies.two_tokens_ahead,
+        vocabularies.partition_less_label,
         zigzag.zigzag_context,
         rings.flash_ring,
         rings.zigzag_ring,

@@ -212,3 +212,21 @@ def two_tokens_ahead(right: bool) -> Definition:
 
     tied = _tied("two-tokens-ahead", lambda _model, _logits, _labels: _logits)
     return replace(tied, build=_Both, step=step_of(loss_of))
+
+
+def partition_less_label(right: bool) -> Definition:
+    """The loss as the logarithm of the partition less the label's logit; ranks have Megatron's, which
+    looks labels up in what the largest logit was taken from. The wrong ranks ask for the token itself."""
+
+    def loss_of(model: Any, batch: Batches) -> Tensor:
+        tokens = batch["tokens"]
+        logits, labels = model(tokens)[:, :-1], tokens[:, 1:]
+        if model.group is None:
+            chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+            return (torch.logsumexp(logits, -1) - chosen).mean()
+        at, outside = model.here(labels if right else tokens[:, :-1])
+        loss: Tensor = _Likelihood.apply(logits, at, outside, model.group)
+        return loss.mean()
+
+    tied = _tied("partition-less-label", lambda _model, _logits, _labels: _logits)
+    return replace(tied, step=step_of(loss_of))
