@@ -18,6 +18,7 @@ from certificates.plan.program import INPUT_NAME
 
 from .builder import Met
 from .builtin_names import given_to_modules
+from .callers import begun_as, callers_unseen
 from .constants import Constants
 from .conversions import converted_as_in_a_job
 from .copies import copied_by_ops
@@ -118,9 +119,10 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
         disguised(*users),
         taken_for_numbers(),
     )
-    checks = modes_stay(), draws_counted(), kernels_stay(), validated()
+    checks = modes_stay(), draws_counted(), kernels_stay(), validated(), callers_unseen()
+    launched = by_a_launcher(), begun_as(definition.frame[0] if definition.frame else "")
     with contextlib.ExitStack() as stack:
-        for each in (*around, *checks, by_a_launcher(), threads_of_the_engine()):
+        for each in (*around, *checks, *launched, threads_of_the_engine()):
             stack.enter_context(each)
         return _trace(definition, rank, needed)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .builtin_names import given_to_modules
+from .callers import begun_as
 from .definition import Definition
 from .environment import while_loading
 from .errors import CaptureError, DefinitionError, Frame
@@ -34,7 +35,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        with _loading():
+        with _loading(path):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
@@ -45,7 +46,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            with _loading():
+            with _loading(path):
                 found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error
@@ -63,8 +64,9 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
 
 
 @contextmanager
-def _loading() -> Iterator[None]:
-    with while_loading(), scalers_noted(), kernels_stay(), on_a_machine_of_a_job(), given_to_modules():
+def _loading(path: Path) -> Iterator[None]:
+    machine = on_a_machine_of_a_job(), begun_as(str(path))
+    with while_loading(), scalers_noted(), kernels_stay(), given_to_modules(), machine[0], machine[1]:
         yield
 
 
