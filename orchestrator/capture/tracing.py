@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from certificates.plan.plan import Mesh
 from certificates.plan.program import INPUT_NAME
 
+from .beside import begun_outside
 from .builder import Met
 from .builtin_names import given_to_modules
 from .callers import begun_as, callers_unseen
@@ -131,18 +132,18 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     known, constants, drawing = Known(), Constants(), Drawing()
-    with fake, told(), known, constants.following(), drawing:
+    with begun_outside(), fake, told(), known, constants.following(), drawing:
         model = definition.build()
     constants.foreign(held(model))
     step = definition.step
     cuts: Mapping[str, Cut] = {}
     watching = known if known.built(model) else contextlib.nullcontext()
     if rank is not None:
-        with constants.following(), drawing:
+        with begun_outside(), constants.following(), drawing:
             model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
     constants.foreign(held(model))
-    with fake, watching, constants.following():  # some optimizers make their states at once
+    with begun_outside(), fake, watching, constants.following():  # some optimizers make their states at once
         optimizer = optimizer_of(definition.optimizer, model)
     constants.foreign(held(model, optimizer))
     with fake:

@@ -6,9 +6,10 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from .beside import begun_outside
 from .builtin_names import given_to_modules
 from .callers import begun_as
 from .definition import Definition
@@ -65,8 +66,10 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
 
 @contextmanager
 def _loading(path: Path) -> Iterator[None]:
-    machine = on_a_machine_of_a_job(), begun_as(str(path))
-    with while_loading(), scalers_noted(), kernels_stay(), given_to_modules(), machine[0], machine[1]:
+    process = on_a_machine_of_a_job(), begun_as(str(path)), begun_outside()
+    with ExitStack() as stack:
+        for each in (while_loading(), scalers_noted(), kernels_stay(), given_to_modules(), *process):
+            stack.enter_context(each)
         yield
 
 
