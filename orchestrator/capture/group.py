@@ -43,6 +43,8 @@ Agreed = tuple[str, tuple[int, ...], Frame | None]
 _OWN = frozenset(("_rank", "_size", "_name", "_frame", "ranks", "_batch", "ordinal", "_backend"))
 #: Backends of groups of a job whose collectives are those that a trace knows.
 _BACKENDS = (IN_A_JOB, "gloo")
+#: Of groups that code makes and never calls, as torchtitan does; among one rank it does what all do.
+_UNUSED = "fake"
 #: Reductions that one of these has not.
 _NO_GLOOS = ("AVG", "PREMUL_SUM")
 #: Groups that this process made and belongs to, in order; kept until the next trace, destroyed or not.
@@ -218,6 +220,8 @@ class Traced(dist.ProcessGroup):  # type: ignore[misc]
                 "parameter.new_empty(…); in the step "
                 "a buffer or an entry of the batch",
             )
+        if self._backend == _UNUSED and len(self.ranks) > 1:
+            raise _foreign(_UNUSED)
         lacks = next((a.name for a in arguments if isinstance(a, ReduceRef) and a.name in _NO_GLOOS), None)
         if lacks is not None and self._backend == "gloo":
             raise GroupError(
@@ -325,6 +329,14 @@ def _batches_are_told() -> Iterator[None]:
         yield
 
 
+def _foreign(backend: str) -> GroupError:
+    return GroupError(
+        f"a group with the backend {backend!r}: what the collectives of that one do, no trace knows",
+        frame=user_frame(),
+        instead='dist.new_group(ranks), or with backend="nccl" or backend="gloo"',
+    )
+
+
 @contextmanager
 def _backends_are_told() -> Iterator[None]:
     """A group that is asked for with a backend is one of a trace, which says that it has that backend."""
@@ -335,12 +347,8 @@ def _backends_are_told() -> Iterator[None]:
     def make(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **options: Any) -> Any:
         if backend is None or backend == BACKEND:
             return original(ranks, timeout, backend, *args, **options)
-        if str(backend).lower() not in _BACKENDS:
-            raise GroupError(
-                f"a group with the backend {backend!r}: what the collectives of that one do, no trace knows",
-                frame=user_frame(),
-                instead='dist.new_group(ranks), or with backend="nccl" or backend="gloo"',
-            )
+        if str(backend).lower() not in (*_BACKENDS, _UNUSED):
+            raise _foreign(str(backend))
         _asked.append(str(backend).lower())
         try:
             return original(ranks, timeout, None, *args, **options)

@@ -337,7 +337,16 @@ def test_a_group_may_be_asked_for_with_its_backend(backend: Any) -> None:
         assert dist.get_backend() == dist.get_backend(dist.new_group()) == "nccl"
 
 
-@pytest.mark.parametrize("backend", ["mpi", "ucc", "cpu:gloo,cuda:nccl", "fake"])
+def test_a_group_of_no_backend_may_be_made_and_not_called() -> None:
+    """torchtitan makes such for axes of its mesh that nobody uses."""
+    with process_group(0, 2), FakeTensorMode():
+        dist.all_reduce(torch.ones(2), group=dist.new_group([0], backend="fake"))
+        both = dist.new_group([0, 1], backend="fake")
+        with pytest.raises(GroupError, match="with the backend 'fake'"):
+            dist.all_reduce(torch.ones(2), group=both)
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ucc", "cpu:gloo,cuda:nccl"])
 def test_a_group_of_a_backend_that_no_trace_knows_is_refused(backend: str) -> None:
     with process_group(0, 2), pytest.raises(GroupError, match=f"with the backend '{backend}'") as raised:
         makes(backend)
