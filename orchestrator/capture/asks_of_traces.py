@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 
-from .bytecode import names, said
+from .bytecode import chains, names, said
 from .errors import StateError
 from .frames import is_installed, written_in
 
@@ -25,9 +25,12 @@ _OF_TRACES = frozenset(
         *("_len_torch_dispatch_stack", "_get_dispatch_stack_at", "_get_dispatch_mode", "_dispatch_keys"),
         *("AsyncCollectiveTensor", "_are_we_tracing"),  # a trace waits at once, and has no such tensor
         *("builtins", "__builtins__", "f_builtins"),  # something else stands there for type, id and others
+        "f_back",  # who has called the step is another one in a job
         *("is_in_any_mode_without_ignore_compile_internals", "_is_functional_tensor", "active_fake_mode"),
     )
 )
+#: What a process has loaded, and how it was begun: in a job other modules, by other words.
+_OF_PROCESSES = frozenset((("sys", "modules"), ("sys", "orig_argv")))
 _INSTEAD = "what a job does, without the question"
 
 
@@ -39,6 +42,7 @@ def refuse_asking(first: Iterable[FunctionType], own: Iterable[FunctionType]) ->
     """
     for code in _reached(first, own):
         asked = (names(code) | said(code)) & _OF_TRACES
+        asked |= {chain[1] for chain in chains(code) if chain[:2] in _OF_PROCESSES}
         if asked:
             name, line = next(_lines(code, asked), (min(asked), code.co_firstlineno))
             raise StateError(

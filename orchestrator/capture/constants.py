@@ -21,6 +21,7 @@ from .amounts import unwraps_itself
 from .frames import frames
 from .group import Traced
 from .layouts import local_tensor
+from .raising import refuse_handled
 from .recorder import DTYPES, WRITTEN_OUT, Node, TensorRef, reference
 from .signatures import Signature, signature
 from .substituting import replaced
@@ -103,6 +104,12 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]  # torch's own types
         said = signature(func)
         if said.silent:
             return func(*args, **kwargs)
+        result = self._run(func, said, args, kwargs)
+        if not said.view:  # which runs no kernel
+            refuse_handled()
+        return result
+
+    def _run(self, func: Any, said: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         written = _tensors(said.written(args, kwargs))
         if not self._followed(func, said, args, kwargs) or any(
             self._made.get(t.untyped_storage()._cdata) != self.stage for t in written

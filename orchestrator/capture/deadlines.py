@@ -9,22 +9,21 @@ A timer or an alarm comes between any two lines, and is refused.
 from __future__ import annotations
 
 import concurrent.futures
-import dis
 import functools
 import inspect
-import itertools
 import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from .answers import Refuse, answer, asks, users_own
 from .errors import StateError
 from .frames import user_frame
+from .handlers import goes_on
 from .pace import PACE
 from .substituting import Place, replaced, substituted
 from .work import Work
@@ -44,8 +43,6 @@ _COMES = "the step sets {}: what that does comes between any two lines"
 _OUTSIDE = "a timer around the step, in the loop that calls it"
 #: How long a thread may take at once, and how late it begins if nobody waits for it, in seconds.
 _AT_ONCE, _LATEST = 1.0, 3.0
-#: The package's own folder.
-_OWN = __file__.rpartition("/")[0] + "/"
 
 
 @contextmanager
@@ -106,49 +103,13 @@ def _bounded(
     def wait(*args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
         bounded = given.bind(*args, **kwargs).arguments.get("timeout") is not None and by_step(frame)
-        if bounded and late is not None and _goes_on(frame):
+        if bounded and late is not None and goes_on(frame, users_own):
             late(frame)
         value = original(*args, **kwargs)
         says = late is None or isinstance(args[0], Work)
         return answer(int(value), True) if bounded and says else value
 
     return wait
-
-
-def _goes_on(frame: FrameType | None) -> bool:
-    """Does code of the user's go on after an exception that is raised here?"""
-    while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
-        if users_own(frame) and _handled(frame.f_code, frame.f_lasti):
-            return True
-        frame = frame.f_back
-    return False
-
-
-@functools.cache
-def _handled(code: CodeType, place: int) -> bool:
-    """Is there a handler around a place of the code that ends otherwise than by raising again?
-
-    ``except`` leaves with a ``POP_EXCEPT`` that no ``RERAISE`` follows; ``finally`` has none. What is raised
-    again comes to the next handler.
-    """
-    steps = list(dis.get_instructions(code))
-    table: list[Any] = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    while (entry := next((e for e in table if e.start <= place < e.end), None)) is not None:
-        handler = [step for step in steps if step.offset >= entry.target]
-        ends = next((b for a, b in itertools.pairwise(handler) if a.opname == "POP_EXCEPT"), None)
-        if ends is None or ends.opname != "RERAISE":
-            return True
-        if "WITH_EXCEPT_START" in (step.opname for step in handler[:2]) and _suppresses(steps, entry.start):
-            return True
-        place = ends.offset
-    return False
-
-
-def _suppresses(steps: Sequence[dis.Instruction], begins: int) -> bool:
-    """Is it ``contextlib.suppress`` that was entered last before a block begins?"""
-    entered = [i for i, step in enumerate(steps) if step.opname == "BEFORE_WITH" and step.offset < begins]
-    line = next((s.positions.lineno for i in entered[-1:] if (s := steps[i]).positions), None)
-    return any(s.argval == "suppress" for s in steps if s.positions and s.positions.lineno == line)
 
 
 @contextmanager

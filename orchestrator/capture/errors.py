@@ -196,6 +196,10 @@ class StateError(CaptureError):
     rule = "state"
 
 
+class HandledError(StateError):
+    """An exception that a trace cannot raise, and that somebody would handle."""
+
+
 class AliasingError(CaptureError):
     """A view or a partial write that has no expression over the storage's contents."""
 

@@ -26,6 +26,7 @@ from .builder import Frame
 from .errors import LoweringError
 from .frames import begins_backward, frames, inside_engine, user_frame, waits_at_use
 from .geometry import Geometry
+from .raising import refuse_handled
 from .roots import shortest
 from .signatures import REBINDS, signature
 from .strides import Strides
@@ -245,6 +246,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self, name: str, outs: Any, ins: Any, arguments: tuple[Any, ...], batch: int | None = None
     ) -> int:
         """A call that reached a process group, alone or in a ``batch``; the number is that of its work."""
+        refuse_handled()
         self.counted.passed(outs, ins)
         outs, ins = tree_map(self._describe, outs), tree_map(self._describe, ins)
         arguments = tree_map(_number, arguments)

@@ -19,7 +19,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from .errors import CaptureError
+from .errors import CaptureError, HandledError
 from .frames import user_frame
 from .refusals import Compiled, Scaling, refused
 from .storages import bytes_refused
@@ -40,6 +40,9 @@ _UNKNOWN = (NotImplementedError, AssertionError, AttributeError)
 _METHODS = ("numpy", "__array__", "__format__", "__round__", "share_memory_", "pin_memory")
 _CATCHES = "; a trace raises here where a job goes on, and the code catches the exception"
 
+#: What is raised when code returns that is called now, the innermost last.
+_later: list[list[HandledError]] = []
+
 
 @contextmanager
 def told(but: tuple[type[CaptureError], ...] = ()) -> Iterator[None]:
@@ -48,12 +51,14 @@ def told(but: tuple[type[CaptureError], ...] = ()) -> Iterator[None]:
     ``but`` errors that the capture itself makes inside and handles.
     """
     found: list[CaptureError] = []
+    later: list[HandledError] = []
+    known: tuple[type[CaptureError], ...] = (HandledError, *but)
     thread = threading.get_ident()  # what others do is refused anyway
 
     describing = [False]
 
     def note(error: Exception) -> None:
-        if found or describing[0] or isinstance(error, but) or threading.get_ident() != thread:
+        if found or describing[0] or isinstance(error, known) or threading.get_ident() != thread:
             return
         describing[0] = True  # that makes an error, too
         try:
@@ -72,9 +77,18 @@ def told(but: tuple[type[CaptureError], ...] = ()) -> Iterator[None]:
             original = getattr(FakeTensor, name, None)
             if original is not None:
                 patches.enter_context(patch.object(FakeTensor, name, _noting(original, note)))
+        patches.callback(_later.pop)
+        _later.append(later)
         yield
-    if found:
-        raise found[0]
+    for error in (*found, *later):
+        raise error
+
+
+def tell(error: HandledError) -> None:
+    """It is raised when the code that was called returns, if nothing else is."""
+    if not _later:
+        raise error
+    _later[-1].append(error)
 
 
 def _noting_made(original: Callable[..., None], note: Callable[[Exception], None]) -> Callable[..., None]:

@@ -16,8 +16,10 @@ from torch.distributed.fsdp import FSDPModule
 from certificates.plan.plan import Mesh
 from certificates.plan.program import INPUT_NAME
 
+from .beside import begun_outside
 from .builder import Met
 from .builtin_names import given_to_modules
+from .callers import begun_as, callers_unseen
 from .constants import Constants
 from .conversions import converted_as_in_a_job
 from .copies import copied_by_ops
@@ -118,9 +120,10 @@ def trace(definition: Definition, rank: int | None, needed: frozenset[Met] = fro
         disguised(*users),
         taken_for_numbers(),
     )
-    checks = modes_stay(), draws_counted(), kernels_stay(), validated()
+    checks = modes_stay(), draws_counted(), kernels_stay(), validated(), callers_unseen()
+    launched = by_a_launcher(), begun_as(definition.frame[0] if definition.frame else "")
     with contextlib.ExitStack() as stack:
-        for each in (*around, *checks, by_a_launcher(), threads_of_the_engine()):
+        for each in (*around, *checks, *launched, threads_of_the_engine()):
             stack.enter_context(each)
         return _trace(definition, rank, needed)
 
@@ -129,18 +132,18 @@ def _trace(definition: Definition, rank: int | None, needed: frozenset[Met]) -> 
     mesh = Mesh(definition.mesh)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     known, constants, drawing = Known(), Constants(), Drawing()
-    with fake, told(), known, constants.following(), drawing:
+    with begun_outside(), fake, told(), known, constants.following(), drawing:
         model = definition.build()
     constants.foreign(held(model))
     step = definition.step
     cuts: Mapping[str, Cut] = {}
     watching = known if known.built(model) else contextlib.nullcontext()
     if rank is not None:
-        with constants.following(), drawing:
+        with begun_outside(), constants.following(), drawing:
             model, cuts = _parallel(definition, mesh, model)
         step = definition.parallel_step or step
     constants.foreign(held(model))
-    with fake, watching, constants.following():  # some optimizers make their states at once
+    with begun_outside(), fake, watching, constants.following():  # some optimizers make their states at once
         optimizer = optimizer_of(definition.optimizer, model)
     constants.foreign(held(model, optimizer))
     with fake:

@@ -6,10 +6,12 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from .beside import begun_outside
 from .builtin_names import given_to_modules
+from .callers import begun_as
 from .definition import Definition
 from .environment import while_loading
 from .errors import CaptureError, DefinitionError, Frame
@@ -34,7 +36,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
     sys.modules.setdefault(path.stem, module)
     top = (str(path), 1, "")
     try:
-        with _loading():
+        with _loading(path):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
@@ -45,7 +47,7 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
         frame = _home(found) or top
         _check_settings(found, settings or {}, frame)
         try:
-            with _loading():
+            with _loading(path):
                 found = found(**(settings or {}))
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error
@@ -63,8 +65,11 @@ def load_definition(path: Path, settings: Mapping[str, bool | int | float | str]
 
 
 @contextmanager
-def _loading() -> Iterator[None]:
-    with while_loading(), scalers_noted(), kernels_stay(), on_a_machine_of_a_job(), given_to_modules():
+def _loading(path: Path) -> Iterator[None]:
+    process = on_a_machine_of_a_job(), begun_as(str(path)), begun_outside()
+    with ExitStack() as stack:
+        for each in (while_loading(), scalers_noted(), kernels_stay(), given_to_modules(), *process):
+            stack.enter_context(each)
         yield
 
 

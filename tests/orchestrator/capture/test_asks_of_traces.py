@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
@@ -80,6 +81,8 @@ def scaled(is_traced: Callable[[Tensor], object]) -> Definition:
         (lambda t: torch._C._len_torch_dispatch_stack() > 0, "_len_torch_dispatch_stack"),
         (lambda t: _python_dispatch._get_current_dispatch_mode(), "_get_current_dispatch_mode"),
         (helper, "detect_fake_mode"),
+        (lambda t: "orchestrator.capture.cli" in sys.modules, "modules"),
+        (lambda t: sys._getframe().f_back, "f_back"),
         (lambda t: Asking(t).answer, "fake_device"),
         (lambda t: Inheriting(t).answer, "fake_device"),
     ],

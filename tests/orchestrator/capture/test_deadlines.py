@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.capture import deadlines as module
+from orchestrator.capture import steps
 from orchestrator.capture.asking import asked
 from orchestrator.capture.deadlines import deadlines
 from orchestrator.capture.errors import StateError
@@ -26,7 +26,7 @@ SOON = timedelta(seconds=30)
 
 #: A function of the package's, as what runs a step is: no handler around it is the step's.
 OURS: dict[str, Any] = {}
-exec(compile("def run(does):\n    does()", module.__file__, "exec"), OURS)
+exec(compile("def run(does):\n    does()", steps.__file__, "exec"), OURS)
 
 
 def refused(does: Callable[[], object]) -> list[str]:
