@@ -8,8 +8,9 @@ itself asks. So a step that names them is refused.
 from __future__ import annotations
 
 import dis
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 
 from .bytecode import chains, names, said
@@ -29,8 +30,16 @@ _OF_TRACES = frozenset(
         *("is_in_any_mode_without_ignore_compile_internals", "_is_functional_tensor", "active_fake_mode"),
     )
 )
-#: What a process has loaded, and how it was begun: in a job other modules, by other words.
-_OF_PROCESSES = frozenset((("sys", "modules"), ("sys", "orig_argv")))
+#: Top packages that only a trace has loaded.
+_OURS = frozenset(
+    (
+        *("orchestrator", "certificates", "checker", "smtlib_emit", "trainverify"),
+        *("z3", "cvc5", "sexpdata", "networkx", "click"),
+    )
+)
+#: Steps that say nothing of the order in which code reads.
+_NOTHING = frozenset(("CACHE", "COPY", "PUSH_NULL", "PRECALL", "RESUME", "NOP"))
+_OF_ONE = ("get", "setdefault")
 _INSTEAD = "what a job does, without the question"
 
 
@@ -42,7 +51,7 @@ def refuse_asking(first: Iterable[FunctionType], own: Iterable[FunctionType]) ->
     """
     for code in _reached(first, own):
         asked = (names(code) | said(code)) & _OF_TRACES
-        asked |= {chain[1] for chain in chains(code) if chain[:2] in _OF_PROCESSES}
+        asked |= _of_processes(code)
         if asked:
             name, line = next(_lines(code, asked), (min(asked), code.co_firstlineno))
             raise StateError(
@@ -50,6 +59,38 @@ def refuse_asking(first: Iterable[FunctionType], own: Iterable[FunctionType]) ->
                 frame=(code.co_filename, line, code.co_name),
                 instead=_INSTEAD,
             )
+
+
+def _of_processes(code: CodeType) -> set[str]:
+    """What code asks of the process: by which words it was begun, and what it has loaded.
+
+    It may ask for a module that it names, or for its own (``sys.modules[__name__]``), unless it is one that
+    a trace alone needs.
+    """
+    if not any(chain[:2] in (("sys", "modules"), ("sys", "orig_argv")) for chain in chains(code)):
+        return set()
+    steps = [s for s in dis.get_instructions(code) if s.opname not in _NOTHING]
+    found = {
+        read.argval
+        for at, (holder, read) in enumerate(itertools.pairwise(steps))
+        if holder.argval == "sys"
+        and (read.argval == "orig_argv" or (read.argval == "modules" and not _named(steps, at)))
+    }
+    inner = (x for x in code.co_consts if isinstance(x, CodeType))
+    return found.union(*map(_of_processes, inner))
+
+
+def _named(steps: Sequence[dis.Instruction], at: int) -> bool:
+    """Is ``sys.modules``, read at this step, asked for one module by its name?"""
+    key, after = steps[max(at - 1, 0)], steps[at + 2 :]
+    if after[0].opname != "CONTAINS_OP":
+        asked = after[0].argval in _OF_ONE or after[1].opname in ("BINARY_SUBSCR", "STORE_SUBSCR")
+        if not asked:
+            return False
+        key = after[after[0].argval in _OF_ONE]
+    if key.opname == "LOAD_CONST":
+        return str(key.argval).partition(".")[0] not in _OURS
+    return key.opname in ("LOAD_GLOBAL", "LOAD_NAME") and key.argval == "__name__"
 
 
 def _reached(first: Iterable[FunctionType], own: Iterable[FunctionType]) -> Iterator[CodeType]:

@@ -165,6 +165,11 @@ def _number(x: Any) -> Any:
     return amount(x) if isinstance(x, torch.SymInt) else x
 
 
+def lifts(func: Any) -> bool:
+    """Is this how the value of a literal becomes a tensor of the trace?"""
+    return func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
+
+
 @dataclass
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Context manager that appends a :class:`Node` per op to ``nodes``."""
@@ -214,10 +219,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             named["at_use"] = True
         if said.group is not None:
             described, named = _with_group(said.group, described, named)
-        if said.view and met and all(t.literal is not None for t in met):
-            with (
-                _disable_current_modes()
-            ):  # of a tensor from outside the step, not of a copy that stands for it
+        if said.view and not lifts(func) and met and all(t.literal is not None for t in met):
+            # Of a tensor from outside the step, not of a copy that stands for it.
+            with _disable_current_modes():
                 result = func(*args, **kwargs)
         else:
             result = self.counted.run(func, args, kwargs)

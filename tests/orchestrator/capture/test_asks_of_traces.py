@@ -82,6 +82,13 @@ def scaled(is_traced: Callable[[Tensor], object]) -> Definition:
         (lambda t: _python_dispatch._get_current_dispatch_mode(), "_get_current_dispatch_mode"),
         (helper, "detect_fake_mode"),
         (lambda t: "orchestrator.capture.cli" in sys.modules, "modules"),
+        (lambda t: sys.modules.get("z3"), "modules"),
+        (lambda t: sys.modules["checker"], "modules"),
+        (lambda t: [n for n in sys.modules if n.endswith("tor")], "modules"),
+        (lambda t: len(sys.modules), "modules"),
+        (lambda t: str(t.dtype) in sys.modules, "modules"),
+        (lambda t: sys.modules.get(str(t.dtype)), "modules"),
+        (lambda t: sys.modules.items(), "modules"),
         (lambda t: sys._getframe().f_back, "f_back"),
         (lambda t: Asking(t).answer, "fake_device"),
         (lambda t: Inheriting(t).answer, "fake_device"),
@@ -92,6 +99,20 @@ def test_a_step_that_asks_is_refused_at_its_line(asks: Callable[[Tensor], object
         trace(scaled(asks), None)
     assert caught.value.frame is not None and caught.value.frame[0] == __file__
     assert name in linecache.getline(__file__, caught.value.frame[1])
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda t: "apex" in sys.modules,
+        lambda t: sys.modules.get("apex"),
+        lambda t: sys.modules[__name__],
+        lambda t: sys.modules["torch"],
+    ],
+)
+def test_a_step_may_ask_for_a_module_that_it_names(asks: Callable[[Tensor], object]) -> None:
+    """``"apex" in sys.modules`` is a question of right code, and a module asks for itself so."""
+    trace(scaled(asks), None)
 
 
 def test_code_of_the_file_that_no_step_calls_may_ask() -> None:

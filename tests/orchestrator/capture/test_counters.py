@@ -579,7 +579,7 @@ def test_equal_things_in_the_place_of_others_count_nothing() -> None:
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ("sys.modules[str(len(sys.modules))] = sys", "how many modules code has named"),
+        ("sys.modules['one more'] = sys", "how many modules code has named"),
         ("logging.getLogger(str(len(logging.root.manager.loggerDict)))", "how many loggers there are"),
         ("warnings.warn('x' * len(globals()['__warningregistry__']))", "what was warned of"),
     ],
