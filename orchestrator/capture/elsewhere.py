@@ -31,6 +31,7 @@ import torch
 from certificates.plan.plan import Mesh
 
 from ..children import command
+from .builder import Met
 from .definition import Definition
 from .entropy import begin_anew, draws_counted, standing
 from .errors import CaptureError
@@ -49,9 +50,9 @@ _RANKS, _DRAWS = 4, 7
 _FORK = multiprocessing.get_context("fork")
 #: What was drawn while a file was loaded, how often a set was gone through, and how many ranks there are.
 Loaded = tuple[str, int, int]
-#: The first two of the trace of a rank, and where it asked for its place on a host.
-Asked = tuple[str, int, Sequence[str]]
-_NOTHING: Asked = "", 0, ()
+#: The first two of the trace of a rank, where it asked for its place on a host, and what it kept for others.
+Asked = tuple[str, int, Sequence[str], Sequence[Met]]
+_NOTHING: Asked = "", 0, (), ()
 
 
 class Elsewhere:
@@ -62,7 +63,7 @@ class Elsewhere:
 
     def differs(self, here: Mapping[int, Sample]) -> CaptureError | None:
         """What other processes do otherwise than the traces of ranks here, or that nothing is known of it."""
-        asked = {rank: (sample.drawn, sample.sets, sample.hosts) for rank, sample in here.items()}
+        asked = {rank: _asked(sample) for rank, sample in here.items()}
         _, said = self._child.communicate(json.dumps(asked).encode())
         if self._child.returncode:
             last = said.decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -108,16 +109,26 @@ def main() -> None:
             asked: dict[int, Asked] = {int(r): tuple(s) for r, s in json.loads(sys.stdin.read()).items()}
             ranks = _doubtful(asked, traces[RANK], first.loaded)
             placed = {rank: asked[rank][2] for rank in _few([r for r in sorted(asked) if asked[r][2]])}
-            traces |= {rank: first.trace(rank) for rank in (*ranks, *placed) if rank not in traces}
+            further = [rank for rank in (*ranks, *placed) if rank not in traces]
+            traces |= {rank: first.trace(rank, _kept(asked[rank])) for rank in further}
             problem = _elsewhere_placed(first, placed, traces)
         unseeded = any(s.drawn and s.drawn != asked.get(rank, _NOTHING)[0] for rank, s in traces.items())
         unseeded |= bool(first.loaded[0]) and traces[RANK].drawn != asked.get(RANK, _NOTHING)[0]
         count = (_DRAWS if unseeded else 1) if ranks else 0
-        further = (_otherwise(given, n, ranks, traces) for n in range(1, count + 1))
-        problem = problem or next(filter(None, further), None)
+        anew = (_otherwise(given, n, ranks, traces) for n in range(1, count + 1))
+        problem = problem or next(filter(None, anew), None)
     except CaptureError as error:
         sys.exit(str(error).splitlines()[0])
     Path(out).write_bytes(pickle.dumps((problem, traces)))
+
+
+def _asked(sample: Sample) -> Asked:
+    return sample.drawn, sample.sets, sample.hosts, sorted(sample.needed)
+
+
+def _kept(asked: Asked) -> frozenset[Met]:
+    """Rendezvous that the rank was traced with because others need them; JSON has lists of them."""
+    return frozenset((axes, number, result) for axes, number, result in asked[3])
 
 
 def _doubtful(asked: Mapping[int, Asked], own: Sample, loaded: Loaded) -> Sequence[int]:
@@ -128,7 +139,7 @@ def _doubtful(asked: Mapping[int, Asked], own: Sample, loaded: Loaded) -> Sequen
     seeded = {"", own.drawn}
     everywhere = loaded[1] > 0 or (loaded[0] != "" and asked.get(RANK, _NOTHING)[0] not in seeded)
     return _few(
-        sorted(r for r, (drawn, sets, _) in asked.items() if everywhere or sets or drawn not in seeded)
+        sorted(r for r, (drawn, sets, *_) in asked.items() if everywhere or sets or drawn not in seeded)
     )
 
 
@@ -142,7 +153,7 @@ def _elsewhere_placed(
     """What ranks that asked for their place on a host do otherwise where they have another one."""
     for rank, each in ((rank, each) for each in other_ways(process.loaded[2]) for rank in placed):
         try:
-            problem = other_trace(traces[rank], process.trace(rank, each))
+            problem = other_trace(traces[rank], process.trace(rank, traces[rank].needed, each))
         except CaptureError as error:
             problem = error.at_rank(rank)
         problem = None if problem is None else depends(problem, placed[rank])
@@ -161,7 +172,7 @@ def _otherwise(
     with _Process(*given, number) as process:
         for rank in ranks:
             try:
-                problem = other_trace(traces[rank], process.trace(rank))
+                problem = other_trace(traces[rank], process.trace(rank, traces[rank].needed))
             except CaptureError as error:
                 error.message = f"so it is in another process, and not in each: {error.message}"
                 problem = error.at_rank(rank)
@@ -185,10 +196,10 @@ class _Process:
         self._loaded = self._loaded or self._told()
         return self._loaded
 
-    def trace(self, rank: int, each: int = 0) -> Sample:
-        """With ``each`` ranks on a host, where that is not all of them."""
+    def trace(self, rank: int, needed: frozenset[Met] = frozenset(), each: int = 0) -> Sample:
+        """With what others have ``needed``, and ``each`` ranks on a host, where that is not all of them."""
         assert self.loaded is not None
-        self._ours.send((rank, each))
+        self._ours.send((rank, needed, each))
         sample: Sample = self._told()
         return sample
 
@@ -226,11 +237,11 @@ def _load(
     ends.send((standing(), gone_through(), Mesh(definition.mesh).ranks))
     while True:
         try:
-            rank, each = ends.recv()
+            asked = ends.recv()
         except EOFError:
             return
         ours, theirs = _FORK.Pipe(duplex=False)
-        process = _FORK.Process(target=_trace, args=(definition, rank, each, random.getstate(), theirs))
+        process = _FORK.Process(target=_trace, args=(definition, *asked, random.getstate(), theirs))
         process.start()
         theirs.close()
         try:
@@ -242,14 +253,19 @@ def _load(
 
 
 def _trace(
-    definition: Definition, rank: int, each: int, generator: tuple[Any, ...], ends: Connection
+    definition: Definition,
+    rank: int,
+    needed: frozenset[Met],
+    each: int,
+    generator: tuple[Any, ...],
+    ends: Connection,
 ) -> None:
     random.setstate(generator)
     if each:
         spread(each)
     try:
         with quiet(repeated=True), guarded():
-            said: Sample | CaptureError = seen(definition, rank)
+            said: Sample | CaptureError = seen(definition, rank, needed=needed)
     except (Exception, SystemExit) as error:
         said = refused(error).at(definition.frame)
     ends.send(said)

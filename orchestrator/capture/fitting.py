@@ -73,6 +73,8 @@ class Sample:
     hosts: tuple[str, ...] = ()
     #: What the definition declares, as text.
     declared: str = ""
+    #: Rendezvous that were kept for other ranks.
+    needed: frozenset[Met] = frozenset()
 
 
 def summarise(traced: RankTrace, known: Container[str] = ()) -> Sample:

@@ -148,8 +148,8 @@ def seen(
 ) -> Sample:
     """A trace, and what in it another process may have decided otherwise."""
     traced = summarise(trace(checked(definition), rank, needed), known)
-    declared = definition.declared()
-    return replace(traced, drawn=standing(), sets=gone_through(), hosts=asked_at(), declared=declared)
+    declared, drawn, sets = definition.declared(), standing(), gone_through()
+    return replace(traced, drawn=drawn, sets=sets, hosts=asked_at(), declared=declared, needed=needed)
 
 
 @contextmanager

@@ -57,6 +57,8 @@ _PLAIN = frozenset((type(None), bool, int, float, str, torch.device, torch.layou
 #: What stands for a real tensor.
 Literal = bool | int | float | tuple[bool | int | float, ...]
 
+#: How the value of a literal becomes a tensor of the trace.
+LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 #: The op that waits for a functional collective.
 WAIT = "_c10d_functional.wait_tensor.default"
 #: Numbers of works and of batches; a step may wait for one that an earlier step began.
@@ -165,11 +167,6 @@ def _number(x: Any) -> Any:
     return amount(x) if isinstance(x, torch.SymInt) else x
 
 
-def lifts(func: Any) -> bool:
-    """Is this how the value of a literal becomes a tensor of the trace?"""
-    return func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
-
-
 @dataclass
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Context manager that appends a :class:`Node` per op to ``nodes``."""
@@ -219,7 +216,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             named["at_use"] = True
         if said.group is not None:
             described, named = _with_group(said.group, described, named)
-        if said.view and not lifts(func) and met and all(t.literal is not None for t in met):
+        if said.view and func not in LIFTS and met and all(t.literal is not None for t in met):
             # Of a tensor from outside the step, not of a copy that stands for it.
             with _disable_current_modes():
                 result = func(*args, **kwargs)

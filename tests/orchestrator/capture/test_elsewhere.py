@@ -200,3 +200,48 @@ def place(rank):
 """
     code, said = pieces(tmp_path, top=top, piece="place(rank)")
     assert code == 0, said
+
+
+#: The first rank alone reads the sum; all go through a set.
+KEPT = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from orchestrator.capture import Batch, Definition
+
+def step(model, optimizer, batch):
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.detach()}
+
+def on_ranks(model, optimizer, batch):
+    count = batch["x"].square().sum()
+    dist.all_reduce(count)
+    loss = model(batch["x"]).square().mean()
+    loss.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= 4
+    optimizer.step()
+    optimizer.zero_grad()
+    total = sum(len(name) for name in {"lower", "upper"})
+    loss = loss.detach() * (total / 10)
+    return {"loss": loss + (count - count.clone()) if dist.get_rank() == 0 else loss}
+
+definition = Definition(
+    name="m", mesh={"dp": 4}, build=lambda: nn.Linear(2, 2), parallelize=lambda model, mesh: model,
+    optimizer=lambda params: torch.optim.SGD(params, lr=0.1), step=step, parallel_step=on_ranks,
+    batch={"x": Batch((8, 2), shard={"dp": 0})}, mean_over={"loss": ("dp",)},
+)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_rank_has_kept_for_others_it_keeps_in_another_process(tmp_path: Path) -> None:
+    """Ranks of a pipeline's stages were refused: their sum of tokens was looked for in vain."""
+    (tmp_path / "model.py").write_text(KEPT)
+    words = [str(tmp_path / "model.py"), "--out", str(tmp_path / "plan.json"), "--jobs", "1", "--quiet"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
