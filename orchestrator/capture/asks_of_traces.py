@@ -11,11 +11,12 @@ import dis
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import CodeType, FunctionType
 
 from .bytecode import chains, names, said
 from .errors import StateError
-from .frames import is_installed, written_in
+from .frames import PROJECT, is_installed, written_in
 
 #: What only a trace has, and functions and modules that say whether one runs.
 _OF_TRACES = frozenset(
@@ -31,12 +32,7 @@ _OF_TRACES = frozenset(
     )
 )
 #: Top packages that only a trace has loaded.
-_OURS = frozenset(
-    (
-        *("orchestrator", "certificates", "checker", "smtlib_emit", "trainverify"),
-        *("z3", "cvc5", "sexpdata", "networkx", "click"),
-    )
-)
+_OURS = frozenset((*(Path(p).stem for p in PROJECT), "z3", "cvc5", "sexpdata", "networkx", "click"))
 #: Steps that say nothing of the order in which code reads.
 _NOTHING = frozenset(("CACHE", "COPY", "PUSH_NULL", "PRECALL", "RESUME", "NOP"))
 _OF_ONE = ("get", "setdefault")

@@ -95,6 +95,16 @@ def test_without_a_proof_nothing_is_kept() -> None:
     assert not any(isinstance(r, Reduced) for r in knowledge.by_lhs)
 
 
+def looked_up(b: ProgramBuilder, part: Value, label: Value) -> tuple[Value, Value]:
+    """Which labels lie in a rank's part of the vocabulary, and what stands there."""
+    columns = part.shape[1]
+    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
+    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
+    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
+    found = b.gather(part, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    return mine, found
+
+
 def loss(b: ProgramBuilder, *, ranks: bool, turned: bool = True) -> None:
     """The logit of a label below a number: looked up as a difference, or subtracted at the end by ranks."""
     columns = VOCABULARY // 2 if ranks else VOCABULARY
@@ -104,10 +114,7 @@ def loss(b: ProgramBuilder, *, ranks: bool, turned: bool = True) -> None:
         below = logits - b.broadcast(top, (TOKENS, columns), (0,))
         b.output("there", b.gather(below, label.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS))
         return
-    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
-    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
-    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
-    found = b.gather(logits, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    mine, found = looked_up(b, logits, label)
     chosen = b.all_reduce(b.select(mine, found, b.constant(0, f"f32[{TOKENS}]")), "tp")
     b.output("here", top - chosen if turned else top + chosen)
 
@@ -150,10 +157,7 @@ def negative_log(b: ProgramBuilder, *, ranks: bool, wrong: bool = False) -> None
         found = b.gather(logits, label.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
         b.output("there", (rest + top) - found)
         return
-    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
-    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
-    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
-    found = b.gather(logits, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    mine, found = looked_up(b, logits, label)
     found = found if wrong else found - top
     b.output("here", rest - b.all_reduce(b.select(mine, found, b.constant(0, f"f32[{TOKENS}]")), "tp"))
 
@@ -353,10 +357,7 @@ def below_largest(b: ProgramBuilder, *, ranks: bool) -> None:
         found = b.gather(logits, label.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
         b.output("there", (rest + top) - found)
         return
-    here = label - b.constant(b.axis_index("tp").scale(columns), f"i64[{TOKENS}]")
-    mine = b.logical_and(b.compare(here, 0, "GE"), b.compare(here, columns, "LT"))
-    row = b.select(mine, here, b.constant(0, f"i64[{TOKENS}]"))
-    found = b.gather(below, row.reshape(TOKENS, 1), axis=1, batch_dims=1).reshape(TOKENS)
+    mine, found = looked_up(b, below, label)
     b.output("here", rest - b.all_reduce(b.select(mine, found, b.constant(0, f"f32[{TOKENS}]")), "tp"))
 
 
