@@ -198,7 +198,11 @@ def refuse_now() -> None:
 
 def users_own(frame: FrameType | None) -> bool:
     """Is it the user's own code, and not that of a package?"""
-    name = "<" if frame is None else runs_in(frame)
+    return frame is not None and _own(runs_in(frame))
+
+
+@functools.cache
+def _own(name: str) -> bool:
     return is_users(name) and not is_installed(name)
 
 

@@ -16,6 +16,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
+from sys import _getframe  # as it was before a trace puts another one there
 from types import FunctionType
 from typing import Any, Self
 from unittest.mock import patch
@@ -127,7 +128,7 @@ class _OfTraces:
 
     def __get__(self, tensor: Any, owner: Any = None) -> Any:
         if tensor is not None:
-            if by_user(sys._getframe(1)):
+            if by_user(_getframe(1)):
                 said = f"{class_of(tensor).__name__!r} object has no attribute {self._name!r}"
                 raise AttributeError(said)
             held = Tensor.__dict__["__dict__"].__get__(tensor)
@@ -139,7 +140,7 @@ class _OfTraces:
         return self._original if get is None else get(self._original, tensor, owner)
 
     def __set__(self, tensor: Any, value: object) -> None:
-        if by_user(sys._getframe(1)):
+        if by_user(_getframe(1)):
             raise _marked(self._name)
         if self._sets:
             self._original.__set__(tensor, value)
@@ -184,16 +185,16 @@ STANDS[_Variables] = dict
 
 def _variables_told(self: Tensor) -> dict[str, Any]:
     held: dict[str, Any] = Tensor.__dict__["__dict__"].__get__(self)
-    return _Variables(held) if by_user(sys._getframe(1)) else held
+    return _Variables(held) if by_user(_getframe(1)) else held
 
 
 def _names_told(self: Tensor) -> list[str]:
     names: list[str] = Tensor.__dir__(self)
-    return [n for n in names if n not in of_traces()] if by_user(sys._getframe(1)) else names
+    return [n for n in names if n not in of_traces()] if by_user(_getframe(1)) else names
 
 
 def _class_told(self: Tensor) -> builtins.type:
-    return class_of(self) if by_user(sys._getframe(1)) else builtins.type(self)
+    return class_of(self) if by_user(_getframe(1)) else builtins.type(self)
 
 
 class _OfClass(str):
@@ -207,7 +208,7 @@ class _OfClass(str):
         return made
 
     def __get__(self, tensor: Any, owner: Any = None) -> Any:
-        told = tensor is not None and by_user(sys._getframe(1))
+        told = tensor is not None and by_user(_getframe(1))
         return getattr(class_of(tensor), self.name) if told else str(self)
 
 
@@ -247,7 +248,7 @@ class _Asked(type):
         if len(args) != 1 or kwargs:  # a class is made, in the module that makes it
             made = builtins.type(*args, **kwargs)
             if "__module__" not in args[-1]:
-                made.__module__ = sys._getframe(1).f_globals.get("__name__", made.__module__)
+                made.__module__ = _getframe(1).f_globals.get("__name__", made.__module__)
             return made
         found = builtins.type(args[0])
         if (stands := _stands_for(args[0])) is not None:

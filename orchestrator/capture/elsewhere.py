@@ -49,10 +49,10 @@ RANK = 0
 _RANKS, _DRAWS = 4, 7
 _FORK = multiprocessing.get_context("fork")
 #: What was drawn while a file was loaded, how often a set was gone through, and how many ranks there are.
-Loaded = tuple[str, int, int]
+Loaded = tuple[str, tuple[int, int], int]
 #: The first two of the trace of a rank, where it asked for its place on a host, and what it kept for others.
-Asked = tuple[str, int, Sequence[str], Sequence[Met]]
-_NOTHING: Asked = "", 0, (), ()
+Asked = tuple[str, Sequence[int], Sequence[str], Sequence[Met]]
+_NOTHING: Asked = "", (0, 0), (), ()
 
 
 class Elsewhere:
@@ -134,13 +134,15 @@ def _kept(asked: Asked) -> frozenset[Met]:
 def _doubtful(asked: Mapping[int, Asked], own: Sample, loaded: Loaded) -> Sequence[int]:
     """Ranks, a few, that may have decided something by themselves; ``own`` is the trace here of the first.
 
-    Where generators stand as here a seed was given.
+    Where generators stand as here a seed was given. What a library alone goes through, as FSDP does through
+    modules, is its own where it is the user's nowhere: of ranks that have gone through as many, one is asked.
     """
     seeded = {"", own.drawn}
-    everywhere = loaded[1] > 0 or (loaded[0] != "" and asked.get(RANK, _NOTHING)[0] not in seeded)
-    return _few(
-        sorted(r for r, (drawn, sets, *_) in asked.items() if everywhere or sets or drawn not in seeded)
-    )
+    everywhere = loaded[1][0] > 0 or (loaded[0] != "" and asked.get(RANK, _NOTHING)[0] not in seeded)
+    users = {r for r, (drawn, sets, *_) in asked.items() if everywhere or sets[0] or drawn not in seeded}
+    counts = {r: sets[1] for r, (_, sets, *_) in asked.items() if sets[1] or loaded[1][1]}
+    firsts = {count: rank for rank, count in sorted(counts.items(), reverse=True)}
+    return _few(sorted({*users, *firsts.values()}))
 
 
 def _few(ranks: Sequence[int]) -> Sequence[int]:

@@ -68,7 +68,7 @@ class Sample:
     zeros: frozenset[str] = frozenset()
     #: Where generators stand afterwards if something was drawn, and how often a set was gone through.
     drawn: str = ""
-    sets: int = 0
+    sets: tuple[int, int] = (0, 0)
     #: Where it was asked for the place on a host.
     hosts: tuple[str, ...] = ()
     #: What the definition declares, as text.

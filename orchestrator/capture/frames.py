@@ -87,7 +87,8 @@ def written_in(function: FunctionType) -> str:
 
 def runs_in(frame: FrameType) -> str:
     """The same of a frame's code."""
-    return _home(frame.f_code, frame.f_globals)
+    name = frame.f_code.co_filename
+    return _home(frame.f_code, frame.f_globals) if name.startswith("<") else name
 
 
 def _home(code: CodeType, scope: Mapping[str, Any]) -> str:

@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from .builder import Draft, Frame
+from .builder import Frame
 from .errors import CaptureError, StateError
 from .fitting import Sample
 from .layouts import Layout
-from .lowering import RankProgram
-from .steps import by_use, content, described, one_and_the_same
+from .steps import by_use, described, first_unlike, one_and_the_same
 
 _ALIKE = (
     "sorted(names) for the order of a set; random numbers with a seed, or as an entry of the batch; nothing "
@@ -53,21 +52,14 @@ def _programs(here: Sample, there: Sample) -> Iterator[StateError]:
     a, b = here.program, there.program
     if a is None or b is None:
         return
-    a, b = by_use(a), by_use(b)
-    if one_and_the_same(a, b):
+    if one_and_the_same(by_use(a), by_use(b)):
         return
-    one, other = next(_unlike(a, b), (None, None))
+    one, other = first_unlike(a, b)
     words = [described(draft) if draft else "nothing more" for draft in (one, other)]
     said = f"{words[0]} where another one runs {words[1]}"
     if words[0] == words[1]:
         said = f"{words[0]} with other tensors than another one"
     yield _refused(f"one process runs {said}", frame=one.frame if one else None)
-
-
-def _unlike(a: RankProgram, b: RankProgram) -> Iterator[tuple[Draft | None, Draft | None]]:
-    for one, other in itertools.zip_longest(a.drafts, b.drafts):
-        if one is None or other is None or content(one) != content(other):
-            yield one, other
 
 
 def _facts(here: Sample, there: Sample) -> Iterator[StateError]:

@@ -14,6 +14,7 @@ import functools
 import gc
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -32,14 +33,15 @@ _ITERATES = 62
 _BETWEEN = (__file__, _weakrefset.__file__)
 
 _begin = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
-_gone_through = [0]
+_gone_through = Counter[bool]()
 #: What Python calls must stay alive.
 _kept: list[object] = []
 
 
-def gone_through() -> int:
-    """How often code of the user's has gone through a set whose order each process has for itself."""
-    return _gone_through[0]
+def gone_through() -> tuple[int, int]:
+    """How often code of the user's has gone through a set whose order each process has for itself, and how
+    often a library has, in the user's name."""
+    return _gone_through[True], _gone_through[False]
 
 
 def turned(items: list[Any]) -> list[Any]:
@@ -98,9 +100,9 @@ def _as_it_is(items: list[Any]) -> list[Any]:
 
 
 def _iterated(plain: Any, order: Change, items: Any) -> Any:
-    if len(items) < 2 or not _concerns(plain, items, sys._getframe()):
+    if len(items) < 2 or (own := _users(plain, items, sys._getframe())) is None:
         return plain(items)
-    _gone_through[0] += 1
+    _gone_through[own] += 1
     return iter(order(list(plain(items))))
 
 
@@ -126,13 +128,13 @@ def _keyed(plain: Any) -> Any:
     return fromkeys
 
 
-def _concerns(plain: Any, items: Any, frame: FrameType | None) -> bool:
+def _users(plain: Any, items: Any, frame: FrameType | None) -> bool | None:
     """Is it the user's own code that goes through an order of the process's own? Libraries do so in the
-    user's name where there are tensors or modules in a set; otherwise it is their own affair."""
+    user's name where there are tensors or modules in a set; otherwise, None, it is nobody's affair."""
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     if users_own(frame):
-        return not all(map(hashed_alike, plain(items)))
+        return None if all(map(hashed_alike, plain(items))) else True
     if frame is None or runs_in(frame).startswith(PROJECT):
-        return False
-    return any(isinstance(item, torch.Tensor | nn.Module) for item in plain(items))
+        return None
+    return False if any(isinstance(item, torch.Tensor | nn.Module) for item in plain(items)) else None

@@ -7,6 +7,7 @@ reads. A counter in Python, a cache that is filled or a schedule makes two progr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from .unrecorded import real_writes, watching
 WARM_UPS = 5
 #: Recorded calls whose arguments are numbers of works.
 _ABOUT_WORKS = ("dist.wait", "dist.then", "dist.then_end")
+_MEETS = COLLECTIVES | MESSAGES
 
 
 @dataclass(frozen=True)
@@ -232,19 +234,19 @@ def _moved(steps: Sequence[Recorded], constants: Set[int]) -> Iterator[StateErro
 
 def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError]:
     """The first difference of two programs that reaches an output."""
+    a, b = first_unlike(first, second)
     first, second = by_use(first), by_use(second)
     if one_and_the_same(first, second):
         return
-    for a, b in zip(first.drafts, second.drafts, strict=False):
-        if content(a) != content(b):
-            yield StateError(
-                f"the second step runs {described(b)} where the first ran {described(a)}",
-                frame=b.frame,
-                instead="a batch entry, a buffer or optimizer state for what may differ between steps",
-            )
-            return
-    for longer, which in ((first, "first"), (second, "second")):
-        for extra in longer.drafts[min(len(first.drafts), len(second.drafts)) :]:
+    if a is not None and b is not None:
+        yield StateError(
+            f"the second step runs {described(b)} where the first ran {described(a)}",
+            frame=b.frame,
+            instead="a batch entry, a buffer or optimizer state for what may differ between steps",
+        )
+        return
+    for extra, which in ((a, "first"), (b, "second")):
+        if extra is not None:
             yield StateError(f"only the {which} of two steps runs {described(extra)}", frame=extra.frame)
             return
     for name in {**first.outputs, **second.outputs}:
@@ -264,7 +266,7 @@ def by_use(program: RankProgram) -> RankProgram:
     made = {draft.out: draft for draft in program.drafts}
     names: dict[str, str] = {}
     ops: list[Draft] = []
-    roots = [d.out for d in program.drafts if d.name in COLLECTIVES | MESSAGES]
+    roots = [d.out for d in program.drafts if d.name in _MEETS]
     waiting = [*roots, *(program.outputs[name] for name in sorted(program.outputs))][::-1]
     while waiting:
         draft = made.get(waiting[-1])
@@ -284,6 +286,40 @@ def one_and_the_same(one: RankProgram, other: RankProgram) -> bool:
     """Are these one program, wherever it is written?"""
     a, b = (([*map(content, p.drafts)], dict(p.outputs), dict(p.inputs), p.groups) for p in (one, other))
     return a == b
+
+
+def first_unlike(one: RankProgram, other: RankProgram) -> Sequence[Draft | None]:
+    """The first op of each, as they were recorded, that computes what the other one computes nowhere."""
+    numbers: dict[object, int] = {}
+    ops = [[*_meant(program, numbers)] for program in (one, other)]
+    a, b = (Counter(number for number, _ in found) for found in ops)
+    return [_beyond(found, a & b) for found in ops]
+
+
+def _beyond(ops: Iterable[tuple[int, Draft]], common: Counter[int]) -> Draft | None:
+    for number, draft in ops:
+        if not common[number]:
+            return draft
+        common[number] -= 1
+    return None
+
+
+def _meant(program: RankProgram, numbers: dict[object, int]) -> Iterator[tuple[int, Draft]]:
+    """Ops that an output or a rendezvous needs, each with a number for what it computes."""
+    needed = set(program.outputs.values())
+    kept: list[Draft] = []
+    for draft in reversed(program.drafts):
+        if draft.out in needed or draft.name in _MEETS:
+            needed.update(draft.ins)
+            kept.append(draft)
+    known: dict[str, int] = {}
+    met = 0
+    for draft in reversed(kept):
+        met += draft.name in _MEETS
+        ins = tuple(known.get(x, x) for x in draft.ins)
+        computes = draft.name, ins, draft.type, repr(draft.attrs), met if draft.name in _MEETS else None
+        known[draft.out] = numbers.setdefault(computes, len(numbers))
+        yield known[draft.out], draft
 
 
 def content(draft: Draft) -> tuple[object, ...]:

@@ -126,11 +126,18 @@ def replaced(kind: Any, name: str, patch: Callable[[Any], Any]) -> Iterator[None
 
 def by_user(frame: FrameType | None) -> bool:
     """Is it the user's own code that calls, itself or through Python's library?"""
-    while frame is not None and _of_python(frame.f_code.co_filename):
+    while frame is not None:
+        name = frame.f_code.co_filename
+        said = _said(name)
+        if said is not None:
+            return is_users(runs_in(frame)) if name.startswith("<") else said
         frame = frame.f_back
-    return frame is not None and is_users(runs_in(frame))
+    return False
 
 
 @functools.cache
-def _of_python(name: str) -> bool:
-    return name.startswith("<frozen") or (name.startswith(_STDLIB) and not is_installed(name))
+def _said(name: str) -> bool | None:
+    """Is this the user's file? None, if it is one of Python's library: its caller is asked."""
+    if name.startswith("<frozen") or (name.startswith(_STDLIB) and not is_installed(name)):
+        return None
+    return is_users(name)

@@ -55,9 +55,9 @@ definition = Definition(
 """
 
 
-def captured(folder: Path, names: str) -> tuple[int, str]:
+def captured(folder: Path, names: str, text: str = FILE) -> tuple[int, str]:
     file = folder / "model.py"
-    file.write_text(FILE.format(names=names))
+    file.write_text(text.format(names=names))
     result = CliRunner().invoke(
         main, [str(file), "--out", str(folder / "plan.json"), "--jobs", "1", "--quiet"]
     )
@@ -71,6 +71,16 @@ def test_what_another_process_does_otherwise_is_refused_at_its_line(tmp_path: Pa
     code, said = captured(tmp_path, names)
     assert code == 3 and "one process runs" in said and "model.py:33 in on_ranks" in said
     assert "sorted(names)" in said and not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["(0, 1)", "(1,)"])
+def test_so_is_a_set_that_a_library_goes_through(tmp_path: Path, ranks: str) -> None:
+    """Libraries go through sets of their own on all ranks alike: one that has gone through more is asked."""
+    clipped = f"if dist.get_rank() in {ranks}: nn.utils.clip_grad_norm_(set(model.parameters()), 1.0)"
+    text = FILE.replace("        grad /= 2\n", f"        grad /= 2\n    {clipped}\n")
+    code, said = captured(tmp_path, '"abcdefgh"', text)
+    assert code == 3 and "one process runs" in said and "model.py:35 in on_ranks" in said
 
 
 @pytest.mark.slow

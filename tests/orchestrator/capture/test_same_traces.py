@@ -79,7 +79,7 @@ def test_lines_and_the_order_of_ops_are_no_difference() -> None:
         "agreed": {GROUP: (("call", (1,), OTHER),)},
         "called": (Called((("tp",), 0), 1, OTHER),),
         "drawn": "a",
-        "sets": 2,
+        "sets": (2, 1),
     }
     assert other_trace(SAMPLE, replace(SAMPLE, **elsewhere)) is None
     assert other_trace(SAMPLE, replace(SAMPLE, program=None)) is None
