@@ -13,12 +13,15 @@ from fractions import Fraction
 from certificates.proof.facts import Reduced
 from certificates.proof.stages import Elem, Law, Term
 from smtlib_emit.algebra import AlgebraText
+from smtlib_emit.errors import NoDefinition
 
 from ..relating.polynomials import combined
 
 Atom = Elem | Fraction | tuple[object, ...] | str
 Monomial = tuple[Atom, ...]
 Polynomial = frozenset[tuple[Monomial, Fraction]]
+#: Products of summands of two factors: squares of sums over a hundred elements, and no powers of those.
+MAX_PRODUCTS = 10_000
 ONE: Polynomial = frozenset({((), Fraction(1))})
 ZERO: Polynomial = frozenset()
 
@@ -201,6 +204,8 @@ class Polynomials:
         def product(m: Monomial, n: Monomial) -> Monomial:
             return tuple(sorted((*m, *n), key=lambda a: self._order[a]))
 
+        if len(p) * len(q) > MAX_PRODUCTS:
+            raise NoDefinition(f"a product of sums has more than {MAX_PRODUCTS} products of their summands")
         result = frozenset(combined((product(m, n), c * d) for m, c in p for n, d in q).items())
         left = ("mul", self.term(p), self.term(q))
         right = self.term(result)

@@ -16,6 +16,7 @@ from certificates.plan.plan import Plan
 from certificates.proof.stages import Elem, Law, Term
 from orchestrator.staging.ring_laws import Polynomial, Polynomials
 from smtlib_emit.algebra import NO_ALGEBRA, AlgebraText
+from smtlib_emit.errors import NoDefinition
 from smtlib_emit.model import Model
 from tests.smtlib_emit.meaning import Meaning, elem, exact_stage
 
@@ -167,3 +168,19 @@ def test_the_reciprocal_of_a_number_is_a_number_and_says_so() -> None:
     assert Law("recip", ("recip", Fraction(8)), Fraction(1, 8)) in forms.polynomials.laws
     ((_, coef),) = forms.check(y, ())
     assert coef == 1 and not math.isnan(forms.numbers.element(y, ()))
+
+
+def test_a_power_of_a_sum_is_multiplied_out_up_to_a_size() -> None:
+    """Batch normalisation by hand is a power of sums over all elements: and was endless."""
+
+    def write(b: ProgramBuilder) -> list[Any]:
+        x, y, z = inputs(b)
+        powers = [x + y + z]
+        for _ in range(5):
+            powers.append(powers[-1] * powers[-1])
+        return powers[-2:]
+
+    forms, (small, large) = forms_of(write)
+    assert len(forms.polynomials.of(elem(forms.model, small, ()))) == 153
+    with pytest.raises(NoDefinition, match="more than 10000 products"):
+        forms.polynomials.of(elem(forms.model, large, ()))
