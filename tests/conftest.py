@@ -18,6 +18,32 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MESH = {"dp": 2, "tp": 2}
 
 
+#: Of how many slow cases of one test CI runs one; up to so many it runs all.
+PARTS = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    choices = [*map(str, range(PARTS)), "all"]
+    parser.addoption(
+        "--part", choices=choices, default="0", help="which slow cases of a test, or all"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test with many slow cases a third runs: all of them take longer than CI has."""
+    if config.getoption("--part") == "all":
+        return
+    slow: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    part = int(config.getoption("--part"))
+    many = [cases for cases in slow.values() if len(cases) > PARTS]
+    dropped = {id(case) for cases in many for n, case in enumerate(cases) if n % PARTS != part}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in dropped])
+    items[:] = [item for item in items if id(item) not in dropped]
+
+
 def pytest_collection_finish() -> None:
     """A step in a file of tests has ``pytest.mark`` in reach, and who names ``sys`` what imports modules.
 
