@@ -33,7 +33,7 @@ CAPTURE = Target(
     package=ROOT / "orchestrator" / "capture",
     tests=("tests/orchestrator/capture", "tests/test_fuzz_capture.py"),
     first=("tests/orchestrator/capture/test_lowerings.py", "tests/orchestrator/capture/test_refusals.py"),
-    options=(),
+    options=("--part", "all"),
     warm=(
         "pytest", "_pytest.assertion.rewrite", "hypothesis", "numpy", "networkx", "click.testing", "torch",
         "torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.pipelining",

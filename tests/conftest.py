@@ -18,30 +18,35 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MESH = {"dp": 2, "tp": 2}
 
 
-#: Of how many slow cases of one test CI runs one; up to so many it runs all.
+#: Of a test with more slow cases every third is run, and of all that is left so every third.
 PARTS = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    choices = [*map(str, range(PARTS)), "all"]
-    parser.addoption(
-        "--part", choices=choices, default="0", help="which slow cases of a test, or all"
-    )
+    choices = [*map(str, range(PARTS * PARTS)), "all"]
+    parser.addoption("--part", choices=choices, default="0", help="which part of the slow tests, or all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with many slow cases a third runs: all of them take longer than CI has."""
-    if config.getoption("--part") == "all":
-        return
+    """A part of the slow tests runs: all of them take longer than CI has."""
     slow: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("slow"):
             slow.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    part = int(config.getoption("--part"))
-    many = [cases for cases in slow.values() if len(cases) > PARTS]
-    dropped = {id(case) for cases in many for n, case in enumerate(cases) if n % PARTS != part}
-    config.hook.pytest_deselected(items=[item for item in items if id(item) in dropped])
-    items[:] = [item for item in items if id(item) not in dropped]
+    if config.getoption("--part") == "all" or sum(map(len, slow.values())) <= PARTS:
+        return
+    tests, cases = divmod(int(config.getoption("--part")), PARTS)
+    kept = [
+        case
+        for found in slow.values()
+        for n, case in enumerate(found)
+        if len(found) <= PARTS or n % PARTS == cases
+    ]
+    runs = {id(case) for n, case in enumerate(kept) if n % PARTS == tests}
+    dropped = [case for found in slow.values() for case in found if id(case) not in runs]
+    config.hook.pytest_deselected(items=dropped)
+    gone = set(map(id, dropped))
+    items[:] = [item for item in items if id(item) not in gone]
 
 
 def pytest_collection_finish() -> None:
