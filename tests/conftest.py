@@ -36,16 +36,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--part") == "all" or sum(map(len, slow.values())) <= PARTS:
         return
     tests, cases = divmod(int(config.getoption("--part")), PARTS)
-    kept = [
-        case
-        for found in slow.values()
-        for n, case in enumerate(found)
-        if len(found) <= PARTS or n % PARTS == cases
-    ]
-    runs = {id(case) for n, case in enumerate(kept) if n % PARTS == tests}
+    kept = [c for found in slow.values() for c in (found[cases::PARTS] if len(found) > PARTS else found)]
+    runs = set(map(id, kept[tests::PARTS]))
     dropped = [case for found in slow.values() for case in found if id(case) not in runs]
-    config.hook.pytest_deselected(items=dropped)
     gone = set(map(id, dropped))
+    config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if id(item) not in gone]
 
 

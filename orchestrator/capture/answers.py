@@ -16,7 +16,7 @@ from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType
 from typing import Any, Self
 
 from .errors import StateError
-from .frames import is_installed, is_users, runs_in, user_frame
+from .frames import is_own, runs_in, user_frame
 from .pace import PACE
 
 Refuse = Callable[[StateError], None]
@@ -198,12 +198,7 @@ def refuse_now() -> None:
 
 def users_own(frame: FrameType | None) -> bool:
     """Is it the user's own code, and not that of a package?"""
-    return frame is not None and _own(runs_in(frame))
-
-
-@functools.cache
-def _own(name: str) -> bool:
-    return is_users(name) and not is_installed(name)
+    return frame is not None and is_own(runs_in(frame))
 
 
 def asks(frame: FrameType | None) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from .answers import users_own
 from .errors import StateError
-from .frames import is_installed, is_users, of_user, user_frame, written_in
+from .frames import is_installed, is_own, of_user, user_frame, written_in
 from .substituting import Place, replaced, substituted
 
 _COMES = "{} is begun before the step, and comes between any two lines of some step"
@@ -67,8 +67,7 @@ def _is_own(function: object) -> bool:
     plain = getattr(function, "__func__", function)
     if not isinstance(plain, FunctionType):
         return _is_owns(type(plain))
-    name = written_in(plain)
-    return is_users(name) and not is_installed(name)
+    return is_own(written_in(plain))
 
 
 def _is_owns(kind: type) -> bool:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from .frames import is_installed, is_users
+from .frames import is_own
 
 #: What all modules of the user's have in place of the variables of ``builtins``.
 THEIRS: dict[str, Any] = {}
@@ -32,7 +32,7 @@ def given_to_modules() -> Iterator[None]:
 
     def exec_module(self: Any, module: ModuleType) -> None:
         file = getattr(module, "__file__", None) or "<"
-        if is_users(file) and not is_installed(file):
+        if is_own(file):
             vars(module).setdefault("__builtins__", THEIRS)
         original(self, module)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 
-from .frames import is_installed, is_users
+from .frames import is_own
 
 #: Ways to set an attribute whose name is a text.
 _BY_TEXT = frozenset(("setattr", "__dict__", "vars", "__setattr__"))
@@ -124,7 +124,7 @@ def read_ahead() -> None:
     """Read the code of the user's modules that are loaded: functions and methods that they hold by name."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or "<"
-        if isinstance(module, ModuleType) and is_users(file) and not is_installed(file):
+        if isinstance(module, ModuleType) and is_own(file):
             for function in _functions(module):
                 for reader in (imports, stored, texts, built_names, chains, names):
                     reader(function.__code__)

@@ -39,7 +39,7 @@ from .asks_of_traces import refuse_asking
 from .disguise import STANDS
 from .entropy import drawn
 from .errors import Frame, StateError
-from .frames import is_installed, is_users, of_user, user_frame, users, written_in
+from .frames import is_installed, is_own, is_users, of_user, user_frame, users, written_in
 from .group import Traced
 from .holders import Holders, borrowed
 from .holding import (
@@ -278,8 +278,7 @@ class _Walk:
                 self._follow(path, value, depth, held)
         elif isinstance(value, ModuleType):
             self._note_which(path, value, held)
-            file = getattr(value, "__file__", None) or "<"
-            self.modules += [value] if is_users(file) and not is_installed(file) else []
+            self.modules += [value] if is_own(getattr(value, "__file__", None) or "<") else []
         elif isinstance(value, Traced):
             self._note_which(path, value, held)
             for key, item in value.others().items():

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from .errors import StateError
-from .frames import is_installed, is_users, user_frame
+from .frames import is_own, user_frame
 from .scopes import Kept
 from .substituting import Place, by_user, substituted
 
@@ -131,7 +131,7 @@ def _libraries(modules: Mapping[str, Any]) -> tuple[ModuleType, ...]:
     files = (
         (m, getattr(m, "__file__", None) or "<") for m in list(modules.values()) if type(m) is ModuleType
     )
-    return tuple(m for m, file in files if not is_users(file) or is_installed(file))
+    return tuple(m for m, file in files if not is_own(file))
 
 
 @Kept

@@ -48,7 +48,8 @@ RANK = 0
 #: two choices all of them draw alike once in 256 times.
 _RANKS, _DRAWS = 4, 7
 _FORK = multiprocessing.get_context("fork")
-#: What was drawn while a file was loaded, how often a set was gone through, and how many ranks there are.
+#: What was drawn while a file was loaded, how often a set was gone through (by the user, by a
+#: library), and how many ranks there are.
 Loaded = tuple[str, tuple[int, int], int]
 #: The first two of the trace of a rank, where it asked for its place on a host, and what it kept for others.
 Asked = tuple[str, Sequence[int], Sequence[str], Sequence[Met]]

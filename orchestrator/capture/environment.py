@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from .errors import DefinitionError, GroupError
-from .frames import is_installed, is_users, runs_in, user_frame
+from .frames import is_own, is_users, runs_in, user_frame
 from .group import IN_A_JOB, process_group
 from .hosts import reads_noted, variables
 from .substituting import replaced
@@ -137,8 +137,7 @@ def _in_users_file() -> bool:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASS_ON):
         frame = frame.f_back
-    name = runs_in(frame)
-    return is_users(name) and not is_installed(name)
+    return is_own(runs_in(frame))
 
 
 @contextmanager

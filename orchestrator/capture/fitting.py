@@ -66,7 +66,8 @@ class Sample:
     communicators: Mapping[GroupRef, Made] = field(default_factory=dict)
     agreed: Mapping[GroupRef, tuple[Agreed, ...]] = field(default_factory=dict)
     zeros: frozenset[str] = frozenset()
-    #: Where generators stand afterwards if something was drawn, and how often a set was gone through.
+    #: Where generators stand afterwards if something was drawn, and how often a set was gone through: by
+    #: the user, by a library.
     drawn: str = ""
     sets: tuple[int, int] = (0, 0)
     #: Where it was asked for the place on a host.

@@ -80,6 +80,12 @@ def is_installed(name: str) -> bool:
     return name.startswith(_PACKAGES)
 
 
+@functools.cache
+def is_own(name: str) -> bool:
+    """Is this the file name of the user's own code, and not of a package that is installed?"""
+    return is_users(name) and not is_installed(name)
+
+
 def written_in(function: FunctionType) -> str:
     """The file of a function's code; of code that was made of a text, that of the module that it runs in."""
     return _home(function.__code__, function.__globals__)
@@ -87,8 +93,7 @@ def written_in(function: FunctionType) -> str:
 
 def runs_in(frame: FrameType) -> str:
     """The same of a frame's code."""
-    name = frame.f_code.co_filename
-    return _home(frame.f_code, frame.f_globals) if name.startswith("<") else name
+    return _home(frame.f_code, frame.f_globals)
 
 
 def _home(code: CodeType, scope: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from .audits import listen
 from .bytecode import built_names, chains, names, stored, texts
-from .frames import is_installed, is_users, written_in
+from .frames import is_installed, is_own, written_in
 from .holding import CACHES, PLAIN, followed, imported
 from .per_class import per_class
 from .scopes import Kept
@@ -124,7 +124,7 @@ def _libraries(modules: Mapping[str, ModuleType]) -> list[ModuleType]:
 def _of_library(name: str) -> bool:
     """Is this the name of a module of PyTorch, of Python's library, or of an installed package?"""
     file = getattr(sys.modules.get(name), "__file__", None) or "<"
-    return (not is_users(file) or is_installed(file)) and name != "__main__"
+    return not is_own(file) and name != "__main__"
 
 
 def _users_own(value: Any) -> bool:
@@ -132,7 +132,7 @@ def _users_own(value: Any) -> bool:
     kind = type(value)
     if kind is FunctionType:
         inner = getattr(value, "__wrapped__", None)  # optimizers wrap the step of their class
-        return _is_users_file(value.__code__.co_filename) or (inner is not None and _users_own(inner))
+        return is_own(value.__code__.co_filename) or (inner is not None and _users_own(inner))
     if issubclass(kind, functools.partial):
         return _users_own(value.func)
     if issubclass(kind, _WRAPPERS):
@@ -142,12 +142,7 @@ def _users_own(value: Any) -> bool:
 
 @functools.cache
 def _is_users_module(name: str) -> bool:
-    return _is_users_file(getattr(sys.modules.get(name), "__file__", None) or "<")
-
-
-@functools.cache
-def _is_users_file(name: str) -> bool:
-    return is_users(name) and not is_installed(name)
+    return is_own(getattr(sys.modules.get(name), "__file__", None) or "<")
 
 
 def attributes(

@@ -16,7 +16,7 @@ import numpy as np
 
 from .audits import leave, listen
 from .errors import StateError
-from .frames import is_installed, is_users, runs_in, user_frame
+from .frames import is_own, runs_in, user_frame
 
 _INSTEAD = "what the file says as an entry of the batch; or read it outside of the step, if it stays the same"
 #: Modules of Python's own, and NumPy, through which code reads a file of its choice.
@@ -53,5 +53,4 @@ def _reader(frame: FrameType | None) -> FrameType | None:
     """The user's own code that opens it, itself or through a module that is for reading files."""
     while frame is not None and frame.f_code.co_filename.startswith(_READERS):
         frame = frame.f_back
-    name = "<" if frame is None else runs_in(frame)
-    return frame if is_users(name) and not is_installed(name) else None
+    return frame if frame is not None and is_own(runs_in(frame)) else None

@@ -234,10 +234,10 @@ def _moved(steps: Sequence[Recorded], constants: Set[int]) -> Iterator[StateErro
 
 def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError]:
     """The first difference of two programs that reaches an output."""
-    a, b = first_unlike(first, second)
-    first, second = by_use(first), by_use(second)
-    if one_and_the_same(first, second):
+    one, other = by_use(first), by_use(second)
+    if one_and_the_same(one, other):
         return
+    a, b = first_unlike(first, second)
     if a is not None and b is not None:
         yield StateError(
             f"the second step runs {described(b)} where the first ran {described(a)}",
@@ -249,8 +249,8 @@ def _differences(first: RankProgram, second: RankProgram) -> Iterator[StateError
         if extra is not None:
             yield StateError(f"only the {which} of two steps runs {described(extra)}", frame=extra.frame)
             return
-    for name in {**first.outputs, **second.outputs}:
-        if first.outputs.get(name) != second.outputs.get(name):
+    for name in {**one.outputs, **other.outputs}:
+        if one.outputs.get(name) != other.outputs.get(name):
             yield StateError("two consecutive steps give it from different ops", tensor=name)
             return
     if dict(first.inputs) != dict(second.inputs) or first.groups != second.groups:

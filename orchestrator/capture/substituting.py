@@ -13,7 +13,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from .builtin_names import has_theirs, stood_for
-from .frames import is_installed, is_users, runs_in
+from .frames import is_installed, is_own, is_users, runs_in
 from .scopes import Kept, ours
 
 #: Where a function stands, and its name there.
@@ -88,7 +88,7 @@ def _identities(module: ModuleType) -> frozenset[int]:
 def shadowed(names: Mapping[str, Any]) -> Iterator[None]:
     """In the user's own modules these names, which are Python's own, stand for something else."""
     files = ((m, getattr(m, "__file__", None) or "<") for m in list(sys.modules.values()))
-    scopes = [vars(m) for m, file in files if is_users(file) and not is_installed(file)]
+    scopes = [vars(m) for m, file in files if is_own(file)]
     with put(scopes, names), _stand({id(getattr(builtins, name)): item for name, item in names.items()}):
         yield
 

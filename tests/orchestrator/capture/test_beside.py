@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.capture.beside import begun_outside
 from orchestrator.capture.errors import CaptureError, StateError
+from orchestrator.capture.frames import is_own
 from orchestrator.capture.processes import survey
 from orchestrator.capture.userfile import load_definition
 
@@ -95,6 +96,7 @@ def test_timers_and_alarms_are_refused_and_may_be_called_off() -> None:
 
 def test_threads_of_packages_and_of_python_are_not_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.capture.beside.is_installed", lambda file: file == __file__)
+    monkeypatch.setattr("orchestrator.capture.beside.is_own", lambda file: is_own(file) and file != __file__)
     monkeypatch.setattr("orchestrator.capture.beside.users_own", lambda _: False)
     END.clear()
     with begun_outside():

@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.capture.cli import main
+from orchestrator.capture.elsewhere import _doubtful
+from orchestrator.capture.fitting import Sample
 
 FILE = """
 import random
@@ -71,6 +73,23 @@ def test_what_another_process_does_otherwise_is_refused_at_its_line(tmp_path: Pa
     code, said = captured(tmp_path, names)
     assert code == 3 and "one process runs" in said and "model.py:33 in on_ranks" in said
     assert "sorted(names)" in said and not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("loaded", "sets", "ranks"),
+    [
+        ((0, 0), [(0, 5), (0, 5), (0, 7), (0, 7)], [0, 2]),  # FSDP's own, on two stages
+        ((0, 3), [(0, 0), (0, 0), (0, 0), (0, 1)], [0, 3]),
+        ((0, 0), [(1, 5), (1, 5), (1, 5), (0, 5)], [0, 1, 2]),
+        ((1, 0), [(0, 0), (0, 0), (0, 0), (0, 0)], [0, 1, 2, 3]),
+        ((0, 0), [(0, 0), (0, 0), (0, 0), (0, 0)], []),
+    ],
+)
+def test_ranks_that_sets_of_the_users_concern_are_asked_and_one_of_each_that_a_librarys_do(
+    loaded: tuple[int, int], sets: list[tuple[int, int]], ranks: list[int]
+) -> None:
+    asked = {rank: ("", both, (), ()) for rank, both in enumerate(sets)}
+    assert _doubtful(asked, Sample(0, "", (), {}, 1, None), ("", loaded, 4)) == ranks
 
 
 @pytest.mark.slow

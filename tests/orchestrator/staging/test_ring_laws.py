@@ -171,7 +171,7 @@ def test_the_reciprocal_of_a_number_is_a_number_and_says_so() -> None:
 
 
 def test_a_power_of_a_sum_is_multiplied_out_up_to_a_size() -> None:
-    """Batch normalisation by hand is a power of sums over all elements: and was endless."""
+    """Batch normalisation by hand multiplies sums over all elements: it was endless."""
 
     def write(b: ProgramBuilder) -> list[Any]:
         x, y, z = inputs(b)
